@@ -1,0 +1,102 @@
+"""The one taxonomy of failure, shared by every dialect, backend and limit.
+
+    GatewayError
+      blame CLIENT  what was sent cannot be served; never counted against a worker
+        BAD_REQUEST  UNSUPPORTED  MEDIA_TYPE  TOO_LARGE  CONTEXT_LENGTH
+        UNAUTHENTICATED  FORBIDDEN  NO_ROUTE  NO_METHOD  NO_MODEL  LIMITED  CLIENT_GONE
+      blame WORKER  something behind us failed; feeds the breaker
+        UPSTREAM  TRUNCATED  TIMEOUT
+      blame US      our own state or our own bug
+        OVERLOADED  NO_WORKER  DRAINING  INTERNAL
+
+A `Kind` says what happened; each dialect owns a table from `Kind` to its own status, type and code.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Kind(Enum):
+    """What went wrong. Closed: a dialect's error table must have a row for every member."""
+
+    BAD_REQUEST = "invalid_request"
+    UNSUPPORTED = "unsupported_parameter"
+    UNAUTHENTICATED = "invalid_api_key"
+    FORBIDDEN = "permission_denied"
+    NO_ROUTE = "unknown_path"
+    NO_METHOD = "method_not_allowed"
+    NO_MODEL = "model_not_found"
+    MEDIA_TYPE = "unsupported_media_type"
+    TOO_LARGE = "request_too_large"
+    CONTEXT_LENGTH = "context_length_exceeded"
+    LIMITED = "rate_limit_exceeded"
+    OVERLOADED = "overloaded"
+    NO_WORKER = "no_worker_available"
+    DRAINING = "shutting_down"
+    TIMEOUT = "timeout"
+    UPSTREAM = "upstream_error"
+    TRUNCATED = "upstream_truncated"
+    CLIENT_GONE = "client_closed_request"
+    INTERNAL = "internal_error"
+
+
+class Blame(Enum):
+    """Whose fault it was. Only WORKER feeds a breaker; a 4xx from a worker never does."""
+
+    CLIENT = "client"
+    WORKER = "worker"
+    US = "us"
+
+
+_BLAME = {
+    Kind.UPSTREAM: Blame.WORKER,
+    Kind.TRUNCATED: Blame.WORKER,
+    Kind.TIMEOUT: Blame.WORKER,
+    Kind.OVERLOADED: Blame.US,
+    Kind.NO_WORKER: Blame.US,
+    Kind.DRAINING: Blame.US,
+    Kind.INTERNAL: Blame.US,
+}
+
+
+class GatewayError(Exception):
+    """A failure on its way to a client.
+
+    kind         what happened
+    message      one sentence for the caller; never holds a secret, an address behind us or a raw upstream page
+    param        the offending request field in the caller's own name for it, dotted (`messages.0.content`), or None
+    code         a finer stable code than `kind.value`, or None
+    retry_after  seconds until a retry makes sense, or None
+    blame        see `Blame`; by default what `kind` implies
+    upstream     the HTTP status that a worker answered with, or None
+    value        the offending value, for dialects whose errors echo it; or None
+    retryable    False when another worker must not be tried although the blame is the worker's
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+        blame: Blame | None = None,
+        upstream: int | None = None,
+        value: object = None,
+        retryable: bool = True,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+        self.blame = blame or _BLAME.get(kind, Blame.CLIENT)
+        self.upstream = upstream
+        self.value = value
+        self.retryable = retryable
+
+    def __repr__(self) -> str:
+        return f"GatewayError({self.kind.name}, {self.message!r}, param={self.param!r}, upstream={self.upstream!r})"

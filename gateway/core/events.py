@@ -1,0 +1,81 @@
+"""What a backend yields and a dialect writes: a reply, streamed or whole, as a sequence of events.
+
+`lifecycle.TRANSITIONS` says which event may follow which. Exactly one of `End` and `Failed` is last. Unfrozen structs,
+because they are made once per token and creation is what costs (63 ns).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError
+from gateway.core.messages import Extra
+from gateway.core.usage import Usage
+
+PartKind = Literal["text", "thinking", "tool", "refusal"]
+Reason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Start(Struct):
+    """The reply begins. id and model as the worker said them; created in Unix seconds; extra holds top-level fields
+    that have no canonical name."""
+
+    id: str
+    model: str
+    created: int
+    fingerprint: str | None = None
+    tier: str | None = None
+    extra: Extra | None = None
+
+
+class PartStart(Struct):
+    """Part `index` of `choice` opens. For kind "tool", index counts parts, and call_id and name are the call's."""
+
+    choice: int
+    index: int
+    kind: PartKind
+    call_id: str | None = None
+    name: str | None = None
+
+
+class Delta(Struct):
+    """More of an open part. tokens are the ids behind `text`, when asked for and known. logprobs is JSON text, a list
+    of OpenAI chat token objects `{token, logprob, bytes, top_logprobs}`."""
+
+    choice: int
+    index: int
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: Raw | None = None
+
+
+class PartEnd(Struct):
+    choice: int
+    index: int
+
+
+class Finish(Struct):
+    """`choice` is complete. raw is the worker's own word for the reason; stop_sequence what matched, if anything."""
+
+    choice: int
+    reason: Reason
+    raw: str
+    stop_sequence: str | int | None = None
+    extra: Extra | None = None
+
+
+class UsageReport(Struct):
+    usage: Usage
+
+
+class End(Struct):
+    """The worker's own terminal mark was seen. Nothing else may produce this."""
+
+
+class Failed(Struct):
+    error: GatewayError
+
+
+Event = Start | PartStart | Delta | PartEnd | Finish | UsageReport | End | Failed

@@ -1,0 +1,66 @@
+"""HTTP messages as plain values: what a dialect reads and writes, and what a backend writes and reads.
+
+No framework and no socket. Header names are lower-case bytes, as ASGI and httptools give them.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Request(Struct):
+    """One HTTP request, from a client or to a worker.
+
+    path     decoded path, without the dialect's prefix on the client's side, absolute on the worker's
+    route    on the client's side the name of the dialect's route that matched, else ""
+    params   path parameters of that route, decoded
+    query    raw query string without "?"
+    body     the whole body
+    """
+
+    method: str
+    path: str
+    headers: Headers = []
+    body: bytes = b""
+    query: bytes = b""
+    route: str = ""
+    params: dict[str, str] = {}
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of `name` (lower-case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class Response(Struct):
+    """One whole HTTP response, from a worker or to a client."""
+
+    status: int
+    headers: Headers = []
+    body: bytes = b""
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of `name` (lower-case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class Route(Struct, frozen=True):
+    """One path of a dialect, relative to its prefix.
+
+    path  Starlette's path syntax: `/v1/models/{model:path}`
+    name  what the dialect's `read` switches on
+    """
+
+    method: str
+    path: str
+    name: str
+
+
+JSON_TYPE = (b"content-type", b"application/json")

@@ -1,0 +1,255 @@
+"""Which event may follow which, and what a whole reply is: `fold(events)`.
+
+A buffered reply and a streamed one are the same events, so they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import (
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    PartEnd,
+    PartKind,
+    PartStart,
+    Reason,
+    Start,
+    UsageReport,
+)
+from gateway.core.messages import Extra
+from gateway.core.usage import Usage
+
+# state of the whole reply -> events allowed in it. Within "open", each choice has its own state (below).
+TRANSITIONS: dict[str, tuple[type, ...]] = {
+    "new": (Start, Failed),
+    "open": (PartStart, Delta, PartEnd, Finish, UsageReport, End, Failed),
+    "over": (),
+}
+# state of one choice -> events allowed in it. Parts of a choice may be open side by side (interleaved tool calls).
+CHOICE_TRANSITIONS: dict[str, tuple[type, ...]] = {
+    "open": (PartStart, Delta, PartEnd, Finish),
+    "finished": (),
+}
+
+
+class IllegalEvent(AssertionError):
+    """A reader broke the lifecycle: a bug of ours, never a client's or a worker's fault."""
+
+
+class Checker:
+    """Feeds on events one by one; raises `IllegalEvent` at the first that may not follow. `over` after End or Failed."""
+
+    def __init__(self) -> None:
+        self.state = "new"
+        self._open: dict[int, set[int]] = {}
+        self._seen: dict[int, set[int]] = {}
+        self._finished: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        return self.state == "over"
+
+    def see(self, event: Event) -> None:
+        if not isinstance(event, TRANSITIONS[self.state]):
+            raise IllegalEvent(f"{type(event).__name__} may not come while the reply is {self.state}")
+        if isinstance(event, Start):
+            self.state = "open"
+        elif isinstance(event, (End, Failed)):
+            if isinstance(event, End):
+                self._may_end()
+            self.state = "over"
+        elif not isinstance(event, UsageReport):
+            self._see_choice(event)
+
+    def _may_end(self) -> None:
+        unfinished = set(self._seen) - self._finished
+        if unfinished:
+            raise IllegalEvent(f"End while choices {sorted(unfinished)} have no Finish")
+
+    def _see_choice(self, event: PartStart | Delta | PartEnd | Finish) -> None:
+        choice = event.choice
+        state = "finished" if choice in self._finished else "open"
+        if not isinstance(event, CHOICE_TRANSITIONS[state]):
+            raise IllegalEvent(f"{type(event).__name__} after Finish of choice {choice}")
+        open_parts = self._open.setdefault(choice, set())
+        seen = self._seen.setdefault(choice, set())
+        if isinstance(event, PartStart):
+            if event.index in seen:
+                raise IllegalEvent(f"part {event.index} of choice {choice} starts twice")
+            seen.add(event.index)
+            open_parts.add(event.index)
+        elif isinstance(event, Finish):
+            if open_parts:
+                raise IllegalEvent(f"Finish of choice {choice} while parts {sorted(open_parts)} are open")
+            self._finished.add(choice)
+        elif event.index not in open_parts:
+            raise IllegalEvent(f"{type(event).__name__} for part {event.index} of choice {choice}, which is not open")
+        elif isinstance(event, PartEnd):
+            open_parts.discard(event.index)
+
+
+def checked(events: Iterable[Event]) -> Iterator[Event]:
+    """The same events; raises `IllegalEvent` at the first illegal one, or when they stop without End or Failed."""
+    checker = Checker()
+    for event in events:
+        checker.see(event)
+        yield event
+    if not checker.over:
+        raise IllegalEvent("events stop without End or Failed")
+
+
+class ReplyPart(Struct):
+    """One finished part of a choice. text is the JSON of the arguments for kind "tool"."""
+
+    kind: PartKind
+    text: str
+    call_id: str | None = None
+    name: str | None = None
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[Raw, ...] = ()
+
+
+class ReplyChoice(Struct):
+    index: int
+    parts: list[ReplyPart]
+    reason: Reason = "stop"
+    raw_reason: str = "stop"
+    stop_sequence: str | int | None = None
+    extra: Extra | None = None
+
+    def text(self, kind: PartKind = "text") -> str | None:
+        """The parts of `kind` joined, or None when there is none."""
+        texts = [part.text for part in self.parts if part.kind == kind]
+        return "".join(texts) if texts else None
+
+    @property
+    def calls(self) -> list[ReplyPart]:
+        return [part for part in self.parts if part.kind == "tool"]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(token for part in self.parts for token in part.tokens)
+
+    @property
+    def logprobs(self) -> tuple[Raw, ...]:
+        return tuple(raw for part in self.parts for raw in part.logprobs)
+
+
+class Reply(Struct):
+    """A whole reply; choices in index order."""
+
+    start: Start
+    choices: list[ReplyChoice]
+    usage: Usage | None = None
+
+
+class Embeddings(Struct):
+    """A whole embeddings reply. vectors are JSON text, each an array of floats or a base64 string."""
+
+    model: str
+    vectors: tuple[Raw, ...]
+    usage: Usage | None = None
+
+
+def fold(events: Iterable[Event]) -> Reply:
+    """The whole reply that `events` describe.
+
+    Raises the `GatewayError` of a Failed event; raises `IllegalEvent` when the events break the lifecycle.
+    """
+    reply: Reply | None = None
+    choices: dict[int, ReplyChoice] = {}
+    parts: dict[tuple[int, int], tuple[ReplyPart, list[str], list[int], list[Raw]]] = {}
+    for event in checked(events):
+        if isinstance(event, Start):
+            reply = Reply(event, [])
+        elif isinstance(event, PartStart):
+            part = ReplyPart(event.kind, "", event.call_id, event.name)
+            _choice(choices, event.choice).parts.append(part)
+            parts[event.choice, event.index] = (part, [], [], [])
+        elif isinstance(event, Delta):
+            _, texts, tokens, logprobs = parts[event.choice, event.index]
+            texts.append(event.text)
+            tokens.extend(event.tokens)
+            if event.logprobs is not None:
+                logprobs.append(event.logprobs)
+        elif isinstance(event, PartEnd):
+            part, texts, tokens, logprobs = parts[event.choice, event.index]
+            part.text, part.tokens, part.logprobs = "".join(texts), tuple(tokens), tuple(logprobs)
+        elif isinstance(event, Finish):
+            choice = _choice(choices, event.choice)
+            choice.reason, choice.raw_reason = event.reason, event.raw
+            choice.stop_sequence, choice.extra = event.stop_sequence, event.extra
+        elif isinstance(event, UsageReport):
+            assert reply is not None
+            reply.usage = event.usage
+        elif isinstance(event, Failed):
+            raise event.error
+    if reply is None:
+        raise GatewayError(Kind.UPSTREAM, "the worker sent no reply")
+    reply.choices = [choices[index] for index in sorted(choices)]
+    return reply
+
+
+def _choice(choices: dict[int, ReplyChoice], index: int) -> ReplyChoice:
+    if index not in choices:
+        choices[index] = ReplyChoice(index, [])
+    return choices[index]
+
+
+def unfold(reply: Reply) -> Iterator[Event]:
+    """The events of a whole reply, each part as one Delta: `fold(unfold(r)) == r`."""
+    yield reply.start
+    for choice in reply.choices:
+        for index, part in enumerate(choice.parts):
+            yield PartStart(choice.index, index, part.kind, part.call_id, part.name)
+            if part.text or part.tokens or part.logprobs:
+                logprobs = part.logprobs or (None,)
+                yield Delta(choice.index, index, part.text, part.tokens, logprobs[0])
+                for more in logprobs[1:]:
+                    yield Delta(choice.index, index, "", (), more)
+            yield PartEnd(choice.index, index)
+        yield Finish(choice.index, choice.reason, choice.raw_reason, choice.stop_sequence, choice.extra)
+    if reply.usage is not None:
+        yield UsageReport(reply.usage)
+    yield End()
+
+
+def sequential(events: Iterable[Event]) -> Iterator[Event]:
+    """The same events with at most one part open per choice: deltas of a part that opened while another of its choice
+    was still open are held back until that one ends. For dialects whose parts may not interleave."""
+    current: dict[int, int] = {}
+    waiting: dict[int, dict[int, list[Event]]] = {}
+    for event in events:
+        if isinstance(event, PartStart):
+            if event.choice in current:
+                waiting.setdefault(event.choice, {})[event.index] = [event]
+            else:
+                current[event.choice] = event.index
+                yield event
+        elif isinstance(event, (Delta, PartEnd)):
+            if current.get(event.choice) != event.index:
+                waiting[event.choice][event.index].append(event)
+                continue
+            yield event
+            if isinstance(event, PartEnd):
+                yield from _release(event.choice, current, waiting.get(event.choice, {}))
+        else:
+            yield event
+
+
+def _release(choice: int, current: dict[int, int], waiting: dict[int, list[Event]]) -> Iterator[Event]:
+    del current[choice]
+    while waiting:
+        index = next(iter(waiting))
+        held = waiting.pop(index)
+        yield from held
+        if not isinstance(held[-1], PartEnd):
+            current[choice] = index
+            return

@@ -1,0 +1,227 @@
+"""The canonical request: what every dialect reads into and every backend writes from.
+
+`None` always means "the client did not say". A dialect whose specification promises a default fills it in, so that a
+backend never has to guess. Fields that have no canonical name travel in `extra`, as JSON text by their own name.
+
+`raw` keeps the client's own top-level JSON members when the client's wire is one that a backend may also speak
+(`wire` names it); such a backend then forwards them, so that nested fields unknown to us are not lost.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+Extra = dict[str, Raw]
+
+
+class Text(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class Image(Struct, frozen=True, tag="image"):
+    """url is http(s): or data:; detail is auto | low | high or None."""
+
+    url: str
+    detail: str | None = None
+
+
+class Audio(Struct, frozen=True, tag="audio"):
+    """data is base64; format is wav | mp3."""
+
+    data: str
+    format: str
+
+
+class ToolCall(Struct, frozen=True, tag="tool_call"):
+    """arguments stay the JSON text that the model wrote; it may be invalid JSON."""
+
+    id: str | None
+    name: str
+    arguments: str
+
+
+class Thinking(Struct, frozen=True, tag="thinking"):
+    text: str
+
+
+class Refusal(Struct, frozen=True, tag="refusal"):
+    text: str
+
+
+class Opaque(Struct, frozen=True, tag="opaque"):
+    """A content part whose type has no canonical form; only a backend of the same wire can forward it."""
+
+    type: str
+    raw: Raw
+
+
+Part = Text | Image | Audio | ToolCall | Thinking | Refusal | Opaque
+
+
+class Message(Struct, frozen=True):
+    """role is system | developer | user | assistant | tool; `call_id` is set on tool messages."""
+
+    role: str
+    parts: tuple[Part, ...] = ()
+    name: str | None = None
+    call_id: str | None = None
+
+
+class Tool(Struct, frozen=True):
+    """parameters is a JSON Schema object as JSON text, or None for no parameters."""
+
+    name: str
+    description: str | None = None
+    parameters: Raw | None = None
+    strict: bool | None = None
+
+
+class NamedTool(Struct, frozen=True):
+    name: str
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class Output(Struct, frozen=True):
+    """A constraint on the output. schema (kind "schema") is JSON text; pattern is the regex or grammar."""
+
+    kind: Literal["text", "json", "schema", "regex", "grammar", "choice"]
+    schema: Raw | None = None
+    pattern: str | None = None
+    choices: tuple[str, ...] = ()
+    name: str | None = None
+    strict: bool | None = None
+
+
+class Sampling(Struct, frozen=True):
+    """How the next token is drawn. Penalties in [-2, 2] except repetition (> 0, 1 is off); top_k 0 is off."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    no_repeat_ngram: int | None = None
+    logit_bias: dict[int, float] | None = None
+    stop_tokens: tuple[int, ...] = ()
+    eos_tokens: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    bad_tokens: tuple[tuple[int, ...], ...] = ()
+    ignore_eos: bool | None = None
+
+
+class Logprobs(Struct, frozen=True):
+    """top is the number of alternatives per position; 0 is the sampled token only."""
+
+    top: int = 0
+
+
+class Beams(Struct, frozen=True):
+    """Beam search of `width` beams. early_stopping None is the engine's default."""
+
+    width: int
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+
+
+class Chat(Struct, kw_only=True):
+    """One chat turn. max_output in tokens; None is the rest of the context."""
+
+    model: str | None
+    messages: tuple[Message, ...]
+    stream: bool = False
+    include_usage: bool = False
+    max_output: int | None = None
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tools: bool | None = None
+    output: Output | None = None
+    reasoning: str | None = None
+    logprobs: Logprobs | None = None
+    want_tokens: bool = False
+    user: str | None = None
+    timeout: float | None = None
+    extra: Extra = {}
+    dropped: tuple[str, ...] = ()
+    raw: Extra | None = None
+    wire: str | None = None
+
+
+class Complete(Struct, kw_only=True):
+    """Text completion of one or more prompts, each a string or token ids.
+
+    seeds has one entry for each of the n choices of a prompt, or is empty; max_total counts prompt and output tokens.
+    timeout in seconds is the client's own deadline. want_tokens asks for the ids of the sampled tokens.
+    """
+
+    model: str | None
+    prompts: tuple[str | tuple[int, ...], ...]
+    stream: bool = False
+    include_usage: bool = False
+    max_output: int | None = None
+    max_total: int | None = None
+    min_total: int | None = None
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    seeds: tuple[int, ...] = ()
+    beams: Beams | None = None
+    output: Output | None = None
+    want_tokens: bool = False
+    logprobs: Logprobs | None = None
+    echo: bool = False
+    suffix: str | None = None
+    user: str | None = None
+    timeout: float | None = None
+    extra: Extra = {}
+    dropped: tuple[str, ...] = ()
+    raw: Extra | None = None
+    wire: str | None = None
+
+
+class Embed(Struct, kw_only=True):
+    """Embeddings of one or more inputs. encoding None is the client's default, an array of floats."""
+
+    model: str | None
+    inputs: tuple[str | tuple[int, ...], ...]
+    encoding: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    user: str | None = None
+    timeout: float | None = None
+    extra: Extra = {}
+    dropped: tuple[str, ...] = ()
+    raw: Extra | None = None
+    wire: str | None = None
+    stream: bool = False
+
+
+class ListModels(Struct, kw_only=True):
+    """What is served here; `model` narrows it to one. `view` is the dialect's own name for the page asked for."""
+
+    model: str | None = None
+    view: str = "models"
+    dropped: tuple[str, ...] = ()
+
+
+Generate = Chat | Complete
+Op = Chat | Complete | Embed | ListModels
+
+
+class ModelCard(Struct, frozen=True):
+    """One model as the gateway offers it. created is Unix seconds; max_context in tokens, None when unknown."""
+
+    name: str
+    created: int
+    ready: bool
+    max_context: int | None = None
+    alias_of: str | None = None

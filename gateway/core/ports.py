@@ -1,0 +1,195 @@
+"""The seams of the house: what a dialect, a backend, a lane, a transport must offer.
+
+Everything above (pipeline, relay) names only these. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Event
+from gateway.core.fields import Field
+from gateway.core.http import Headers, Request, Response, Route
+from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.messages import Embed, Generate, ListModels, ModelCard, Op
+from gateway.core.usage import Usage
+
+
+class Capabilities(Struct, frozen=True):
+    """What one model's workers can do, as its configuration declares it or its workers advertise.
+
+    upstream_model  the name the workers know it by
+    max_context     tokens, or None when unknown
+    features        optional abilities: tools, vision, audio, reasoning, json_schema, regex, beams, embeddings, ...;
+                    None when nothing was declared (then nothing is refused beforehand)
+    """
+
+    upstream_model: str
+    max_context: int | None = None
+    features: frozenset[str] | None = None
+
+
+class Lane(Protocol):
+    """Turns one worker's streamed bytes into one client's bytes. Sans-IO; may return b"" when nothing is due.
+
+    done       the worker's terminal mark was seen: the reply is complete
+    error      why it will never be; set at most once, after which nothing more is fed
+    usage      the last usage the worker reported
+    produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
+    clean_end  after an error, this client's wire ends in an orderly way; False: the connection is to be aborted
+    """
+
+    done: bool
+    error: GatewayError | None
+    usage: Usage | None
+    produced: int
+    clean_end: bool
+
+    @property
+    def media_type(self) -> bytes: ...
+    def feed(self, block: bytes) -> bytes: ...
+    def eof(self) -> bytes:
+        """The worker's body ended. Sets `error` unless `done`; returns the client's bytes for either."""
+        ...
+
+    def fail(self, error: GatewayError) -> bytes:
+        """A failure from elsewhere (deadline, lost connection, shutdown): its bytes in the client's own form."""
+        ...
+
+    def keepalive(self) -> bytes:
+        """Bytes that every reader of this wire ignores, or b"" where there are none."""
+        ...
+
+
+class StreamWriter(Protocol):
+    """Canonical events to one client's stream."""
+
+    media_type: bytes
+    clean_end: bool
+
+    def write(self, event: Event) -> bytes: ...
+    def keepalive(self) -> bytes: ...
+
+
+class StreamReader(Protocol):
+    """One worker's stream to canonical events. After `eof()` the events end with End or Failed."""
+
+    def feed(self, block: bytes) -> Iterator[Event]: ...
+    def eof(self) -> Iterator[Event]: ...
+
+
+class Dialect(Protocol):
+    """One client-side API.
+
+    name      as in configuration
+    prefixes  default path prefixes
+    routes    relative to each prefix
+    fates     what becomes of each field, per operation ("chat", "complete", "embed")
+    errors    Kind -> (status, type, code); total
+    wire      the name of a backend wire that `relay` can pass through, or None
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    routes: tuple[Route, ...]
+    fates: Mapping[str, Sequence[Field]]
+    errors: Mapping[Kind, tuple[int, str, str]]
+    wire: str | None
+
+    def read(self, request: Request) -> Op:
+        """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
+        ...
+
+    def write(self, reply: Reply | Embeddings, op: Op) -> Response: ...
+    def writer(self, op: Generate) -> StreamWriter: ...
+    def relay(self, op: Generate) -> Lane:
+        """The bytes lane for a backend that speaks `wire`."""
+        ...
+
+    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        """The bytes lane of a buffered reply. Raises GatewayError when the worker's body is not what it should be."""
+        ...
+
+    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response: ...
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response: ...
+
+
+class Backend(Protocol):
+    """One worker-side API. name as in configuration; wire is the protocol family."""
+
+    name: str
+    wire: str
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        """The worker's request. Raises GatewayError(UNSUPPORTED) naming what it cannot carry."""
+        ...
+
+    def read(self, response: Response, op: Generate) -> Iterator[Event]:
+        """A buffered 2xx reply. Ends with End or Failed."""
+        ...
+
+    def read_embeddings(self, response: Response, op: Embed) -> Embeddings: ...
+    def reader(self, op: Generate) -> StreamReader: ...
+    def fault(self, response: Response) -> GatewayError:
+        """What a non-2xx answer means."""
+        ...
+
+
+class Deadlines(Struct, frozen=True):
+    """Seconds: to connect, to the first byte of the response head, between bytes of the body."""
+
+    connect: float = 2.0
+    first_byte: float = 600.0
+    idle: float = 300.0
+
+
+class BodySink(Protocol):
+    """Receives a response body as it arrives (push)."""
+
+    def block(self, data: bytes) -> None: ...
+    def finished(self, error: GatewayError | None) -> None:
+        """Exactly once, after the last block: None when the body was whole by its own framing."""
+        ...
+
+
+class Exchange(Protocol):
+    """One response under way. Read it by `read`/`body` (pull) or by `pipe` (push), never both."""
+
+    status: int
+    headers: Headers
+
+    async def read(self) -> bytes:
+        """The next block; b"" once the body is whole. Raises GatewayError (UPSTREAM, TRUNCATED, TIMEOUT)."""
+        ...
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body; raises GatewayError(UPSTREAM) over `limit` bytes."""
+        ...
+
+    def pipe(self, sink: BodySink) -> None:
+        """From now on every block goes to `sink`, called from within the event loop, buffered ones first."""
+        ...
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close(self) -> None:
+        """Gives the connection back if the response is whole, else closes it at once. Idempotent."""
+        ...
+
+
+class Transport(Protocol):
+    async def send(self, request: Request, address: str, deadlines: Deadlines) -> Exchange:
+        """Sends to the worker at `address` (scheme://host:port[/base]) and waits for the response head.
+
+        Raises GatewayError: UPSTREAM (refused, reset, malformed), TIMEOUT. Cancelling it closes the connection.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+Gone = Callable[[], None]
