@@ -1,0 +1,97 @@
+"""The canned worker: vLLM's wire with no engine behind it, fast enough not to be what is measured.
+
+    python -m bench.backend PORT
+
+A request that asks for a stream gets one chunk each INTERVAL until its client leaves. The event loop's timers have a
+resolution of one millisecond, so chunks of many streams leave together, as they do after an engine's step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import cast
+
+import uvloop
+
+from bench.replies import REPLIES, Canned
+
+INTERVAL = 0.010
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+
+
+def whole(reply: Canned) -> bytes:
+    """A plain reply as uvicorn frames it."""
+    head = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-length: %d\r\ncontent-type: application/json\r\n\r\n"
+    return head % len(reply.whole) + reply.whole
+
+
+def chunked(data: bytes) -> bytes:
+    """One HTTP/1.1 chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def opening(reply: Canned) -> bytes:
+    """Response head and first event of a stream."""
+    head = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head % reply.media_type + (chunked(reply.head) if reply.head else b"")
+
+
+WHOLE = {path: whole(reply) for path, reply in REPLIES.items()}
+OPENING = {path: opening(reply) for path, reply in REPLIES.items() if reply.chunk}
+CHUNK = {path: chunked(reply.chunk) for path, reply in REPLIES.items() if reply.chunk}
+
+
+class Worker(asyncio.Protocol):
+    """One connection; HTTP/1.1 keep-alive, one request at a time, bodies by content-length."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.buffer = b""
+        self.due = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport, not the class.
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
+            head = self.buffer[:end].lower()
+            _, found, rest = head.partition(b"\r\ncontent-length:")
+            start = end + 4
+            stop = start + (int(rest.partition(b"\r\n")[0]) if found else 0)
+            if len(self.buffer) < stop:
+                return
+            self.answer(self.buffer.split(b" ", 2)[1], self.buffer[start:stop])
+            self.buffer = self.buffer[stop:]
+
+    def answer(self, path: bytes, body: bytes) -> None:
+        path = path.partition(b"?")[0]
+        if path in OPENING and (not REPLIES[path].whole or b'"stream":true' in body.replace(b'": ', b'":')):
+            self.transport.write(OPENING[path])
+            self.due = self.loop.time() + INTERVAL
+            self.timer = self.loop.call_at(self.due, self.tick, CHUNK[path])
+        else:
+            self.transport.write(WHOLE.get(path, NOT_FOUND))
+
+    def tick(self, chunk: bytes) -> None:
+        self.transport.write(chunk)
+        # From the due time, not from now: lateness must not lower the rate.
+        self.due += INTERVAL
+        self.timer = self.loop.call_at(self.due, self.tick, chunk)
+
+
+async def serve(port: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", port, backlog=1024)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

@@ -1,0 +1,73 @@
+"""The table of what is measured.
+
+A new dialect or backend adds its rows here, and its worker's replies to replies.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from bench.replies import MODEL
+
+Kind = Literal["plain", "stream"]
+BODY_SIZE = 1024
+
+
+class Row(Struct, frozen=True):
+    """One request, sent over and over.
+
+    name         "<dialect> → <backend> <kind>"
+    kind         plain: CPU per request; stream: CPU per chunk
+    path, body   the client's request
+    headers      the client's headers beside host, content-type and content-length
+    limit_us     `--gate`: the most CPU microseconds, or None
+    limit_ratio  `--gate`: the most as a multiple of nginx's figure for the same kind, or None
+    """
+
+    name: str
+    kind: Kind
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = {}
+    limit_us: float | None = None
+    limit_ratio: float | None = None
+
+    def request(self, host: str) -> bytes:
+        """The request's bytes, HTTP/1.1 with keep-alive."""
+        headers = {"host": host, "content-type": "application/json", **self.headers}
+        headers["content-length"] = str(len(self.body))
+        lines = [f"POST {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join([*lines, "", ""]).encode() + self.body
+
+
+def chat(stream: bool) -> bytes:
+    """An OpenAI chat request of exactly BODY_SIZE bytes."""
+    body = {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": ""},
+        ],
+        "temperature": 0.7,
+        "max_tokens": 256,
+        "stream": stream,
+    }
+    bare = len(json.dumps(body))
+    body["messages"][1]["content"] = ("Tell me more about it. " * 60)[: BODY_SIZE - bare]  # type: ignore[index]
+    return json.dumps(body).encode()
+
+
+# What a proxy that knows no dialect is given: the worker's own wire, once per kind.
+REFERENCE: dict[Kind, Row] = {
+    "plain": Row("plain", "plain", "/v1/chat/completions", chat(False)),
+    "stream": Row("stream", "stream", "/v1/chat/completions", chat(True)),
+}
+
+ROWS: tuple[Row, ...] = (
+    Row("openai → vllm plain", "plain", "/openai/v1/chat/completions", chat(False), limit_us=100),
+    Row("openai → vllm stream", "stream", "/openai/v1/chat/completions", chat(True), limit_ratio=2),
+)

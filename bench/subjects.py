@@ -1,0 +1,121 @@
+"""What can be measured: how each subject is configured, started and named."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from bench.process import BenchError
+from bench.replies import MODEL
+
+NGINX = """\
+daemon off;
+worker_processes 1;
+pid nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    upstream worker {{
+        server 127.0.0.1:{worker};
+        keepalive 256;
+        keepalive_requests 100000000;
+    }}
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        keepalive_requests 100000000;
+        location / {{
+            proxy_pass http://worker;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+            proxy_read_timeout 1h;
+        }}
+    }}
+}}
+"""
+
+
+class Subject(Struct, frozen=True):
+    """One thing to measure.
+
+    command      (directory to write in, port to listen on, port of the worker) -> command line
+    version      what the report calls it
+    ready        path that answers 200 once it serves
+    understands  True: it is sent each row's own request; False: it only proxies, and is sent the worker's wire
+    """
+
+    name: str
+    command: Callable[[Path, int, int], list[str]]
+    version: Callable[[], str]
+    ready: str
+    understands: bool = False
+
+
+def nginx_command(directory: Path, port: int, worker: int) -> list[str]:
+    """Debian's nginx with one worker process, keep-alive to the worker and no buffering."""
+    path = nginx_path()
+    # Started by root, nginx's worker runs as another user and must reach its own directories.
+    directory.chmod(0o755)
+    (directory / "nginx.conf").write_text(NGINX.format(port=port, worker=worker))
+    return [path, "-e", "stderr", "-p", str(directory), "-c", "nginx.conf"]
+
+
+def nginx_path() -> str:
+    """Where nginx is. Raises BenchError when it is not installed."""
+    # Debian puts it where only root's PATH looks.
+    path = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if path is None:
+        raise BenchError("nginx is not installed: `apt-get install nginx-light` (Debian), or measure with --no-nginx")
+    return path
+
+
+def nginx_version() -> str:
+    """As nginx tells it."""
+    told = subprocess.run([nginx_path(), "-v"], capture_output=True, text=True, check=True).stderr
+    return told.strip().rpartition("/")[2]
+
+
+def dragoman_command(directory: Path, port: int, worker: int) -> list[str]:
+    """The installed command, one process, metrics on, its log in a file."""
+    command = Path(sys.executable).with_name("dragoman")
+    if not command.exists():
+        raise BenchError("the `dragoman` command is not installed beside this interpreter: `make install`")
+    config = directory / "gateway.yaml"
+    config.write_text(json.dumps(dragoman_config(port, worker), indent=2))
+    return [str(command), "serve", "--config", str(config)]
+
+
+def dragoman_config(port: int, worker: int) -> dict[str, object]:
+    """One model on one worker, no keys, no limits (JSON is YAML)."""
+    return {
+        "listen": f"127.0.0.1:{port}",
+        "models": {MODEL: {"backend": "vllm", "workers": [f"http://127.0.0.1:{worker}"]}},
+    }
+
+
+def relay_command(directory: Path, port: int, worker: int) -> list[str]:
+    """The byte relay of relay.py."""
+    return [sys.executable, "-m", "bench.relay", str(port), str(worker)]
+
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        Subject("nginx", nginx_command, nginx_version, "/health"),
+        Subject("bare", relay_command, lambda: f"uvloop {importlib.metadata.version('uvloop')}", "/health"),
+        Subject("dragoman", dragoman_command, lambda: importlib.metadata.version("dragoman"), "/readyz", True),
+    )
+}
