@@ -1,0 +1,215 @@
+"""What one option alone cannot tell: faults between options, and the files that they name."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import SecretStr
+
+from gateway.config.faults import Path
+from gateway.config.kinds import header_fault
+from gateway.config.model import Config, Model
+
+MOST_SECRET_BYTES = 16384
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the program that loads the configuration has on offer.
+
+    dialects  name -> the path prefixes it answers under by default
+    backends  names
+    """
+
+    dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    backends: frozenset[str] = frozenset()
+
+
+Found = Iterator[tuple[Path, str]]
+"""Paths of values and what is wrong with them."""
+
+
+def check(config: Config, raw: Mapping[str, Any], known: Known | None) -> Found:
+    """Faults between options of `config`. raw is what was written, before wrong values were left out."""
+    names = _written_names(raw)
+    yield from [*_who(config, raw), *_names(config, raw), *_workers(config), *_timing(config)]
+    yield from [*_keys(config, names), *_defaults(config, names)]
+    if known is not None:
+        yield from [*_known(config, known), *_prefixes(config, known)]
+
+
+def _written_names(raw: Mapping[str, Any]) -> set[str]:
+    """All names of models and aliases, those of wrong models too: a name is not unknown because its port is wrong."""
+    names: set[str] = set()
+    models = raw.get("models")
+    for name, options in models.items() if isinstance(models, dict) else ():
+        names.add(name)
+        aliases = options.get("aliases") if isinstance(options, dict) else None
+        names.update(alias for alias in aliases if isinstance(alias, str)) if isinstance(aliases, list) else None
+    return names
+
+
+def _who(config: Config, raw: Mapping[str, Any]) -> Found:
+    keys = bool(raw.get("keys"))
+    said = raw.get("auth")
+    if said == "keys" and not keys:
+        yield ("auth",), "asks for keys, but there are none in keys or keys_file"
+    elif said is None and raw.get("keys_file") and not keys:
+        yield ("keys_file",), "holds no keys"
+    elif said == "open" and keys:
+        yield ("auth",), "lets everybody in although there are keys; remove one or the other"
+    elif said is None and not keys and not config.listen.loopback:
+        yield ("listen", "host"), "is open to other machines while there are no keys; add keys, or say `auth: open`"
+
+
+def _names(config: Config, raw: Mapping[str, Any]) -> Found:
+    models = raw.get("models")
+    if not models:
+        yield ("models",), "must hold at least one model"
+        return
+    seen: dict[str, str] = {}
+    for name, model in config.models.items():
+        for index, alias in enumerate(model.aliases):
+            path = ("models", name, "aliases", index)
+            if alias in models:
+                yield path, "is the name of a model" if alias != name else "is the model's own name"
+            elif alias in seen:
+                yield path, f"is already an alias of {seen[alias]}" if seen[alias] != name else "is given twice"
+            else:
+                seen[alias] = name
+
+
+def _workers(config: Config) -> Found:
+    for name, model in config.models.items():
+        for index, worker in enumerate(model.workers):
+            if worker in model.workers[:index]:
+                yield ("models", name, "workers", index), "is given twice"
+        if model.api_key_file and model.api_key_env:
+            yield ("models", name, "api_key_env"), "and api_key_file exclude each other"
+        if model.ca_file and not any(worker.startswith("https://") for worker in model.workers):
+            yield ("models", name, "ca_file"), "has no effect: none of the workers is https"
+        lower: set[str] = set()
+        for header, value in model.headers.items():
+            wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)
+            lower.add(header.lower())
+            if wrong:
+                yield ("models", name, "headers", header), wrong
+
+
+def _keys(config: Config, names: set[str]) -> Found:
+    ids: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for name, key in config.keys.items():
+        if key.hash in hashes:
+            yield ("keys", name, "hash"), f"is the same as that of {hashes[key.hash]}"
+        if key.id is not None and key.id in ids:
+            yield ("keys", name, "id"), f"is the same as that of {ids[key.id]}"
+        hashes.setdefault(key.hash, name)
+        if key.id is not None:
+            ids.setdefault(key.id, name)
+        for index, model in enumerate(key.models or ()):
+            if model not in names:
+                yield ("keys", name, "models", index), "is no model" + _meant(model, names)
+
+
+def _defaults(config: Config, names: set[str]) -> Found:
+    for name, dialect in config.dialects.items():
+        if dialect.default_model is not None and dialect.default_model not in names:
+            yield ("dialects", name, "default_model"), "is no model" + _meant(dialect.default_model, names)
+
+
+def _timing(config: Config) -> Found:
+    if config.health.timeout_s > config.health.interval_s:
+        yield ("health", "timeout_s"), "must be at most interval_s"
+
+
+def _known(config: Config, known: Known) -> Found:
+    for name in config.dialects:
+        if name not in known.dialects:
+            yield ("dialects", name), "is no dialect" + (_meant(name, known.dialects) or _list(known.dialects))
+    if known.dialects and not any(config.dialect(name).enabled for name in known.dialects):
+        yield ("dialects",), "must leave at least one dialect enabled"
+    for name, key in config.keys.items():
+        for index, dialect in enumerate(key.dialects or ()):
+            if dialect not in known.dialects:
+                yield ("keys", name, "dialects", index), "is no dialect" + _meant(dialect, known.dialects)
+    for name, model in config.models.items():
+        if model.backend not in known.backends:
+            yield (
+                ("models", name, "backend"),
+                "is no backend" + (_meant(model.backend, known.backends) or _list(known.backends)),
+            )
+
+
+def _prefixes(config: Config, known: Known) -> Found:
+    """Two dialects under one prefix would fight for the same paths. What the file says is blamed, not a default."""
+    taken: dict[str, str] = {}
+    order = sorted(known.dialects, key=lambda name: config.dialect(name).prefixes is not None)
+    for name in order:
+        options = config.dialect(name)
+        if not options.enabled:
+            continue
+        for index, prefix in enumerate(options.prefixes if options.prefixes is not None else known.dialects[name]):
+            prefix = prefix.rstrip("/")
+            path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
+            holder = taken.setdefault(prefix, name)
+            if holder != name:
+                yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
+            elif options.prefixes is not None and prefix in options.prefixes[:index]:
+                yield path, "is given twice"
+
+
+def _meant(name: str, names: Iterator[str] | Mapping[str, Any] | set[str] | frozenset[str]) -> str:
+    near = get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
+    return "; there are " + ", ".join(sorted(names)) if names else ""
+
+
+def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
+    """Reads the workers' keys into `config` and tries its certificate bundles; the faults it met."""
+    for name, model in config.models.items():
+        for option, wrong in _secrets(model, environ):
+            yield ("models", name, option), wrong
+
+
+def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if model.api_key_env is not None:
+        if model.api_key_env in environ:
+            wrong = _keep(model, environ[model.api_key_env])
+        else:
+            wrong = "names a variable that is not set"
+        if wrong:
+            yield "api_key_env", wrong
+    elif model.api_key_file is not None:
+        try:
+            with FilePath(model.api_key_file).open("rb") as file:
+                wrong = _keep(model, file.read(MOST_SECRET_BYTES + 1).decode("latin-1"))
+        except OSError as error:
+            wrong = f"names a file that cannot be read: {error.strerror}"
+        if wrong:
+            yield "api_key_file", wrong
+    if model.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=os.fspath(model.ca_file))
+        except ssl.SSLError:
+            yield "ca_file", "names a file that holds no PEM certificates"
+        except OSError as error:
+            yield "ca_file", f"names a file that cannot be read: {error.strerror}"
+
+
+def _keep(model: Model, text: str) -> str | None:
+    secret = text.strip()
+    if not re.match(r"[\x21-\x7e]+\Z", secret) or len(secret) > MOST_SECRET_BYTES:
+        return "must lead to one line of printable ASCII without spaces"
+    model._api_key = SecretStr(secret)
+    return None

@@ -1,0 +1,129 @@
+"""Environment variables to values: `DRAGOMAN_LISTEN__PORT=9000` is `listen.port`.
+
+`__` goes one level down. A value that begins with `{` or `[` is JSON, and `null` is nothing; anything else is text,
+which the option's own kind reads. Names of models, keys and dialects match what the file has without regard to case,
+with `_` for any character that a variable's name cannot hold.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from gateway.config.faults import ENVIRONMENT, Fault, Path, Position, Positions, shown
+from gateway.config.model import PREFIX, Config
+
+FILE_VARIABLE = PREFIX + "CONFIG"
+"""Names the file to load where the caller names none."""
+
+# A Kubernetes Service called "dragoman" (or "dragoman-metrics") puts such variables into every pod of its namespace.
+_SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z")
+
+
+def read_environment(
+    environ: Mapping[str, str], base: Mapping[str, Any]
+) -> tuple[dict[str, Any], Positions, list[Fault]]:
+    """The values that `environ` sets, the variable behind each, and what is wrong. base is what the file holds."""
+    values: dict[str, Any] = {}
+    positions: Positions = {}
+    faults: list[Fault] = []
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
+            continue
+        if _is_service_link(variable, environ[variable]):
+            continue
+        where = Position(ENVIRONMENT, 0, variable)
+        segments = variable[len(PREFIX) :].split("__")
+        path = _path(segments, base)
+        if path[0] not in Config.model_fields:
+            near = get_close_matches(path[0], Config.model_fields, 1)
+            hint = f"; did you mean {PREFIX}{'__'.join([near[0].upper(), *segments[1:]])}?" if near else ""
+            faults.append(where.fault("sets no option" + hint))
+            continue
+        try:
+            value = _decoded(environ[variable])
+        except (ValueError, RecursionError):
+            faults.append(where.fault("looks like JSON but is not valid JSON"))
+            continue
+        if not _put(values, path, value):
+            faults.append(where.fault("and another variable set the same option"))
+            continue
+        _place(positions, path, value, where)
+    return values, positions, faults
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    if not _SERVICE_LINK.search(variable) or "__" in variable:
+        return False
+    return "_SERVICE_" in variable or not variable.endswith("_PORT") or "://" in value
+
+
+def _path(segments: list[str], base: Any) -> tuple[str, ...]:
+    path: list[str] = []
+    for segment in segments:
+        name = segment.lower()
+        if isinstance(base, dict):
+            name = _match(segment, base) or name
+            base = base.get(name)
+        path.append(name)
+    return tuple(path)
+
+
+def _match(segment: str, names: Collection[str]) -> str | None:
+    wanted = segment.upper()
+    return next((name for name in names if re.sub(r"[^A-Z0-9]", "_", name.upper()) == wanted), None)
+
+
+def _decoded(text: str) -> Any:
+    if text == "null":
+        return None
+    if text.lstrip()[:1] in ("{", "["):
+        return json.loads(text, object_pairs_hook=_once)
+    return text
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name is given twice")
+    return values
+
+
+def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
+    """Sets `path` in `values`; False when a shorter or longer variable has set it already to something else."""
+    holder = values
+    for part in path[:-1]:
+        inner = holder.setdefault(part, {})
+        if not isinstance(inner, dict):
+            return False
+        holder = inner
+    last = path[-1]
+    if isinstance(holder.get(last), dict) and isinstance(value, dict):
+        holder[last] = merged(holder[last], value)
+        return True
+    if last in holder:
+        return False
+    holder[last] = value
+    return True
+
+
+def _place(positions: Positions, path: Path, value: Any, where: Position) -> None:
+    positions[path] = where
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, child in children:
+        inner = f"{where.inner}.{shown((part,))}" if where.inner else shown((part,))
+        _place(positions, (*path, part), child, replace(where, inner=inner))
+
+
+def merged(under: Any, over: Any) -> Any:
+    """`over` on top of `under`: mappings are joined, everything else (lists too) is replaced."""
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    joined = dict(under)
+    for name, value in over.items():
+        joined[name] = merged(under[name], value) if name in under else value
+    return joined

@@ -1,0 +1,214 @@
+"""The kinds of value a configuration holds: durations, sizes, addresses, names.
+
+Each says in one sentence what is wrong with a value and never repeats it: it may be a secret in the wrong place.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[kKMG]B|[KMG]iB)?\Z")
+_SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f\"'`]{1,200}\Z")
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
+_URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+# The transport writes these itself, or they belong to one hop (RFC 9110 §7.6.1).
+_OWN = """accept-encoding connection content-encoding content-length content-type expect host keep-alive
+    proxy-authorization proxy-connection te trailer transfer-encoding upgrade"""
+OWN_HEADERS = frozenset(_OWN.split())
+
+
+class _Also:
+    """Adds a string form to a number's JSON Schema."""
+
+    def __init__(self, pattern: re.Pattern[str], example: str) -> None:
+        self.text = {"type": "string", "pattern": "^" + pattern.pattern.replace(r"\Z", "$"), "examples": [example]}
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), self.text]}
+
+
+def _number(value: Any) -> Any:
+    # Python's True is an int: `port: true` would mean port 1.
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+def _seconds(value: Any) -> Any:
+    if isinstance(value, str):
+        found = _DURATION.match(value.strip())
+        if not found:
+            raise ValueError('must be seconds, or a duration such as "500ms", "30s", "2m", "1h"')
+        return float(found[1]) * _DURATION_UNITS[found[2] or "s"]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError('must be seconds, or a duration such as "500ms", "30s", "2m", "1h"')
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, str):
+        found = _SIZE.match(value.strip())
+        if not found:
+            raise ValueError('must be a number of bytes, or a size such as "64KiB", "32MiB", "1GB"')
+        return int(float(found[1]) * _SIZE_UNITS[(found[2] or "B").upper()])
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError('must be a number of bytes, or a size such as "64KiB", "32MiB", "1GB"')
+    return value
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value):
+        raise ValueError("must be 1 to 200 characters without spaces, quotes or control characters")
+    return value
+
+
+def _prefix(value: str) -> str:
+    if not _PREFIX.match(value) or "." in value.split("/") or ".." in value.split("/"):
+        raise ValueError('must be a path such as "/openai" (letters, digits and . _ ~ - only), or "/" for the root')
+    return value.rstrip("/")
+
+
+def _url(value: str) -> str:
+    if any(ord(char) <= 32 or ord(char) >= 127 or char == "\\" for char in value):
+        raise ValueError("must be a URL without spaces, backslashes or characters beyond ASCII")
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("is not a URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("must begin with http:// or https://")
+    if not host or port == 0:
+        raise ValueError("must name a host, and a port from 1 to 65535 if any")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user name or password; use api_key_file or api_key_env")
+    if "?" in value or "#" in value:
+        raise ValueError("must not have a query or a fragment")
+    if not _URL_PATH.match(parts.path) or {".", ".."} & set(parts.path.split("/")) or "//" in parts.path:
+        raise ValueError("has a base path with characters or segments that are not allowed")
+    return value.rstrip("/")
+
+
+def _host(value: str) -> str:
+    if not re.match(r"[A-Za-z0-9._:%-]+\Z", value):
+        raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
+    return value
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or not _URL_PATH.match(value):
+        raise ValueError('must be a path such as "/health"')
+    return value
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.match(value):
+        raise ValueError("must be the name of an environment variable, not its value")
+    return value
+
+
+def _hash(value: str) -> str:
+    if not re.match(r"sha256:[0-9a-f]{64}\Z", value):
+        raise ValueError('must be "sha256:" and 64 lower-case hexadecimal digits; `dragoman keys new` makes one')
+    return value
+
+
+def _expiry(value: Any) -> Any:
+    """A date means through the end of that day; what has no zone is UTC."""
+    wrong = ValueError('must be a date such as 2027-01-31, or a time such as "2027-01-31T12:00:00Z"')
+    if isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC) + timedelta(days=1)
+    elif isinstance(value, str):
+        try:
+            if re.match(r"\d{4}-\d\d-\d\d\Z", value):
+                return datetime.fromisoformat(value).replace(tzinfo=UTC) + timedelta(days=1)
+            moment = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            raise wrong from None
+    else:
+        raise wrong
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def header_fault(name: str, value: str) -> str | None:
+    """What is wrong with an extra header to a worker, or None."""
+    if not _HEADER_NAME.match(name):
+        return "is not a header name"
+    if name.lower() in OWN_HEADERS:
+        return "is written by the gateway itself and cannot be set"
+    if name.lower() == "authorization":
+        return "holds a secret: use api_key_file or api_key_env"
+    if not _HEADER_VALUE.match(value):
+        return "must be printable ASCII on one line"
+    return None
+
+
+def nothing_is_empty(value: Any) -> Any:
+    """A section whose lines are all commented out is null in YAML, and means an empty one."""
+    return {} if value is None else value
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+"""A whole number; true and false are none."""
+
+Share = Annotated[float, BeforeValidator(_number)]
+"""A number, such as 0.2; true and false are none."""
+
+Seconds = Annotated[float, BeforeValidator(_seconds), _Also(_DURATION, "30s")]
+"""A duration; read from a number of seconds or "500ms", "30s", "2m", "1h", "1d"."""
+
+Bytes = Annotated[int, BeforeValidator(_bytes), _Also(_SIZE, "32MiB")]
+"""A size in bytes; read from a number or "64KiB", "32MiB", "1GB"."""
+
+Name = Annotated[str, AfterValidator(_name)]
+"""A name of a model, key or alias as clients write it."""
+
+Prefix = Annotated[str, AfterValidator(_prefix)]
+"""A path prefix without a slash at its end; "" is the root."""
+
+Url = Annotated[str, AfterValidator(_url)]
+"""scheme://host[:port][/base] of a worker, without a slash at its end."""
+
+Host = Annotated[str, AfterValidator(_host)]
+UrlPath = Annotated[str, AfterValidator(_path)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Hash = Annotated[str, AfterValidator(_hash), WithJsonSchema({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})]
+
+Expiry = Annotated[
+    datetime,
+    BeforeValidator(_expiry),
+    WithJsonSchema({"type": "string", "examples": ["2027-01-31", "2027-01-31T12:00:00Z"]}),
+]
+"""A moment with a zone. A bare date lasts through the end of that day in UTC."""
+
+Feature = Literal[
+    "tools",
+    "vision",
+    "audio",
+    "reasoning",
+    "json",
+    "json_schema",
+    "regex",
+    "beams",
+    "embeddings",
+    "completions",
+    "logprobs",
+    "token_ids",
+    "prompt_tokens",
+]

@@ -1,0 +1,340 @@
+"""The tree of options: frozen values, each option with the sentence that documents it.
+
+Constructing `Config(...)` reads nothing but its arguments; `load` is what reads the file and the environment.
+Durations are floats in seconds (names end in `_s`), sizes are integers in bytes (names end in `_bytes`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.config.kinds import (
+    Bytes,
+    Expiry,
+    Feature,
+    Hash,
+    Host,
+    Name,
+    Prefix,
+    Seconds,
+    Share,
+    Url,
+    UrlPath,
+    Variable,
+    Whole,
+    nothing_is_empty,
+)
+
+PREFIX = "DRAGOMAN_"
+"""What the names of our environment variables begin with."""
+
+_DAY = 86400
+
+
+class Section(BaseModel):
+    """Frozen; unknown keys are refused; messages never repeat a value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return nothing_is_empty(value)
+
+
+class Listen(Section):
+    """Where the gateway listens, and what a client may send or hold open."""
+
+    host: Host = Field(
+        default="127.0.0.1", description="Address to listen on. Anything but loopback needs keys or `auth: open`."
+    )
+    port: Whole = Field(default=8080, ge=0, le=65535, description="TCP port; 0 takes any free one.")
+    keep_alive_s: Seconds = Field(
+        default=75.0,
+        gt=0,
+        le=3600,
+        description="How long an idle client connection is kept. Longer than the proxy before it does.",
+    )
+    header_timeout_s: Seconds = Field(
+        default=10.0, gt=0, le=600, description="The whole request head must have arrived within this."
+    )
+    body_timeout_s: Seconds = Field(
+        default=60.0, gt=0, le=3600, description="Longest pause while a request body arrives."
+    )
+    write_idle_s: Seconds = Field(
+        default=60.0, gt=0, le=3600, description="A client that reads nothing for this long is dropped."
+    )
+    max_header_bytes: Bytes = Field(
+        default=32768, ge=1024, le=1 << 20, description="Largest request head; beyond it 431."
+    )
+    max_header_count: Whole = Field(
+        default=100, ge=8, le=10000, description="Most header fields of a request; beyond it 431."
+    )
+    max_body_bytes: Bytes = Field(
+        default=33554432, ge=1024, le=1 << 32, description="Largest request body; beyond it 413."
+    )
+    max_connections: Whole = Field(
+        default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
+    )
+
+    @property
+    def loopback(self) -> bool:
+        """Only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host.split("%")[0]).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class Key(Section):
+    """One client key. The key itself is stored nowhere: `dragoman keys new` prints it once, with this entry."""
+
+    hash: Hash = Field(description="`sha256:` and the SHA-256 of the whole key in hexadecimal.")
+    id: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-z]{4,32}$",
+        description="The id inside a `dgm_` key, by which it is found. Absent for a key that was made elsewhere.",
+    )
+    team: Name | None = Field(
+        default=None, description="Whose key this is; for accounting, and for limits that keys share."
+    )
+    models: tuple[Name, ...] | None = Field(default=None, description="Models (or aliases) it may use. Absent: all.")
+    dialects: tuple[Name, ...] | None = Field(default=None, description="Dialects it may speak. Absent: all.")
+    expires: Expiry | None = Field(
+        default=None, description="From this moment it is refused. A bare date lasts through the end of that day, UTC."
+    )
+    disabled: bool = Field(default=False, description="Refuse it for now.")
+    priority: Whole = Field(
+        default=0, ge=-100, le=100, description="Of requests that wait for a worker, the highest goes first."
+    )
+
+
+class Deadlines(Section):
+    """How long a worker may take."""
+
+    connect_s: Seconds = Field(default=2.0, gt=0, le=60, description="To accept a connection.")
+    first_byte_s: Seconds = Field(
+        default=600.0,
+        gt=0,
+        le=_DAY,
+        description="From the request to the response head. Long prompts take minutes to read.",
+    )
+    idle_s: Seconds = Field(default=300.0, gt=0, le=_DAY, description="Between two pieces of a reply.")
+    total_s: Seconds | None = Field(default=None, gt=0, le=_DAY, description="The whole reply. Absent: no limit.")
+
+
+class Model(Section):
+    """One model as clients name it, and the workers that serve it."""
+
+    backend: Name = Field(description="What its workers speak: vllm, openai, tgi or llamacpp.")
+    workers: tuple[Url, ...] = Field(
+        min_length=1, max_length=1000, description="Base addresses, `scheme://host:port[/base]`; at least one."
+    )
+    aliases: tuple[Name, ...] = Field(default=(), description="Further names that clients may use for it.")
+    upstream_model: str | None = Field(
+        default=None, min_length=1, description="The name its workers know it by. Absent: its name here."
+    )
+    max_context: Whole | None = Field(
+        default=None, ge=1, description="Its context in tokens. Absent: the workers decide."
+    )
+    features: frozenset[Feature] | None = Field(
+        default=None,
+        description="What it can do; a request for more is refused early. Absent: nothing is refused beforehand.",
+    )
+    api_key_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the key that its workers ask for; relative to this file's folder.",
+    )
+    api_key_env: Variable | None = Field(default=None, description="Environment variable with that key.")
+    headers: dict[str, str] = Field(default={}, repr=False, description="Extra headers to its workers.")
+    ca_file: str | None = Field(
+        default=None, min_length=1, description="PEM bundle that its https workers' certificates must chain to."
+    )
+    policy: Literal["least_busy", "round_robin"] = Field(default="least_busy", description="How a worker is picked.")
+    max_in_flight: Whole | None = Field(
+        default=None,
+        ge=1,
+        description="Most requests at once on each worker; more wait in the queue. Absent: no limit.",
+    )
+    deadlines: Deadlines | None = Field(
+        default=None, description="Deadlines of its own; what is absent is as in `deadlines`."
+    )
+
+    _api_key: SecretStr | None = PrivateAttr(None)
+
+    @property
+    def api_key(self) -> str | None:
+        """The workers' key, read by `load` from `api_key_file` or `api_key_env`."""
+        return self._api_key.get_secret_value() if self._api_key else None
+
+
+class DialectOptions(Section):
+    """How one dialect is offered."""
+
+    enabled: bool = Field(default=True, description="Offer it.")
+    prefixes: tuple[Prefix, ...] | None = Field(
+        default=None, min_length=1, description="Path prefixes it answers under; `/` is the root. Absent: its own."
+    )
+    default_model: Name | None = Field(
+        default=None, description="Model for requests that name none, or none that is known. Absent: those are refused."
+    )
+    extras: Literal["pass", "drop", "error"] | None = Field(
+        default=None,
+        description="Fields that it does not know: forwarded, dropped (and said so), or refused. Absent: its own way.",
+    )
+
+
+class Relay(Section):
+    """Carrying replies."""
+
+    keepalive_s: Seconds = Field(
+        default=15.0, ge=0, le=3600, description="A streaming client hears something at least this often. 0 is off."
+    )
+    drain_s: Seconds = Field(
+        default=30.0, ge=0, le=_DAY, description="On SIGTERM, how long running replies may still take."
+    )
+    max_reply_bytes: Bytes = Field(
+        default=67108864, ge=1024, le=1 << 32, description="Largest reply that is held in memory (not streamed)."
+    )
+
+
+class Retry(Section):
+    """Another try on another worker, before the first byte reached the client and never after."""
+
+    attempts: Whole = Field(default=3, ge=1, le=10, description="Most workers tried for one request; 1 is no retry.")
+    budget: Share = Field(default=0.2, ge=0, le=1, description="Retries as a share of requests.")
+    min_per_second: Share = Field(
+        default=3.0, ge=0, le=10000, description="Retries a second that are allowed in any case."
+    )
+
+
+class Health(Section):
+    """Probing workers."""
+
+    interval_s: Seconds = Field(default=5.0, gt=0, le=3600, description="Between two probes of a worker.")
+    timeout_s: Seconds = Field(
+        default=1.0, gt=0, le=600, description="How long a probe may take; at most `interval_s`."
+    )
+    path: UrlPath = Field(default="/health", description="What is asked, under the worker's address.")
+
+
+class Breaker(Section):
+    """Leaving out workers that fail."""
+
+    failures: Whole = Field(default=5, ge=1, le=10000, description="Failures in a row that eject a worker.")
+    eject_s: Seconds = Field(
+        default=30.0, gt=0, le=_DAY, description="How long it is left out; longer each time in a row."
+    )
+    max_eject_share: Share = Field(
+        default=0.5, ge=0, le=1, description="Largest share of a model's workers left out at once."
+    )
+    slowstart_s: Seconds = Field(
+        default=10.0, ge=0, le=3600, description="How long its share grows after its return. 0 is off."
+    )
+
+
+class Queue(Section):
+    """Waiting when all workers of a model are at `max_in_flight`."""
+
+    max_waiting: Whole = Field(default=1000, ge=0, le=1000000, description="Most requests that wait, for each model.")
+    timeout_s: Seconds = Field(default=30.0, gt=0, le=_DAY, description="Longest wait; then the request is refused.")
+
+
+class Log(Section):
+    """What is written to standard error."""
+
+    requests: bool = Field(default=True, description="One record a request.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level that is written."
+    )
+
+
+class Metrics(Section):
+    """Figures for Prometheus."""
+
+    enabled: bool = Field(default=True, description="Serve `/metrics`.")
+
+
+class Config(BaseSettings):
+    """Everything the gateway can be told.
+
+    auth is "open" or "keys", resolved: where the file says nothing it is "keys" if there are keys, else "open".
+    keys holds the entries of `keys_file` too, once loaded.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False, title="gateway.yaml"
+    )
+
+    listen: Listen = Field(
+        default=Listen(), description="Where the gateway listens, and what a client may send or hold open."
+    )
+    auth: Literal["open", "keys"] = Field(
+        default="open",
+        description="Who may call: `keys` asks for one of `keys`, `open` lets everybody in."
+        " Absent: `keys` if there are any, else `open`, which is then allowed on loopback only.",
+    )
+    keys: Annotated[dict[Name, Key], BeforeValidator(nothing_is_empty)] = Field(
+        default={}, description="Client keys by name."
+    )
+    keys_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A further file of keys by name, such as a mounted secret; relative to this one.",
+    )
+    models: Annotated[dict[Name, Model], BeforeValidator(nothing_is_empty)] = Field(
+        default={}, description="Models by the name that clients use."
+    )
+    dialects: Annotated[dict[Name, DialectOptions], BeforeValidator(nothing_is_empty)] = Field(
+        default={}, description="Dialects by name; those that are not named here are offered in their own way."
+    )
+    deadlines: Deadlines = Field(default=Deadlines(), description="How long a worker may take.")
+    relay: Relay = Field(default=Relay(), description="Carrying replies.")
+    retry: Retry = Field(
+        default=Retry(),
+        description="Another try on another worker, before the first byte reached the client and never after.",
+    )
+    health: Health = Field(default=Health(), description="Probing workers.")
+    breaker: Breaker = Field(default=Breaker(), description="Leaving out workers that fail.")
+    queue: Queue = Field(default=Queue(), description="Waiting when all workers of a model are at `max_in_flight`.")
+    log: Log = Field(default=Log(), description="What is written to standard error.")
+    metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _who_may_call(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("auth") is None:
+            return {**data, "auth": "keys" if data.get("keys") or data.get("keys_file") else "open"}
+        return data
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load` merges file and environment itself: the stock sources know no lines and stop at the first fault."""
+        return (init_settings,)
+
+    def resolve(self, name: str) -> str | None:
+        """The model that `name` means: itself, or the one it is an alias of; None when unknown."""
+        if name in self.models:
+            return name
+        return next((model for model, options in self.models.items() if name in options.aliases), None)
+
+    def dialect(self, name: str) -> DialectOptions:
+        """The options of dialect `name`, defaults when the configuration does not mention it."""
+        return self.dialects.get(name) or DialectOptions()
+
+    def deadlines_for(self, model: str) -> Deadlines:
+        """The deadlines of `model`: its own where it sets them, else the common ones. Raises KeyError if unknown."""
+        own = self.models[model].deadlines
+        return self.deadlines.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.deadlines
