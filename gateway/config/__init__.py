@@ -21,6 +21,7 @@ from gateway.config.model import (
     Relay,
     Retry,
 )
+from gateway.config.reference import json_schema, reference_markdown
 
 __all__ = [
     "Breaker",
@@ -39,5 +40,7 @@ __all__ = [
     "Queue",
     "Relay",
     "Retry",
+    "json_schema",
     "load",
+    "reference_markdown",
 ]

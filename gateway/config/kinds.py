@@ -70,7 +70,8 @@ def _bytes(value: Any) -> Any:
     return value
 
 
-def _name(value: str) -> str:
+def checked_name(value: str) -> str:
+    """`value`, if it can name a model, key, team or alias; else raises ValueError."""
     if not _NAME.match(value):
         raise ValueError("must be 1 to 200 characters without spaces, quotes or control characters")
     return value
@@ -176,7 +177,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds), _Also(_DURATION, "30s")]
 Bytes = Annotated[int, BeforeValidator(_bytes), _Also(_SIZE, "32MiB")]
 """A size in bytes; read from a number or "64KiB", "32MiB", "1GB"."""
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(checked_name)]
 """A name of a model, key or alias as clients write it."""
 
 Prefix = Annotated[str, AfterValidator(_prefix)]

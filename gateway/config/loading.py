@@ -179,7 +179,8 @@ def _validated(gathered: _Gathered) -> tuple[Config, list[Fault], set[Path]]:
                 for path, detail in found:
                     faults.append(locate(gathered.positions, path).fault(_message(detail, path)))
             # Items before their lists, and the last item first, so that indices stay true while items are left out.
-            for path, _ in sorted(reversed(found), key=lambda one: -len(one[0])):
+            paths = sorted((path for path, _ in found), key=len)
+            for path in paths[::-1]:
                 while path in wrong:
                     path = path[:-1]
                 if not path:

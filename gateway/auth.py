@@ -1,0 +1,222 @@
+"""Who is calling: the key in a request's headers to a `Principal`.
+
+A key of ours reads `dgm_<id>_<secret>_<checksum>`:
+
+    id        10 characters, first a letter, by which the entry is found; no secret, may be logged
+    secret    43 characters of base 62, 256 random bits
+    checksum  6 characters of base 62, the CRC-32 of all before its underscore. It makes a typing error recognisable
+              without a look at any table, here and in secret scanners, and is worth nothing against forgery
+
+The configuration holds only the SHA-256 of a key. That is enough without salt or stretching, because the secret is
+random: there is nothing to guess. A key that was made elsewhere has no id and is found by its hash.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from binascii import crc32
+from collections.abc import Callable
+from hashlib import sha256
+from hmac import compare_digest
+
+from msgspec import Struct
+
+from gateway.config import Config
+from gateway.config.kinds import checked_name
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_LETTERS, _ID_DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789abcdefghijklmnopqrstuvwxyz"
+_OURS = re.compile(rb"(dgm_[0-9a-z]{4,32}_[0-9A-Za-z]{43})_([0-9A-Za-z]{6})\Z")
+# Azure's own samples write `Bearer: K`.
+_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
+_EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
+_KEY_HEADERS = frozenset([b"api-key", b"x-api-key"])
+_LONGEST = 1024
+_WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
+_PLAIN_YAML = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+_YAML_WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
+
+
+class Principal(Struct, frozen=True):
+    """On whose behalf a request runs, and what it may do.
+
+    key       the name of the key in the configuration, never the key; "anonymous" when everybody may call
+    team      whose key it is, or None
+    models    models it may use, aliases resolved; None is all
+    dialects  dialects it may speak; None is all
+    priority  of requests that wait, the highest goes first
+    """
+
+    key: str
+    team: str | None = None
+    models: frozenset[str] | None = None
+    dialects: frozenset[str] | None = None
+    priority: int = 0
+
+    def may_use(self, model: str) -> bool:
+        """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""
+        return self.models is None or model in self.models
+
+    def may_speak(self, dialect: str) -> bool:
+        return self.dialects is None or dialect in self.dialects
+
+
+ANONYMOUS = Principal("anonymous")
+
+
+class _Entry:
+    """A key's hash, who it is, and until when (Unix seconds)."""
+
+    __slots__ = ("digest", "disabled", "expires", "principal")
+
+    def __init__(self, digest: bytes, principal: Principal, expires: float | None, disabled: bool) -> None:
+        self.digest = digest
+        self.principal = principal
+        self.expires = expires
+        self.disabled = disabled
+
+
+# What an unknown id is compared with, so that its answer takes as long as a wrong secret's.
+_NOBODY = _Entry(sha256(secrets.token_bytes(32)).digest(), ANONYMOUS, None, True)
+
+
+class Keyring:
+    """The keys of one configuration. clock gives Unix seconds. After a reload, make a new one."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+        self.open = config.auth == "open"
+        self._clock = clock
+        self._by_id: dict[bytes, _Entry] = {}
+        self._by_digest: dict[bytes, _Entry] = {}
+        for name, key in config.keys.items():
+            # A model that is gone stays in the set: an empty set would still mean "none", never "all".
+            models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
+            dialects = None if key.dialects is None else frozenset(key.dialects)
+            principal = Principal(name, key.team, models, dialects, key.priority)
+            digest = bytes.fromhex(key.hash.removeprefix("sha256:"))
+            entry = _Entry(digest, principal, key.expires.timestamp() if key.expires else None, key.disabled)
+            if key.id is None:
+                self._by_digest[digest] = entry
+            else:
+                self._by_id[key.id.encode()] = entry
+
+    def __repr__(self) -> str:
+        return f"Keyring(open={self.open}, keys={len(self._by_id) + len(self._by_digest)})"
+
+    def authenticate(self, headers: Headers, dialect: str | None = None) -> Principal:
+        """Whose key `headers` (lower-case names) show.
+
+        Raises GatewayError: UNAUTHENTICATED for no key, several keys or one that is not valid (any more); FORBIDDEN
+        when the key may not speak `dialect`.
+        """
+        if self.open:
+            return ANONYMOUS
+        token = find_key(headers)
+        if token is None:
+            raise _refused(f"no API key was given; send it as {_WHERE}")
+        principal = self._lookup(token)
+        if dialect is not None and not principal.may_speak(dialect):
+            raise GatewayError(Kind.FORBIDDEN, "this API key may not use this API", code="dialect_not_allowed")
+        return principal
+
+    def _lookup(self, token: bytes) -> Principal:
+        if len(token) > _LONGEST:
+            raise _refused("the API key is not valid")
+        digest = sha256(token).digest()
+        entry = None
+        if token.startswith(b"dgm_"):
+            entry = self._by_id.get(token[4 : token.find(b"_", 4)])
+        if entry is None:
+            entry = self._by_digest.get(digest, _NOBODY)
+        if not compare_digest(entry.digest, digest) or entry is _NOBODY:
+            if token.startswith(b"dgm_") and not well_formed(token):
+                raise _refused("the API key is mistyped or cut short: its checksum does not match")
+            raise _refused("the API key is not valid")
+        # From here on the caller has shown the right secret, and may be told what became of it.
+        if entry.disabled:
+            raise _refused("the API key is disabled")
+        if entry.expires is not None and self._clock() >= entry.expires:
+            raise _refused("the API key has expired")
+        return entry.principal
+
+
+def find_key(headers: Headers) -> bytes | None:
+    """The one key that `headers` show, or None.
+
+    `Authorization: Bearer K`, `api-key` and `x-api-key` count; the same key in several of them is one key. Raises
+    GatewayError(UNAUTHENTICATED) for different ones and for a repeated Authorization header: the gateway and a proxy
+    before it could each believe another one.
+    """
+    token: bytes | None = None
+    seen = False
+    other = False
+    for name, value in headers:
+        if name == b"authorization":
+            if seen:
+                raise _refused("the Authorization header was sent twice")
+            seen = True
+            found = _BEARER.match(value)
+            if found is None:
+                # Clients without a key send "Bearer " nevertheless.
+                other = not _EMPTY_BEARER.match(value)
+                continue
+            value = found[1]
+        elif name in _KEY_HEADERS:
+            value = value.strip()
+            if not value:
+                continue
+        else:
+            continue
+        if token is not None and token != value:
+            raise _refused("different API keys were sent in several headers")
+        token = value
+    if token is None and other:
+        raise _refused(f"the Authorization header holds no bearer key; send the API key as {_WHERE}")
+    return token
+
+
+def _refused(message: str) -> GatewayError:
+    return GatewayError(Kind.UNAUTHENTICATED, message)
+
+
+def well_formed(key: bytes) -> bool:
+    """`key` has the form of ours and its checksum is right. Says nothing about whether it is valid."""
+    found = _OURS.match(key)
+    return found is not None and _checksum(found[1]) == found[2]
+
+
+def new_key(name: str, team: str | None = None) -> tuple[str, str]:
+    """(the new key, its entry for `keys` as YAML lines). The key is stored nowhere: show it once.
+
+    Raises ValueError when name or team cannot stand in a configuration.
+    """
+    checked_name(name)
+    id_ = secrets.choice(_LETTERS) + "".join(secrets.choice(_ID_DIGITS) for _ in range(9))
+    stem = f"dgm_{id_}_{_base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
+    key = f"{stem}_{_checksum(stem.encode()).decode()}"
+    lines = [f"{_yaml(name)}:", f"  id: {id_}", f"  hash: sha256:{sha256(key.encode()).hexdigest()}"]
+    if team is not None:
+        lines.append(f"  team: {_yaml(checked_name(team))}")
+    return key, "\n".join(lines) + "\n"
+
+
+def _yaml(text: str) -> str:
+    # Names hold neither quotes nor control characters; a backslash is the one thing left to escape.
+    plain = _PLAIN_YAML.match(text) and text.lower() not in _YAML_WORDS
+    return text if plain else '"' + text.replace("\\", "\\\\") + '"'
+
+
+def _checksum(stem: bytes) -> bytes:
+    return _base62(crc32(stem), 6).encode()
+
+
+def _base62(number: int, width: int) -> str:
+    digits = ""
+    for _ in range(width):
+        number, digit = divmod(number, 62)
+        digits = _DIGITS[digit] + digits
+    return digits

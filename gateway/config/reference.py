@@ -1,0 +1,160 @@
+"""The tree of options as a JSON Schema for editors and as tables for docs/configuration.md."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gateway.config.checks import Known
+from gateway.config.environment import FILE_VARIABLE
+from gateway.config.model import PREFIX, Config
+
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
+
+Json = dict[str, Any]
+
+
+def json_schema(known: Known | None = None) -> Json:
+    """JSON Schema, draft 2020-12, of gateway.yaml. With `known`, names of dialects and backends are closed."""
+    schema = Config.model_json_schema()
+    _tidy(schema)
+    del schema["properties"]["auth"]["default"]  # it depends on whether there are keys
+    if known is not None:
+        if known.dialects:
+            schema["properties"]["dialects"]["propertyNames"] = {"enum": sorted(known.dialects)}
+        if known.backends:
+            schema["$defs"]["Model"]["properties"]["backend"]["enum"] = sorted(known.backends)
+    return {
+        "$schema": SCHEMA_DIALECT,
+        "title": "gateway.yaml",
+        "description": "The configuration of the Dragoman gateway.",
+        **{name: value for name, value in schema.items() if name not in ("title", "description")},
+    }
+
+
+def _tidy(node: Any) -> None:
+    """Drops titles, which only repeat the names, and lets sections be empty, as `load` does."""
+    if isinstance(node, list):
+        for item in node:
+            _tidy(item)
+    if not isinstance(node, dict):
+        return
+    if isinstance(node.get("title"), str):
+        del node["title"]
+    if isinstance(node.get("properties"), dict) and node.get("type") == "object":
+        node["type"] = ["object", "null"] if not node.get("required") else "object"
+    elif "additionalProperties" in node and node.get("type") == "object" and node.get("default") == {}:
+        node["type"] = ["object", "null"]
+    for value in node.values():
+        _tidy(value)
+
+
+def reference_markdown() -> str:
+    """One table for each section, of every option: its kind, default and meaning."""
+    schema = json_schema()
+    sections: list[str] = []
+    top = [(name, node) for name, node in schema["properties"].items() if _section(node, schema) is None]
+    sections.append(_table("At the top", "", top, []))
+    for name, node in schema["properties"].items():
+        section = _section(node, schema)
+        if section is not None:
+            path = f"{name}.NAME" if "additionalProperties" in node else name
+            required = section.get("required", [])
+            sections.append(
+                _table(
+                    f"`{path}`",
+                    node.get("description") or section["description"],
+                    list(section["properties"].items()),
+                    required,
+                )
+            )
+    return "\n".join(sections)
+
+
+def documented(page: str) -> str:
+    """`page` with what stands between its two markers replaced by the tables."""
+    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    return pattern.sub(lambda _: f"{BEGIN}\n\n{reference_markdown()}\n{END}", page, count=1)
+
+
+def variables() -> str:
+    """What the environment may hold, in one line for `--help`."""
+    return f"{FILE_VARIABLE} names the file; {PREFIX}SECTION__OPTION overrides it"
+
+
+def _section(node: Json, schema: Json) -> Json | None:
+    """The section that a top-level option is or, for a mapping of names, holds."""
+    inner = node.get("additionalProperties", node)
+    if not isinstance(inner, dict) or "$ref" not in inner:
+        return None
+    section: Json = schema["$defs"][inner["$ref"].rsplit("/", 1)[1]]
+    return section
+
+
+def _table(title: str, text: str, options: list[tuple[str, Json]], required: list[str]) -> str:
+    lines = [f"### {title}", ""]
+    lines += [text, ""] if text else []
+    lines += ["| option | value | default | meaning |", "|---|---|---|---|"]
+    for name, node in options:
+        default = "**required**" if name in required else _default(name, node)
+        lines.append(f"| `{name}` | {_kind(name, node)} | {default} | {node['description']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _kind(name: str, node: Json) -> str:
+    """What may stand there, in words."""
+    choices = [one for one in node.get("anyOf", [node]) if one.get("type") != "null"]
+    nested = [one for choice in choices for one in choice.get("anyOf", [choice])]
+    first = nested[0]
+    if "$ref" in first:
+        return "section"
+    if "enum" in first:
+        return ", ".join(f"`{word}`" for word in first["enum"])
+    if first["type"] == "array":
+        item = first["items"]
+        return "list of " + (_kind(name, item) if "enum" in item else "texts")
+    if len(nested) > 1:
+        return ("duration" if name.endswith("_s") else "size") + _range(first, name)
+    if first["type"] in ("integer", "number"):
+        return {"integer": "whole number", "number": "number"}[first["type"]] + _range(first, name)
+    return {"boolean": "`true`, `false`", "string": "text", "object": "mapping of texts"}[
+        first["type"] if isinstance(first["type"], str) else first["type"][0]
+    ]
+
+
+def _range(node: Json, name: str) -> str:
+    bounds = []
+    if "exclusiveMinimum" in node:
+        bounds.append(f"> {_amount(name, node['exclusiveMinimum'])}")
+    if "minimum" in node:
+        bounds.append(f"≥ {_amount(name, node['minimum'])}")
+    if "maximum" in node:
+        bounds.append(f"≤ {_amount(name, node['maximum'])}")
+    return f" {', '.join(bounds)}" if bounds else ""
+
+
+def _default(name: str, node: Json) -> str:
+    if name == "auth":
+        return "see right"
+    value = node.get("default")
+    if value is None or value in ({}, []):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{_amount(name, value)}`"
+
+
+def _amount(name: str, value: Any) -> str:
+    """A number with its unit, as it may be written in the file."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    units: tuple[tuple[str, int], ...] = ()
+    if name.endswith("_bytes"):
+        units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    elif name.endswith("_s"):
+        units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    for unit, size in units:
+        if value >= size and value % size == 0 and (unit != "m" or value > 60):
+            return f"{value / size:g}{unit}"
+    return f"{value:g}" if abs(value) < 1e6 else str(int(value))
