@@ -1,0 +1,352 @@
+"""The OpenAI endpoints: a request body becomes plans and an exchange on the engine."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import math
+import random
+import struct
+import time
+import uuid
+import zlib
+from typing import Any, Protocol
+
+import msgspec
+
+from workers.simulated import render, tokenizer
+from workers.simulated import requests as wire
+from workers.simulated.engine import Engine, Full
+from workers.simulated.faults import Defaults, Fault, parse
+from workers.simulated.http import Connection, Request
+from workers.simulated.jobs import Exchange, Plain, Streamed
+from workers.simulated.ledger import Entry, Ledger
+from workers.simulated.metrics import Metrics
+from workers.simulated.options import Options
+from workers.simulated.plan import Plan, Step, constrained, draw, least, said, script_of, scripted, stopped
+from workers.simulated.requests import Chat, Complete, Generate, Message, Refused, Script
+
+_created = int(time.time())
+
+
+class Worker(Protocol):
+    """The worker that answers."""
+
+    options: Options
+    engine: Engine
+    ledger: Ledger
+    metrics: Metrics
+    defaults: Defaults
+
+    def die(self) -> None: ...
+
+
+def prompt_of(request: Chat) -> str:
+    """The chat template: what the model reads."""
+    parts = []
+    for message in request.messages:
+        parts.append(f"<|{message.role}|>{content_of(message)}\n")
+        if message.tool_calls:
+            parts.append(render.text(message.tool_calls))
+    if request.tools:
+        parts.insert(0, f"<|tools|>{msgspec.json.encode(request.tools).decode()}\n")
+    parts.append("<|assistant|>")
+    return "".join(parts)
+
+
+def content_of(message: Message) -> str:
+    """A message's text; other parts become a placeholder."""
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "".join(
+        str(part.get("text") or "") if part.get("type") in ("text", "input_text") else f"<|{part.get('type')}|>"
+        for part in content
+        if isinstance(part, dict)
+    )
+
+
+def check_model(options: Options, model: str | None) -> None:
+    """Raises Refused (404) for a model that is not served; none at all is fine, as in vLLM."""
+    if model and model not in options.models:
+        raise Refused(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
+
+
+def identify(request: Request, kind: str, own: str | None) -> str:
+    """The reply's id: X-Request-Id, the body's request_id, or a new one."""
+    header = request.header(b"x-request-id")
+    return f"{kind}-{header.decode('latin-1') if header else own or uuid.uuid4().hex[:16]}"
+
+
+def fault_of(worker: Worker, request: Request, *named: str | None) -> Fault | None:
+    """The request's own fault, or the default one. Raises Refused for a fault that cannot be read."""
+    header = request.header(b"x-sim-fault")
+    spec = header.decode("latin-1") if header is not None else next(filter(None, named), None)
+    if spec is None:
+        return worker.defaults.take(request.path)
+    try:
+        return parse(spec)
+    except ValueError as error:
+        raise wire.schema(str(error), "sim_fault") from None
+
+
+def chat(worker: Worker, connection: Connection, request: Request, entry: Entry) -> None:
+    """POST /v1/chat/completions."""
+    options = worker.options
+    asked = wire.decode(wire.chat_decoder, request.body)
+    if not asked.messages:
+        raise wire.schema("List should have at least 1 item after validation, not 0", "messages")
+    wire.check_chat(asked)
+    check_model(options, asked.model)
+    prompt = prompt_of(asked)
+    tokens = tokenizer.count(prompt)
+    limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+    room = wire.check_context(tokens, limit, options.max_model_len, options.strict_context)
+    user = next((m for m in reversed(asked.messages) if m.role == "user"), None)
+    script = script_of(content_of(user) if user else "", asked.sim)
+    fault = fault_of(worker, request, asked.sim_fault, script.fault if script else None)
+    plans = [chat_plan(options, asked, prompt, script, index, room) for index in range(asked.n or 1)]
+    cached = worker.engine.cached(prompt, asked.cache_salt or "")
+    ident = entry.id = identify(request, "chatcmpl", asked.request_id)
+    meta = render.Meta(
+        ident, int(time.time()), options.models[0], tokens, cached, options.token_details, options.reasoning
+    )
+    ids = tokenizer.encode(prompt) if asked.return_token_ids else None
+    forms = fault.forms if fault else frozenset()
+    if asked.stream:
+        streamed = Streamed(worker, connection, entry, fault)
+        streamed.stream = render.ChatStream(asked, meta, plans, forms, ids)
+        launch(worker, streamed, plans, tokens, cached)
+    else:
+        plain = Plain(worker, connection, entry, fault)
+        plain.body = render.chat_plain(asked, meta, plans, forms, ids).encode()
+        launch(worker, plain, plans, tokens, cached)
+
+
+def chat_plan(options: Options, asked: Chat, prompt: str, script: Script | None, index: int, room: int) -> Plan:
+    """What one choice of a chat will say."""
+    choice = asked.tool_choice
+    tools = asked.tools if choice != "none" else None
+    if script is not None:
+        if script.tool_calls and not tools:
+            # Without tools vLLM parses none: the model's calls stay text.
+            calls = "".join(f"<tool_call>{render.text(call)}</tool_call>" for call in script.tool_calls)
+            script = msgspec.structs.replace(script, tool_calls=[], text=(script.text or "") + calls)
+        elif asked.parallel_tool_calls is False:
+            script = msgspec.structs.replace(script, tool_calls=script.tool_calls[:1])
+        plan = scripted(script, index, prompt, room, asked.ignore_eos)
+    elif tools and (choice == "required" or isinstance(choice, dict)):
+        functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+        name = choice["function"]["name"] if isinstance(choice, dict) else next(iter(functions))
+        call = wire.Call(name, least(functions[name].get("parameters") or {"type": "object"}))
+        plan = scripted(Script(tool_calls=[call]), index, prompt, room, asked.ignore_eos)
+    elif (text := constrained(asked)) is not None:
+        plan = said(text, room)
+    elif options.reasoning:
+        thought = draw(prompt, asked, index + 1000, max(1, room // 2), options.output_tokens)
+        plan = draw(prompt, asked, index, max(1, room - len(thought.words)), options.output_tokens)
+        thinking = [Step("reasoning", step.text, step.ids) for step in thought.whole()]
+        plan = Plan(plan.finish, None, plan.eos, [], 0, thinking + plan.whole(), thought.text, plan.text, [])
+    else:
+        plan = draw(prompt, asked, index, room, options.output_tokens)
+    if asked.stop or asked.stop_token_ids:
+        plan = stop(asked, plan)
+    if isinstance(choice, dict) and plan.finish == "tool_calls":
+        plan.finish = "stop"  # vLLM: a named tool call finishes with "stop"
+    return plan
+
+
+def stop(asked: Generate, plan: Plan) -> Plan:
+    """Apply the request's stop strings and token ids."""
+    stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    return stopped(plan, stops, asked.stop_token_ids or [], asked.include_stop_str_in_output)
+
+
+def complete(worker: Worker, connection: Connection, request: Request, entry: Entry) -> None:
+    """POST /v1/completions."""
+    options = worker.options
+    asked = wire.decode(wire.complete_decoder, request.body)
+    given = wire.check_complete(asked)
+    check_model(options, asked.model)
+    prompts = [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in given]
+    ids = [prompt if isinstance(prompt, list) else None for prompt in given]
+    script = script_of(prompts[0], asked.sim)
+    fault = fault_of(worker, request, asked.sim_fault, script.fault if script else None)
+    n = asked.n or 1
+    plans: list[Plan] = []
+    total = cached = 0
+    for text, tokens in zip(prompts, ids, strict=True):
+        count = len(tokens) if tokens is not None else tokenizer.count(text)
+        room = wire.check_context(count, asked.max_tokens, options.max_model_len, options.strict_context)
+        total += count
+        cached += worker.engine.cached(text, asked.cache_salt or "")
+        own = script if len(prompts) == 1 or script is None else script_of(text, asked.sim)
+        plans += [complete_plan(options, asked, text, own, index, room) for index in range(n)]
+    ident = entry.id = identify(request, "cmpl", asked.request_id)
+    meta = render.Meta(ident, int(time.time()), options.models[0], total, cached, options.token_details, False)
+    shown = [text for text in prompts for _ in range(n)] if asked.echo else []
+    returned = None
+    if asked.return_token_ids:
+        known = [t if t is not None else tokenizer.encode(p) for t, p in zip(ids, prompts, strict=True)]
+        returned = [tokens for tokens in known for _ in range(n)]
+        shown = [""] * len(plans)  # vLLM echoes no text when it returns the prompt's ids
+    forms = fault.forms if fault else frozenset()
+    if asked.stream:
+        streamed = Streamed(worker, connection, entry, fault)
+        streamed.stream = render.TextStream(asked, meta, plans, forms, shown, returned)
+        launch(worker, streamed, plans, total, cached)
+    else:
+        plain = Plain(worker, connection, entry, fault)
+        plain.body = render.text_plain(asked, meta, plans, forms, shown, returned).encode()
+        launch(worker, plain, plans, total, cached)
+
+
+def complete_plan(options: Options, asked: Complete, text: str, script: Script | None, index: int, room: int) -> Plan:
+    """What one choice of a text completion will say."""
+    if asked.echo and asked.max_tokens == 0:
+        # vLLM makes one token, shows none of it, and counts it.
+        return Plan("length", None, False, [], 0, [Step("content", "", [tokenizer.token_id(" ")])])
+    if script is not None:
+        plan = scripted(script, index, text, room, asked.ignore_eos)
+    elif (least_text := constrained(asked)) is not None:
+        plan = said(least_text, room)
+    else:
+        plan = draw(text, asked, index, room, options.output_tokens)
+    return stop(asked, plan) if asked.stop or asked.stop_token_ids else plan
+
+
+def launch(worker: Worker, exchange: Exchange, plans: list[Plan], tokens: int, cached: int) -> None:
+    """Hand an exchange to the engine, unless a fault answers it or the queue is full. Raises Refused."""
+    entry = exchange.entry
+    entry.prompt_tokens, entry.cached_tokens = tokens, cached
+    if (fault := exchange.fault).spec:
+        entry.fault = fault.spec
+        if fault.end and exchange.hostile():
+            return
+    exchange.weight = len(plans)
+    exchange.uncached = tokens - cached
+    made = sum([plan.tokens for plan in plans])
+    exchange.need = tokens + made
+    if isinstance(exchange, Plain):
+        exchange.tokens, exchange.longest = made, max([plan.length for plan in plans])
+        exchange.finishes = [plan.finish for plan in plans]
+    engine = worker.engine
+    try:
+        if not engine.submit(exchange):
+            worker.ledger.waiting = len(engine.queue)
+            worker.ledger.check()
+    except Full:
+        message = "The server is overloaded: too many requests are queued."
+        raise Refused(503, "ServiceUnavailableError", message) from None
+
+
+def embed(worker: Worker, connection: Connection, request: Request, entry: Entry) -> None:
+    """POST /v1/embeddings: unit vectors that depend on the text only."""
+    options = worker.options
+    asked = wire.decode(wire.embed_decoder, request.body)
+    check_model(options, asked.model)
+    given = wire.inputs(asked.input, "input")
+    if not given or "" in given or [] in given:
+        raise wire.bad("Input must not be empty.", "input")
+    if asked.encoding_format not in ("float", "base64", None):
+        raise wire.schema("Input should be 'float' or 'base64'", "encoding_format")
+    size = asked.dimensions or options.embedding_dims
+    if not 0 < size <= options.embedding_dims:
+        raise wire.bad(f"dimensions must be between 1 and {options.embedding_dims}, got {size}.", "dimensions")
+    rows: list[dict[str, Any]] = []
+    tokens = 0
+    for index, item in enumerate(given):
+        text = item if isinstance(item, str) else tokenizer.decode(item)
+        tokens += tokenizer.count(text) if isinstance(item, str) else len(item)
+        vector = embedding(text, size)
+        value: Any = vector
+        if asked.encoding_format == "base64":
+            value = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
+        rows.append({"index": index, "object": "embedding", "embedding": value})
+    wire.check_context(max(map(tokenizer.count, map(str, given))), None, options.max_model_len, False)
+    fault = fault_of(worker, request, asked.sim_fault)
+    ident = entry.id = identify(request, "embd", None)
+    body = {
+        "id": ident,
+        "object": "list",
+        "created": int(time.time()),
+        "model": options.models[0],
+        "data": rows,
+        "usage": {
+            "prompt_tokens": tokens,
+            "total_tokens": tokens,
+            "completion_tokens": 0,
+            "prompt_tokens_details": None,
+        },
+    }
+    exchange = Plain(worker, connection, entry, fault)
+    exchange.body = msgspec.json.encode(body)
+    launch(worker, exchange, [Plan(eos=False)], tokens, 0)
+
+
+def embedding(text: str, size: int) -> list[float]:
+    """A unit vector drawn from the text."""
+    rng = random.Random(zlib.crc32(text.encode("utf-8", "surrogatepass")))
+    raw = [rng.uniform(-1, 1) for _ in range(size)]
+    norm = math.sqrt(sum(x * x for x in raw)) or 1.0
+    return [x / norm for x in raw]
+
+
+def models(worker: Worker) -> dict[str, Any]:
+    """GET /v1/models."""
+    options = worker.options
+    rows = []
+    for name, number in zip(options.models, itertools.count()):
+        permission = {
+            "id": f"modelperm-{zlib.crc32(name.encode()):08x}{number:08x}",
+            "object": "model_permission",
+            "created": _created,
+            **dict.fromkeys(("allow_create_engine",), False),
+            **dict.fromkeys(("allow_sampling", "allow_logprobs"), True),
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        rows.append(
+            {
+                "id": name,
+                "object": "model",
+                "created": _created,
+                "owned_by": "vllm",
+                "root": options.models[0],
+                "parent": None,
+                "max_model_len": options.max_model_len,
+                "permission": [permission],
+            }
+        )
+    return {"object": "list", "data": rows}
+
+
+def tokenize(worker: Worker, body: bytes) -> dict[str, Any]:
+    """POST /tokenize."""
+    asked = wire.decode(wire.tokenize_decoder, body)
+    check_model(worker.options, asked.model)
+    if asked.messages is not None:
+        text = prompt_of(Chat(messages=asked.messages))
+    elif asked.prompt is not None:
+        text = asked.prompt
+    else:
+        raise wire.schema("Field required", "prompt")
+    return {
+        "count": tokenizer.count(text),
+        "max_model_len": worker.options.max_model_len,
+        "tokens": tokenizer.encode(text),
+        "token_strs": tokenizer.split(text) if asked.return_token_strs else None,
+    }
+
+
+def detokenize(worker: Worker, body: bytes) -> dict[str, Any]:
+    """POST /detokenize."""
+    asked = wire.decode(wire.detokenize_decoder, body)
+    check_model(worker.options, asked.model)
+    return {"prompt": tokenizer.decode(asked.tokens)}

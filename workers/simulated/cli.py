@@ -1,0 +1,84 @@
+"""`dragoman worker simulated`: the simulated worker as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+
+from workers.simulated import faults
+from workers.simulated.options import Options
+from workers.simulated.server import Simulated
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags; each is a field of `Options`."""
+    default = Options()
+    out = argparse.ArgumentParser(
+        prog="dragoman worker simulated",
+        description="A worker that speaks vLLM's OpenAI wire, without a model: for tests, trials and benchmarks.",
+        epilog="Faults, scripts and the /sim control endpoints are described in docs/worker-simulated.md.",
+    )
+    add = out.add_argument
+    add("--host", default=default.host, help="address to listen on (%(default)s)")
+    add("--port", type=int, default=8000, help="port; 0 takes a free one (%(default)s)")
+    add("--model", action="append", metavar="NAME", help="served model name; may be repeated (sim)")
+    add("--max-model-len", type=int, default=default.max_model_len, help="context length, tokens (%(default)s)")
+    add("--strict-context", action="store_true", help="400 when prompt + max_tokens exceed the context")
+    add("--prefill-us-per-token", type=float, default=0.0, help="time to read a prompt token, microseconds (0)")
+    add("--itl-ms", type=float, default=0.0, help="time between two tokens of a reply, milliseconds (0)")
+    add("--slots", type=int, default=default.slots, help="sequences that run at once (%(default)s)")
+    add("--kv-blocks", type=int, default=default.kv_blocks, help="KV blocks of 16 tokens (%(default)s)")
+    add("--no-prefix-cache", action="store_true", help="compute every prompt token")
+    add("--queue-limit", "--max-num-queued-reqs", type=int, default=None, help="requests that may wait before a 503")
+    add("--loading-s", type=float, default=0.0, help="seconds of 503 after the start (0)")
+    add("--output-tokens", type=int, default=0, help="natural length of a reply (0: 8 to 32, from the prompt)")
+    add("--reasoning", action="store_true", help="replies think first")
+    add("--token-details", action="store_true", help="report cached prompt tokens in usage")
+    add("--embedding-dims", type=int, default=default.embedding_dims, help="length of an embedding (%(default)s)")
+    add("--keep-alive-s", type=float, default=default.keep_alive_s, help="idle seconds before closing (%(default)s)")
+    add("--fault", default="", help="a fault for every request, e.g. reset@5")
+    add("--ledger", type=int, default=default.ledger, help="requests to remember (%(default)s)")
+    return out
+
+
+def main(argv: list[str]) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 2 when it cannot start."""
+    given = parser().parse_args(argv)
+    settings = vars(given)
+    settings["models"] = tuple(settings.pop("model") or ("sim",))
+    settings["prefix_cache"] = not settings.pop("no_prefix_cache")
+    options = Options(**settings, exit_on_die=True)
+    try:
+        faults.parse(options.fault)
+    except ValueError as error:
+        print(f"dragoman worker simulated: {error}", file=sys.stderr)
+        return 2
+    try:
+        import uvloop  # not on every platform
+
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    except ImportError:
+        runner = asyncio.Runner()
+    with runner:
+        return runner.run(_serve(options))
+
+
+async def _serve(options: Options) -> int:
+    worker = Simulated(options)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    try:
+        await worker.start()
+    except OSError as error:
+        print(f"dragoman worker simulated: {options.host}:{options.port}: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"listening on {worker.url}", flush=True)
+    await stop.wait()
+    await worker.stop()
+    return 0

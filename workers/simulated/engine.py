@@ -1,0 +1,186 @@
+"""The timing model: batch slots, a first-come queue, KV blocks, a prefix cache, prefill and decode steps.
+
+Like vLLM's scheduler it admits in order of arrival while a slot and blocks are free, prefills prompts one after another
+at a fixed rate, and steps all running sequences together. Blocks for the whole reply are taken at admission, so nothing
+is preempted. With all times 0 a request passes through without a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import Protocol
+
+from workers.simulated import tokenizer
+from workers.simulated.options import Options
+
+BLOCK = 16
+_BLOCK_CHARS = BLOCK * tokenizer.CHARS
+
+
+class Job(Protocol):
+    """What the engine runs.
+
+    weight: sequences; need: tokens of prompt and reply together; uncached: prompt tokens to compute; scheduled: when it
+    left the queue, `time.monotonic()` seconds.
+    """
+
+    weight: int
+    need: int
+    uncached: int
+    scheduled: float
+
+    def prefilled(self) -> None:
+        """The first token is due."""
+
+    def step(self) -> bool:
+        """The next token is due; False when there is none left to ask for."""
+
+
+class Full(Exception):
+    """The queue is at its limit."""
+
+
+class Engine:
+    """Slots, blocks and the clock of one worker."""
+
+    def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.loop = loop
+        self.running = 0
+        self.queue: deque[Job] = deque()
+        self.blocks = 0
+        self.held: dict[Job, int] = {}
+        self.prefix: dict[int, None] = {}
+        self.queries = self.hits = self.rejections = 0
+        self.prefill_free = 0.0
+        self.timers: dict[Job, asyncio.TimerHandle] = {}
+        self.decoding: dict[Job, None] = {}
+        self.ticking: asyncio.TimerHandle | None = None
+        self.next_tick = 0.0
+        self.itl = options.itl_ms / 1000
+
+    @property
+    def usage(self) -> float:
+        """Share of the KV blocks in use, 0 to 1."""
+        return min(1.0, self.blocks / self.options.kv_blocks)
+
+    def cached(self, text: str, salt: str = "") -> int:
+        """How many leading tokens of a prompt the prefix cache holds; the prompt's blocks are then in it.
+
+        As in vLLM only whole blocks count, and the last token is always computed.
+        """
+        if not self.options.prefix_cache:
+            return 0
+        prefix = self.prefix
+        hits = 0
+        alive = True
+        chain = hash(salt)
+        if text.isascii():
+            parts = [text[i : i + _BLOCK_CHARS] for i in range(0, len(text) - _BLOCK_CHARS + 1, _BLOCK_CHARS)]
+            tokens = tokenizer.count(text)
+        else:
+            pieces = tokenizer.split(text)
+            tokens = len(pieces)
+            parts = ["".join(pieces[i : i + BLOCK]) for i in range(0, tokens - BLOCK + 1, BLOCK)]
+        for part in parts:
+            chain = hash((chain, part))
+            if chain in prefix:
+                if alive:
+                    hits += 1
+                del prefix[chain]  # put back as the youngest
+            else:
+                alive = False
+            prefix[chain] = None
+        while len(prefix) > self.options.kv_blocks:
+            del prefix[next(iter(prefix))]
+        hit = min(hits * BLOCK, (tokens - 1) // BLOCK * BLOCK) if tokens else 0
+        self.queries += tokens
+        self.hits += hit
+        return hit
+
+    def submit(self, job: Job) -> bool:
+        """Run the job now (True) or queue it (False). Raises Full."""
+        if not self.queue and self._fits(job):
+            self._start(job)
+            return True
+        limit = self.options.queue_limit
+        if limit is not None and len(self.queue) >= limit:
+            self.rejections += 1
+            raise Full
+        self.queue.append(job)
+        return False
+
+    def _fits(self, job: Job) -> bool:
+        if not self.running:
+            return True
+        blocks = (job.need + BLOCK - 1) // BLOCK
+        return self.running + job.weight <= self.options.slots and self.blocks + blocks <= self.options.kv_blocks
+
+    def _start(self, job: Job) -> None:
+        self.running += job.weight
+        job.scheduled = time.monotonic()
+        self.held[job] = blocks = (job.need + BLOCK - 1) // BLOCK
+        self.blocks += blocks
+        cost = job.uncached * self.options.prefill_us_per_token * 1e-6
+        if not cost:
+            job.prefilled()
+            return
+        now = self.loop.time()
+        self.prefill_free = max(now, self.prefill_free) + cost
+        self.timers[job] = self.loop.call_at(self.prefill_free, self._prefilled, job)
+
+    def _prefilled(self, job: Job) -> None:
+        self.timers.pop(job, None)
+        job.prefilled()
+
+    def decode(self, job: Job) -> None:
+        """Step the job at every tick from now on."""
+        self.decoding[job] = None
+        if self.ticking is None:
+            self.next_tick = self.loop.time() + self.itl
+            self.ticking = self.loop.call_at(self.next_tick, self._tick)
+
+    def _tick(self) -> None:
+        if not self.decoding:
+            self.ticking = None
+            return
+        # From the last tick, so that the pace does not drift; but a late loop does not catch up in a burst.
+        self.next_tick = max(self.next_tick + self.itl, self.loop.time())
+        self.ticking = self.loop.call_at(self.next_tick, self._tick)
+        for job in list(self.decoding):
+            if job in self.decoding and not job.step():
+                self.decoding.pop(job, None)
+
+    def after(self, job: Job, seconds: float) -> None:
+        """Call the job's `step` once, later."""
+        self.timers[job] = self.loop.call_later(seconds, self._later, job)
+
+    def _later(self, job: Job) -> None:
+        self.timers.pop(job, None)
+        job.step()
+
+    def release(self, job: Job) -> None:
+        """The job ended, or its client left: free what it holds and admit others. Harmless twice."""
+        if job in self.held:
+            self.blocks -= self.held.pop(job)
+            self.running -= job.weight
+            self.decoding.pop(job, None)
+            if timer := self.timers.pop(job, None):
+                timer.cancel()
+        elif job in self.queue:
+            self.queue.remove(job)
+        while self.queue and self._fits(self.queue[0]):
+            self._start(self.queue.popleft())
+
+    def close(self) -> None:
+        """Forget everything; no timer fires after this."""
+        self.queue.clear()
+        for timer in self.timers.values():
+            timer.cancel()
+        self.timers.clear()
+        self.decoding.clear()
+        if self.ticking is not None:
+            self.ticking.cancel()
+            self.ticking = None

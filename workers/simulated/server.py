@@ -1,0 +1,272 @@
+"""The simulated worker: routes, life and death, and the control endpoints under /sim."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from workers.simulated import answers, faults, render
+from workers.simulated.engine import Engine
+from workers.simulated.http import Connection, Request
+from workers.simulated.ledger import Entry, Ledger
+from workers.simulated.metrics import Metrics
+from workers.simulated.options import Options
+from workers.simulated.requests import Refused
+
+GENERATION = {
+    "/v1/chat/completions": answers.chat,
+    "/v1/completions": answers.complete,
+    "/v1/embeddings": answers.embed,
+}
+KNOWN = {*GENERATION, "/tokenize", "/detokenize", "/v1/models", "/version", "/load", "/metrics"}
+
+
+class Simulated:
+    """One worker that speaks vLLM's wire. `async with Simulated(itl_ms=5) as sim:` listens on `sim.url`.
+
+    Options are the fields of `Options`, by keyword or as a whole. `stop` and `start` again keep the port.
+    """
+
+    def __init__(self, options: Options | None = None, **settings: Any) -> None:
+        self.options = options or Options(**settings)
+        self.keep_alive = self.options.keep_alive_s
+        self.ledger = Ledger(self.options.ledger)
+        self.metrics = Metrics()
+        self.defaults = faults.Defaults(faults.parse(self.options.fault) if self.options.fault else None)
+        self.connections: set[Connection] = set()
+        self.numbers = 0
+        self.port = self.options.port
+        self.health = 200
+        self.serving = True
+        self.server: asyncio.Server | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.dead = asyncio.Event()
+        self.loading: asyncio.TimerHandle | None = None
+
+    @property
+    def url(self) -> str:
+        """Base address, without a slash at its end."""
+        return f"http://{self.options.host}:{self.port}"
+
+    async def __aenter__(self) -> Simulated:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the address cannot be had."""
+        self.loop = asyncio.get_running_loop()
+        self.engine = Engine(self.options, self.loop)
+        self.dead.clear()
+        self.server = await self.loop.create_server(self._connection, self.options.host, self.port, backlog=2048)
+        self.port = self.server.sockets[0].getsockname()[1]
+        if self.options.loading_s:
+            self.health, self.serving = 503, False
+            self.loading = self.loop.call_later(self.options.loading_s, self._loaded)
+
+    def _loaded(self) -> None:
+        self.health, self.serving = 200, True
+
+    async def stop(self) -> None:
+        """Drop every connection and stop listening, at once."""
+        self.die(leave=False)
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        # Closed transports report so on the next turn: nothing is to outlive the worker.
+        await self.ledger.wait(connections=0)
+
+    def die(self, leave: bool = True) -> None:
+        """End as a killed process does: listener and connections go away."""
+        if leave and self.options.exit_on_die:
+            os._exit(1)
+        if self.loading is not None:
+            self.loading.cancel()
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+        self.engine.close()
+        for connection in list(self.connections):
+            connection.reset()
+        self.dead.set()
+
+    async def wait(self, timeout: float = 5.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
+        """Wait until counters are as wanted, e.g. running=0, aborted=3. Raises TimeoutError."""
+        await self.ledger.wait(timeout, **wanted)
+
+    def fault(self, spec: str, count: int | None = None, skip: int = 0, path: str = "") -> None:
+        """Set the default fault; an empty one sets none. Raises ValueError."""
+        self.defaults = faults.Defaults(faults.parse(spec) if spec else None, count, skip, path)
+
+    def reset(self) -> None:
+        """Forget the ledger, the counters, the default fault, the prefix cache and a set state."""
+        self.ledger.reset()
+        self.metrics = Metrics()
+        self.engine.prefix.clear()
+        self.engine.queries = self.engine.hits = self.engine.rejections = 0
+        self.defaults = faults.Defaults()
+        self.health, self.serving = 200, True
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The generation requests of the ledger, oldest first."""
+        return [entry for entry in self.ledger.entries if entry.generation]
+
+    # the connections' calls
+
+    def _connection(self) -> Connection:
+        self.numbers += 1
+        return Connection(self, self.numbers)
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self.ledger.connections += 1
+        self.ledger.check()
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.ledger.connections -= 1
+        self.ledger.check()
+
+    def request(self, connection: Connection, request: Request) -> None:
+        """Answer a request, or start to."""
+        path = request.path
+        generate = GENERATION.get(path) if request.method == "POST" else None
+        if path.startswith("/sim/"):
+            self._control(connection, request, path)
+            return
+        entry = self.ledger.open(
+            request.method, path, request.headers, request.body, connection.number, generate is not None
+        )
+        try:
+            if generate is None:
+                self._other(connection, request, path, entry)
+                return
+            self._admit(request)
+            generate(self, connection, request, entry)
+        except Refused as refused:
+            body = render.error(refused.status, refused.kind, refused.message, refused.param)
+            self._answer(connection, entry, refused.status, body)
+
+    def _admit(self, request: Request) -> None:
+        if not self.serving:
+            raise Refused(503, "ServiceUnavailableError", "The model is still loading.")
+        kind = request.header(b"content-type") or b""
+        if kind.split(b";")[0].strip().lower() != b"application/json":
+            message = "['Unsupported Media Type: Only `application/json` is allowed']"
+            raise Refused(400, "Bad Request", message)
+
+    def _answer(self, connection: Connection, entry: Entry, status: int, body: bytes, kind: bytes = b"") -> None:
+        entry.status = status
+        connection.answering = None
+        self.ledger.close(entry, "completed")
+        connection.answer(status, body, kind or b"application/json")
+
+    def _other(self, connection: Connection, request: Request, path: str, entry: Entry) -> None:
+        """Everything that is not generation. Raises Refused."""
+        post = request.method == "POST"
+        if path in ("/health", "/ping"):
+            self._answer(connection, entry, self.health, b"")
+            return
+        if post and path == "/tokenize":
+            body: Any = answers.tokenize(self, request.body)
+        elif post and path == "/detokenize":
+            body = answers.detokenize(self, request.body)
+        elif post:
+            body = None
+        elif path == "/v1/models":
+            body = answers.models(self)
+        elif path == "/version":
+            body = {"version": "0.33.0"}
+        elif path == "/load":
+            body = {"server_load": self.ledger.running}
+        elif path == "/metrics":
+            text = self.metrics_text().encode()
+            self._answer(connection, entry, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
+            return
+        else:
+            body = None
+        if body is None:
+            status, phrase = (405, "Method Not Allowed") if path in KNOWN else (404, "Not Found")
+            self._answer(connection, entry, status, render.error(status, phrase, phrase))
+            return
+        self._answer(connection, entry, 200, msgspec.json.encode(body))
+
+    def metrics_text(self) -> str:
+        """What /metrics answers."""
+        engine = self.engine
+        return self.metrics.render(
+            self.options.models[0],
+            self.options.kv_blocks,
+            running=engine.running,
+            waiting=len(engine.queue),
+            usage=engine.usage,
+            queries=engine.queries,
+            hits=engine.hits,
+            rejections=engine.rejections,
+        )
+
+    # control
+
+    def _control(self, connection: Connection, request: Request, path: str) -> None:
+        """/sim/ledger, counters, wait, faults, state, reset."""
+        query = {key: values[-1] for key, values in parse_qs(request.target.partition(b"?")[2].decode()).items()}
+        try:
+            given = msgspec.json.decode(request.body) if request.body else {}
+            if path == "/sim/ledger":
+                answer: Any = {**self.ledger.counters(), "entries": self.ledger.dump(int(query.get("since", 0)))}
+            elif path == "/sim/counters":
+                answer = self.ledger.counters()
+            elif path == "/sim/faults":
+                self.fault(given.get("fault", ""), given.get("count"), given.get("skip", 0), given.get("path", ""))
+                answer = {"fault": given.get("fault", "")}
+            elif path == "/sim/state":
+                self.health = int(given.get("health", self.health))
+                self.serving = bool(given.get("serving", self.serving))
+                answer = {"health": self.health, "serving": self.serving}
+            elif path == "/sim/reset":
+                self.reset()
+                answer = {}
+            elif path == "/sim/wait":
+                connection.answering = _Waiting()
+                task = self.loop.create_task(self._wait(connection, query))
+                self.tasks.add(task)
+                task.add_done_callback(self.tasks.discard)
+                return
+            else:
+                connection.answer(404, b'{"error":"no such control"}')
+                return
+        except (ValueError, TypeError, AttributeError) as error:
+            connection.answer(400, msgspec.json.encode({"error": str(error)}))
+            return
+        connection.answer(200, msgspec.json.encode(answer))
+
+    async def _wait(self, connection: Connection, query: dict[str, str]) -> None:
+        status = 200
+        answer: dict[str, Any] = {"met": True}
+        try:
+            timeout = float(query.pop("timeout", 5))
+            await self.ledger.wait(timeout, **{key: int(value) for key, value in query.items()})
+        except TimeoutError:
+            answer = {"met": False}
+        except ValueError as error:
+            status, answer = 400, {"error": str(error)}
+        if not connection.closing:
+            connection.answer(status, msgspec.json.encode({**answer, **self.ledger.counters()}))
+
+
+class _Waiting:
+    """A control request that waits; its client may leave."""
+
+    def lost(self) -> None: ...
+
+    def resume(self) -> None: ...
