@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import signal
 import sys
 
@@ -67,6 +68,9 @@ def main(argv: list[str]) -> int:
 
 
 async def _serve(options: Options) -> int:
+    # Requests make no cycles, but the ledger keeps many objects alive: full collections would cost more than the work.
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
     worker = Simulated(options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -19,6 +19,21 @@ BLOCK = 16
 _BLOCK_CHARS = BLOCK * tokenizer.CHARS
 
 
+def chain(prompt: str, salt: str = "") -> list[int]:
+    """The keys of a prompt's whole blocks, each depending on all text before it."""
+    if prompt.isascii():
+        parts = [prompt[i : i + _BLOCK_CHARS] for i in range(0, len(prompt) - _BLOCK_CHARS + 1, _BLOCK_CHARS)]
+    else:
+        pieces = tokenizer.split(prompt)
+        parts = ["".join(pieces[i : i + BLOCK]) for i in range(0, len(pieces) - BLOCK + 1, BLOCK)]
+    keys = []
+    key = hash(salt)
+    for part in parts:
+        key = hash((key, part))
+        keys.append(key)
+    return keys
+
+
 class Job(Protocol):
     """What the engine runs.
 
@@ -66,8 +81,8 @@ class Engine:
         """Share of the KV blocks in use, 0 to 1."""
         return min(1.0, self.blocks / self.options.kv_blocks)
 
-    def cached(self, text: str, salt: str = "") -> int:
-        """How many leading tokens of a prompt the prefix cache holds; the prompt's blocks are then in it.
+    def cached(self, blocks: list[int], tokens: int) -> int:
+        """How many leading tokens of a prompt the prefix cache holds; its `blocks` (see `chain`) are then in it.
 
         As in vLLM only whole blocks count, and the last token is always computed.
         """
@@ -75,26 +90,16 @@ class Engine:
             return 0
         prefix = self.prefix
         hits = 0
-        alive = True
-        chain = hash(salt)
-        if text.isascii():
-            parts = [text[i : i + _BLOCK_CHARS] for i in range(0, len(text) - _BLOCK_CHARS + 1, _BLOCK_CHARS)]
-            tokens = tokenizer.count(text)
-        else:
-            pieces = tokenizer.split(text)
-            tokens = len(pieces)
-            parts = ["".join(pieces[i : i + BLOCK]) for i in range(0, tokens - BLOCK + 1, BLOCK)]
-        for part in parts:
-            chain = hash((chain, part))
-            if chain in prefix:
-                if alive:
-                    hits += 1
-                del prefix[chain]  # put back as the youngest
-            else:
-                alive = False
-            prefix[chain] = None
-        while len(prefix) > self.options.kv_blocks:
-            del prefix[next(iter(prefix))]
+        for block in blocks:
+            if block not in prefix:
+                break
+            hits += 1
+        if hits < len(blocks) or 2 * len(prefix) > self.options.kv_blocks:
+            for block in blocks:
+                prefix.pop(block, None)  # put back as the youngest
+                prefix[block] = None
+            while len(prefix) > self.options.kv_blocks:
+                del prefix[next(iter(prefix))]
         hit = min(hits * BLOCK, (tokens - 1) // BLOCK * BLOCK) if tokens else 0
         self.queries += tokens
         self.hits += hit

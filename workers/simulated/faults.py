@@ -36,13 +36,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ENDS = frozenset(
-    """die reset fin eof stall status error-frame bad-chunk bad-json html empty huge-headers header-junk endless
-    gzip-bomb short-body long-body""".split()
-)
-FORMS = frozenset(
-    """no-done crlf nospace comments multi-data nan-usage no-usage usage-last close drip bom""".split()  # noqa: SIM905
-)
+_REPLY_ENDS = ("die", "reset", "fin", "eof", "stall", "error-frame", "bad-chunk", "bad-json", "endless")
+_ANSWERS = ("status", "html", "empty", "huge-headers", "header-junk", "gzip-bomb", "short-body", "long-body")
+_STREAM_FORMS = ("no-done", "crlf", "nospace", "comments", "multi-data", "bom", "nan-usage", "no-usage", "usage-last")
+ENDS = frozenset((*_REPLY_ENDS, *_ANSWERS))
+FORMS = frozenset((*_STREAM_FORMS, "close", "drip"))
 BEFORE = -1
 HEADERS = 0
 

@@ -22,11 +22,11 @@ MAX_PIPELINED = 64
 
 
 class Request(Struct):
-    """A request that has arrived whole. target is the path with its query."""
+    """A request that has arrived whole. target is the path with its query; header names are in lower case."""
 
     method: str
     target: bytes
-    headers: list[tuple[bytes, bytes]]
+    headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
     keep: bool
 
@@ -37,7 +37,7 @@ class Request(Struct):
     def header(self, name: bytes) -> bytes | None:
         """The first header of this lower-case name."""
         for key, value in self.headers:
-            if key.lower() == name:
+            if key == name:
                 return value
         return None
 
@@ -174,8 +174,9 @@ class Connection(asyncio.Protocol):
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
         self.headers.append((name, value))
-        if name.lower() == b"expect":
+        if name == b"expect":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -188,7 +189,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         parser = self.parser
-        request = Request(parser.get_method().decode(), self.target, self.headers, body, parser.should_keep_alive())
+        request = Request(
+            parser.get_method().decode(), self.target, tuple(self.headers), body, parser.should_keep_alive()
+        )
         if self.answering is not None:
             self.pending.append(request)
             if len(self.pending) > MAX_PIPELINED:

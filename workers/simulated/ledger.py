@@ -10,9 +10,10 @@ from typing import Any
 from msgspec import Struct
 
 
-class Entry(Struct):
+class Entry(Struct, gc=False):
     """One request. Times are `time.monotonic()` seconds.
 
+    headers  names in lower case
     state    running, completed, aborted (the client left first) or failed (a fault ended it)
     tokens   completion tokens made so far, over all choices
     status   the status sent, or 0 when none was
@@ -22,7 +23,7 @@ class Entry(Struct):
     id: str
     method: str
     path: str
-    headers: list[tuple[bytes, bytes]]
+    headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
     connection: int
     started: float
@@ -39,7 +40,7 @@ class Entry(Struct):
     def header(self, name: str) -> str | None:
         """The first header called `name`, whatever its case."""
         wanted = name.lower().encode()
-        return next((value.decode("latin-1") for key, value in self.headers if key.lower() == wanted), None)
+        return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
 
 
 class Ledger:
@@ -52,7 +53,13 @@ class Ledger:
         self.running = self.waiting = self.received = self.completed = self.aborted = self.failed = self.connections = 0
 
     def open(
-        self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes, connection: int, generation: bool
+        self,
+        method: str,
+        path: str,
+        headers: tuple[tuple[bytes, bytes], ...],
+        body: bytes,
+        connection: int,
+        generation: bool,
     ) -> Entry:
         """Note a request that has arrived whole."""
         self.numbers += 1

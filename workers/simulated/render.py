@@ -288,8 +288,14 @@ def text_logprobs(ids: list[int], top: int, as_ids: bool | None, offset: int) ->
     return _encode(body).decode()
 
 
+def begun(meta: Meta, kind: str, rest: str) -> bytes:
+    """A whole body from its part that starts with `choices`."""
+    head = f'{{"id":{text(meta.id)},"object":"{kind}","created":{meta.created},"model":{text(meta.model)},'
+    return (head + rest).encode()
+
+
 def chat_plain(request: Chat, meta: Meta, plans: list[Plan], forms: frozenset[str], prompt: list[int] | None) -> str:
-    """The body of a plain chat reply."""
+    """The body of a plain chat reply, from `choices` on."""
     named = request.tool_choice not in (msgspec.UNSET, None, "none", "auto")
     choices = []
     for index, plan in enumerate(plans):
@@ -315,7 +321,6 @@ def chat_plain(request: Chat, meta: Meta, plans: list[Plan], forms: frozenset[st
             '"routed_experts":null,"weight_versions":null}'
         )
     return (
-        f'{{"id":{text(meta.id)},"object":"chat.completion","created":{meta.created},"model":{text(meta.model)},'
         f'"choices":[{",".join(choices)}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
         f'"usage":{usage(meta, plans, True, None, forms)},"prompt_logprobs":null,"prompt_token_ids":{_ids(prompt)},'
         '"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}'
@@ -330,7 +335,7 @@ def text_plain(
     prompts: list[str],
     prompt_ids: list[list[int]] | None,
 ) -> str:
-    """The body of a plain text completion."""
+    """The body of a plain text completion, from `choices` on."""
     choices = []
     for index, plan in enumerate(plans):
         said, ids = plan.text, plan.ids() if request.return_token_ids or request.logprobs is not None else []
@@ -349,7 +354,6 @@ def text_plain(
             '"weight_versions":null}'
         )
     return (
-        f'{{"id":{text(meta.id)},"object":"text_completion","created":{meta.created},"model":{text(meta.model)},'
         f'"choices":[{",".join(choices)}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
         f'"usage":{usage(meta, plans, True, None, forms)},"kv_transfer_params":null,"ec_transfer_params":null,'
         '"metrics":null}'

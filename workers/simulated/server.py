@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from workers.simulated import answers, faults, render
+from workers.simulated import answers, extras, faults, render
 from workers.simulated.engine import Engine
 from workers.simulated.http import Connection, Request
 from workers.simulated.ledger import Entry, Ledger
@@ -21,7 +21,7 @@ from workers.simulated.requests import Refused
 GENERATION = {
     "/v1/chat/completions": answers.chat,
     "/v1/completions": answers.complete,
-    "/v1/embeddings": answers.embed,
+    "/v1/embeddings": extras.embed,
 }
 KNOWN = {*GENERATION, "/tokenize", "/detokenize", "/v1/models", "/version", "/load", "/metrics"}
 
@@ -39,6 +39,7 @@ class Simulated:
         self.metrics = Metrics()
         self.defaults = faults.Defaults(faults.parse(self.options.fault) if self.options.fault else None)
         self.connections: set[Connection] = set()
+        self.memo: dict[bytes, answers.Prepared] = {}
         self.numbers = 0
         self.port = self.options.port
         self.health = 200
@@ -178,13 +179,13 @@ class Simulated:
             self._answer(connection, entry, self.health, b"")
             return
         if post and path == "/tokenize":
-            body: Any = answers.tokenize(self, request.body)
+            body: Any = extras.tokenize(self, request.body)
         elif post and path == "/detokenize":
-            body = answers.detokenize(self, request.body)
+            body = extras.detokenize(self, request.body)
         elif post:
             body = None
         elif path == "/v1/models":
-            body = answers.models(self)
+            body = extras.models(self)
         elif path == "/version":
             body = {"version": "0.33.0"}
         elif path == "/load":

@@ -1,0 +1,134 @@
+"""The endpoints that do not generate: embeddings, models, tokenize, detokenize."""
+
+from __future__ import annotations
+
+import base64
+import math
+import random
+import struct
+import time
+import zlib
+from typing import Any
+
+import msgspec
+
+from workers.simulated import requests as wire
+from workers.simulated import tokenizer
+from workers.simulated.answers import Worker, check_model, fault_of, identify, launch, prompt_of
+from workers.simulated.http import Connection, Request
+from workers.simulated.jobs import Plain
+from workers.simulated.ledger import Entry
+from workers.simulated.plan import Plan
+from workers.simulated.requests import Chat
+
+_created = int(time.time())
+
+
+def embed(worker: Worker, connection: Connection, request: Request, entry: Entry) -> None:
+    """POST /v1/embeddings: unit vectors that depend on the text only."""
+    options = worker.options
+    asked = wire.decode(wire.embed_decoder, request.body)
+    check_model(options, asked.model)
+    given = wire.inputs(asked.input, "input")
+    if not given or "" in given or [] in given:
+        raise wire.bad("Input must not be empty.", "input")
+    if asked.encoding_format not in ("float", "base64", None):
+        raise wire.schema("Input should be 'float' or 'base64'", "encoding_format")
+    size = asked.dimensions or options.embedding_dims
+    if not 0 < size <= options.embedding_dims:
+        raise wire.bad(f"dimensions must be between 1 and {options.embedding_dims}, got {size}.", "dimensions")
+    rows: list[dict[str, Any]] = []
+    tokens = 0
+    for index, item in enumerate(given):
+        text = item if isinstance(item, str) else tokenizer.decode(item)
+        tokens += tokenizer.count(text) if isinstance(item, str) else len(item)
+        vector = embedding(text, size)
+        value: Any = vector
+        if asked.encoding_format == "base64":
+            value = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
+        rows.append({"index": index, "object": "embedding", "embedding": value})
+    wire.check_context(max(map(tokenizer.count, map(str, given))), None, options.max_model_len, False)
+    fault = fault_of(worker, request, asked.sim_fault)
+    ident = entry.id = identify(request, "embd", None)
+    body = {
+        "id": ident,
+        "object": "list",
+        "created": int(time.time()),
+        "model": options.models[0],
+        "data": rows,
+        "usage": {
+            "prompt_tokens": tokens,
+            "total_tokens": tokens,
+            "completion_tokens": 0,
+            "prompt_tokens_details": None,
+        },
+    }
+    exchange = Plain(worker, connection, entry, fault)
+    exchange.body = msgspec.json.encode(body)
+    launch(worker, exchange, [Plan(eos=False)], tokens, 0)
+
+
+def embedding(text: str, size: int) -> list[float]:
+    """A unit vector drawn from the text."""
+    rng = random.Random(zlib.crc32(text.encode("utf-8", "surrogatepass")))
+    raw = [rng.uniform(-1, 1) for _ in range(size)]
+    norm = math.sqrt(sum(x * x for x in raw)) or 1.0
+    return [x / norm for x in raw]
+
+
+def models(worker: Worker) -> dict[str, Any]:
+    """GET /v1/models."""
+    options = worker.options
+    rows = []
+    for number, name in enumerate(options.models):
+        permission = {
+            "id": f"modelperm-{zlib.crc32(name.encode()):08x}{number:08x}",
+            "object": "model_permission",
+            "created": _created,
+            **dict.fromkeys(("allow_create_engine",), False),
+            **dict.fromkeys(("allow_sampling", "allow_logprobs"), True),
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        rows.append(
+            {
+                "id": name,
+                "object": "model",
+                "created": _created,
+                "owned_by": "vllm",
+                "root": options.models[0],
+                "parent": None,
+                "max_model_len": options.max_model_len,
+                "permission": [permission],
+            }
+        )
+    return {"object": "list", "data": rows}
+
+
+def tokenize(worker: Worker, body: bytes) -> dict[str, Any]:
+    """POST /tokenize."""
+    asked = wire.decode(wire.tokenize_decoder, body)
+    check_model(worker.options, asked.model)
+    if asked.messages is not None:
+        text = prompt_of(Chat(messages=asked.messages))
+    elif asked.prompt is not None:
+        text = asked.prompt
+    else:
+        raise wire.schema("Field required", "prompt")
+    return {
+        "count": tokenizer.count(text),
+        "max_model_len": worker.options.max_model_len,
+        "tokens": tokenizer.encode(text),
+        "token_strs": tokenizer.split(text) if asked.return_token_strs else None,
+    }
+
+
+def detokenize(worker: Worker, body: bytes) -> dict[str, Any]:
+    """POST /detokenize."""
+    asked = wire.decode(wire.detokenize_decoder, body)
+    check_model(worker.options, asked.model)
+    return {"prompt": tokenizer.decode(asked.tokens)}
