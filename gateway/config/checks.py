@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from gateway.config.faults import Path
+from gateway.config.faults import Path, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Model
 
@@ -36,10 +36,18 @@ Found = Iterator[tuple[Path, str]]
 """Paths of values and what is wrong with them."""
 
 
-def check(config: Config, raw: Mapping[str, Any], known: Known | None) -> Found:
-    """Faults between options of `config`. raw is what was written, before wrong values were left out."""
+def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys: bool) -> Found:
+    """Faults between options of `config`.
+
+    raw is what was written, before wrong values were left out; more_keys says that there may be keys unseen.
+    """
     names = _written_names(raw)
-    yield from [*_who(config, raw), *_names(config, raw), *_workers(config), *_timing(config)]
+    yield from [
+        *_who(config, raw, bool(raw.get("keys")) or more_keys),
+        *_names(config, raw),
+        *_workers(config),
+        *_timing(config),
+    ]
     yield from [*_keys(config, names), *_defaults(config, names)]
     if known is not None:
         yield from [*_known(config, known), *_prefixes(config, known)]
@@ -56,8 +64,7 @@ def _written_names(raw: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def _who(config: Config, raw: Mapping[str, Any]) -> Found:
-    keys = bool(raw.get("keys"))
+def _who(config: Config, raw: Mapping[str, Any], keys: bool) -> Found:
     said = raw.get("auth")
     if said == "keys" and not keys:
         yield ("auth",), "asks for keys, but there are none in keys or keys_file"
@@ -107,6 +114,8 @@ def _keys(config: Config, names: set[str]) -> Found:
     ids: dict[str, str] = {}
     hashes: dict[str, str] = {}
     for name, key in config.keys.items():
+        if masked(name) != name:
+            yield ("keys", name), "looks like a key, not like its name; a key stands nowhere but with its owner"
         if key.hash in hashes:
             yield ("keys", name, "hash"), f"is the same as that of {hashes[key.hash]}"
         if key.id is not None and key.id in ids:

@@ -105,7 +105,7 @@ def _url(value: str) -> str:
 
 
 def _host(value: str) -> str:
-    if not re.match(r"[A-Za-z0-9._:%-]+\Z", value):
+    if not re.match(r"[A-Za-z0-9._:%-]+\Z", value) or value.count(":") == 1:
         raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
     return value
 

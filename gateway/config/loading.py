@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path as FilePath
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.checks import Known, check, read_secrets
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
-from gateway.config.faults import WHOLE, ConfigError, Fault, Path, Positions, locate
+from gateway.config.faults import ENVIRONMENT, WHOLE, ConfigError, Fault, Path, Positions, locate
 from gateway.config.model import Config
 from gateway.config.source import Unreadable, read_yaml
 
@@ -65,12 +65,21 @@ def load(
     faults = gathered.faults
     config, more, wrong = _validated(gathered)
     faults += more
-    found = [*check(config, gathered.values, known), *read_secrets(config, environ)]
+    found = [*check(config, gathered.values, known, gathered.more_keys), *read_secrets(config, environ)]
     # What is wrong in itself already was left out or replaced: what seems wrong around it proves nothing.
     faults += [locate(gathered.positions, path).fault(text) for path, text in found if not _within(path, wrong)]
     if faults:
-        raise ConfigError(sorted(set(faults), key=gathered.order))
+        raise ConfigError(sorted(_one_each(faults), key=gathered.order))
     return config
+
+
+def _one_each(faults: list[Fault]) -> list[Fault]:
+    """The first fault of each place in a file: a value that is wrong in one way often is in others that follow."""
+    first: dict[tuple[str, int, str, str], Fault] = {}
+    for fault in faults:
+        message = fault.message if fault.file == ENVIRONMENT else ""
+        first.setdefault((fault.file, fault.line, fault.key, message), fault)
+    return list(first.values())
 
 
 def _within(path: Path, wrong: set[Path]) -> bool:
@@ -86,6 +95,7 @@ class _Gathered:
         self.files: list[str] = []
         self.values: dict[str, Any] = {}
         self.folder = FilePath()
+        self.more_keys = False  # there may be keys, in a file that could not be read
         if path is not None:
             self.folder = FilePath(path).parent
             self.values = self._read(FilePath(path), os.fspath(path), ())
@@ -132,6 +142,7 @@ class _Gathered:
             more = self._read(path, os.fspath(path), ("keys",))
         except ConfigError as error:
             self.faults = error.faults
+            self.more_keys = True
             if not path.is_file() or not os.access(path, os.R_OK):
                 self.faults[-1] = locate(self.positions, ("keys_file",)).fault("names a file that cannot be read")
             return
@@ -237,21 +248,13 @@ def _message(detail: ErrorDetails, path: Path) -> str:
 
 def _options_of(path: Path) -> list[str]:
     """The names of the options in the section at `path`."""
-    section: Any = Config
+    kind: Any = Config
     for part in path:
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            field = section.model_fields.get(str(part))
-            section = field.annotation if field else None
-        section = _section_in(section)
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
-
-
-def _section_in(annotation: Any) -> Any:
-    """The section that `annotation` is, holds (a mapping of names) or may be (`| None`)."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in get_args(annotation):
-        found = _section_in(inner)
-        if found is not None:
-            return found
-    return None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(part))
+            kind = field.annotation if field else None
+        else:
+            kind = get_args(kind)[-1] if get_origin(kind) is dict else None
+        if type(None) in get_args(kind):
+            kind = get_args(kind)[0]
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []

@@ -57,7 +57,7 @@ class Listen(Section):
         default=75.0,
         gt=0,
         le=3600,
-        description="How long an idle client connection is kept. Longer than the proxy before it does.",
+        description="How long an idle client connection is kept; more than the proxy in front keeps it.",
     )
     header_timeout_s: Seconds = Field(
         default=10.0, gt=0, le=600, description="The whole request head must have arrived within this."

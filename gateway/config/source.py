@@ -60,7 +60,7 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
         raise stop(text.count("\n", 0, error.position) + 1, "holds a control character") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise stop(line, f"is not YAML: {error.problem or error.context}") from None
+        raise stop(line, f"is not YAML: {_said(error)}") from None
     except _TooDeep as deep:
         raise stop(deep.line, "is nested too deeply") from None
     reading = _Reading(name, at)
@@ -72,6 +72,24 @@ class _TooDeep(Exception):
     def __init__(self, line: int) -> None:
         super().__init__(line)
         self.line = line
+
+
+# What the parser says -> what a person can act on.
+_PROBLEMS = {
+    "expected <block end>": "the indentation does not fit the lines above",
+    "found character '\\t'": "a tab cannot indent; use spaces",
+    "found unexpected end of stream": "a quote is not closed",
+    "mapping values are not allowed here": "a colon and a space cannot stand here; put the text in quotes",
+}
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or error.context or "it cannot be read"
+    problem = next((ours for theirs, ours in _PROBLEMS.items() if problem.startswith(theirs)), problem)
+    begun, met = error.context_mark, error.problem_mark
+    if begun and met and begun.line != met.line:
+        problem += f" (in what begins on line {begun.line + 1})"
+    return problem
 
 
 def _line(event: yaml.Event) -> int:
@@ -167,7 +185,7 @@ class _Reading:
 
     def _content(self, event: yaml.NodeEvent, path: Path, depth: int) -> Any:
         if isinstance(event, yaml.ScalarEvent):
-            return resolve(event.value) if event.implicit[0] and event.style is None else event.value
+            return resolve(event.value) if event.implicit[0] else event.value
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Any] = []
             while not isinstance(self._events[self._next], yaml.SequenceEndEvent):
@@ -192,7 +210,7 @@ class _Reading:
                 self._value(here, depth + 1)
                 self.positions = before
                 continue
-            if key == "<<" and event.style is None:
+            if key == "<<" and event.implicit[0]:
                 self._fault(event, here, "merge keys are not supported; repeat the lines, or use a plain alias")
                 self._value(here, depth + 1)
                 continue

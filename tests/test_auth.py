@@ -1,0 +1,309 @@
+"""Keys: what is a key, where it may stand, who it is, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import auth
+from gateway.auth import ANONYMOUS, Keyring, Principal, find_key, new_key, well_formed
+from gateway.config import Config, Key, Model, load
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import Headers
+
+
+def fixed_key(id_: str, secret: str) -> str:
+    """A well-formed key that is the same in every process, as the names of parametrised tests must be."""
+    stem = f"dgm_{id_}_{secret:0>43}"
+    return f"{stem}_{auth._checksum(stem.encode()).decode()}"
+
+
+KEY = fixed_key("team0000a1", "zQ7canaryKpLmR3vXy81BcDfGhJ")
+OTHER = fixed_key("team0000b2", "Wm4otherNnTt5sS6uU7wW8yY9aA")
+FOREIGN = "sk-made-elsewhere-0123456789"
+MODELS = {
+    "small": Model(backend="openai", workers=("http://127.0.0.1:8081",), aliases=("mini",)),
+    "large": Model(backend="openai", workers=("http://127.0.0.1:8082",)),
+}
+
+
+def entry(key: str, **options: object) -> Key:
+    found = re.match(r"dgm_([0-9a-z]+)_", key)
+    return Key.model_validate(
+        {"hash": "sha256:" + sha256(key.encode()).hexdigest(), "id": found[1] if found else None, **options}
+    )
+
+
+def ring(now: float = 0.0, **keys: Key) -> Keyring:
+    return Keyring(Config(keys=keys, models=MODELS), lambda: now)
+
+
+def bearer(key: str | bytes, scheme: bytes = b"Bearer ") -> Headers:
+    return [(b"host", b"x"), (b"authorization", scheme + (key.encode() if isinstance(key, str) else key))]
+
+
+def refusal(keyring: Keyring, headers: Headers, dialect: str | None = None) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        keyring.authenticate(headers, dialect)
+    assert caught.value.blame is Blame.CLIENT
+    return caught.value
+
+
+RING = ring(team_a=entry(KEY), elsewhere=entry(FOREIGN))
+
+
+# ---- where a key may stand
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        (b"authorization", b"Bearer ", b""),
+        (b"authorization", b"bearer ", b""),
+        (b"authorization", b"BEARER  ", b" "),
+        (b"authorization", b"Bearer\t", b""),
+        (b"authorization", b"Bearer: ", b""),
+        (b"authorization", b"bearer:", b""),
+        (b"api-key", b"", b""),
+        (b"api-key", b" ", b" "),
+        (b"x-api-key", b"", b""),
+    ],
+)
+@pytest.mark.parametrize("key", [KEY, FOREIGN], ids=["ours", "foreign"])
+def test_every_place_of_a_key(name: bytes, before: bytes, after: bytes, key: str) -> None:
+    headers = [(b"accept", b"*/*"), (name, before + key.encode() + after)]
+    assert RING.authenticate(headers).key == ("team_a" if key == KEY else "elsewhere")
+
+
+PLACES: Headers = [(b"authorization", b"Bearer "), (b"api-key", b""), (b"x-api-key", b"")]
+
+
+@pytest.mark.parametrize(
+    "places", [*permutations(PLACES, 2)], ids=lambda two: "+".join(name.decode() for name, _ in two)
+)
+def test_the_same_key_twice_is_one_and_different_ones_are_none(places: Headers) -> None:
+    (one, before), (two, behind) = places
+    assert RING.authenticate([(one, before + KEY.encode()), (two, behind + KEY.encode())]).key == "team_a"
+    for first, second in ((KEY, OTHER), (OTHER, KEY), (KEY, "x"), (KEY, KEY + "x"), (KEY, KEY.upper())):
+        error = refusal(RING, [(one, before + first.encode()), (two, behind + second.encode())])
+        assert error.kind is Kind.UNAUTHENTICATED
+        assert "different API keys" in error.message
+
+
+def test_a_repeated_authorization_is_refused_even_when_equal() -> None:
+    assert "sent twice" in refusal(RING, bearer(KEY) * 2).message
+    assert "sent twice" in refusal(RING, bearer(KEY) + bearer(b"", b"Basic x")).message
+    assert "different" in refusal(RING, [(b"api-key", KEY.encode()), (b"api-key", OTHER.encode())]).message
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"host", b"x"), (b"cookie", KEY.encode()), (b"x-authorization", b"Bearer " + KEY.encode())],
+        [(b"authorization", b"")],
+        [(b"authorization", b"Bearer")],
+        [(b"authorization", b"Bearer ")],
+        [(b"api-key", b""), (b"x-api-key", b"  ")],
+    ],
+)
+def test_no_key(headers: Headers) -> None:
+    error = refusal(RING, headers)
+    assert error.kind is Kind.UNAUTHENTICATED
+    assert "'Authorization: Bearer', 'api-key' or 'x-api-key'" in error.message
+    assert RING.authenticate([(b"api-key", KEY.encode()), *headers]).key == "team_a"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"Basic dXNlcjpwYXNz", KEY.encode(), b"Bearer" + KEY.encode(), b"Bearer " + KEY.encode() + b", Bearer x",
+     b"Bearer a b", b"AWS4-HMAC-SHA256 Credential=a/b", b"Bearer\n" + KEY.encode(), b"Token " + KEY.encode()],
+)  # fmt: skip
+def test_other_schemes_hold_no_key(value: bytes) -> None:
+    error = refusal(RING, [(b"authorization", value)])
+    assert error.kind is Kind.UNAUTHENTICATED
+    assert KEY not in error.message
+    # A proxy's own credentials do not stand in the way of a key beside them.
+    assert RING.authenticate([(b"authorization", value), (b"api-key", KEY.encode())]).key == "team_a"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([b"authorization", b"api-key", b"x-api-key", b"host"]), st.binary()), max_size=4)
+)
+def test_no_header_leads_to_anything_but_a_refusal(headers: Headers) -> None:
+    with pytest.raises(GatewayError) as caught:
+        RING.authenticate(headers)
+    assert caught.value.kind is Kind.UNAUTHENTICATED
+
+
+@given(st.binary(max_size=80))
+def test_find_key_returns_what_stands_there(value: bytes) -> None:
+    stripped = value.strip()
+    assert find_key([(b"api-key", value)]) == (stripped or None)
+
+
+# ---- who it is
+
+
+def test_a_principal_carries_what_its_entry_says() -> None:
+    keyring = ring(a=entry(KEY, team="search", models=["mini", "large"], dialects=["openai"], priority=5))
+    principal = keyring.authenticate(bearer(KEY), "openai")
+    assert principal == Principal("a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5)
+    assert principal.may_use("small")
+    assert not principal.may_use("mini")
+    assert not principal.may_use("other")
+    assert RING.authenticate(bearer(KEY)).may_use("anything")
+
+
+def test_a_dialect_that_is_not_allowed_is_forbidden() -> None:
+    keyring = ring(a=entry(KEY, dialects=["openai"]), b=entry(OTHER, dialects=[]))
+    error = refusal(keyring, bearer(KEY), "ollama")
+    assert (error.kind, error.code) == (Kind.FORBIDDEN, "dialect_not_allowed")
+    assert refusal(keyring, bearer(OTHER), "openai").kind is Kind.FORBIDDEN
+    assert RING.authenticate(bearer(KEY), "anything").key == "team_a"
+
+
+def test_an_empty_list_of_models_is_none_of_them() -> None:
+    assert not ring(a=entry(KEY, models=[])).authenticate(bearer(KEY)).may_use("small")
+
+
+def test_open_lets_everybody_in_with_any_header() -> None:
+    keyring = Keyring(Config())
+    for headers in ([], bearer("nonsense"), bearer(KEY) * 2):
+        assert keyring.authenticate(headers, "openai") is ANONYMOUS
+    assert ANONYMOUS.may_use("any")
+
+
+# ---- what is refused
+
+
+def test_expiry_is_asked_of_the_clock_at_every_request() -> None:
+    moment = datetime(2027, 1, 31, tzinfo=UTC)
+    now = moment.timestamp() - 1
+    keyring = Keyring(Config(keys={"a": entry(KEY, expires=moment)}), lambda: now)
+    assert keyring.authenticate(bearer(KEY)).key == "a"
+    now += 1
+    assert "expired" in refusal(keyring, bearer(KEY)).message
+
+
+def test_a_bare_date_lasts_through_its_day() -> None:
+    key = entry(KEY, expires="2027-01-31")
+    assert ring(datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC).timestamp(), a=key).authenticate(bearer(KEY))
+    assert refusal(ring(datetime(2027, 2, 1, tzinfo=UTC).timestamp(), a=key), bearer(KEY))
+
+
+def test_disabled_is_said_only_to_who_has_the_key() -> None:
+    keyring = ring(a=entry(KEY, disabled=True))
+    assert "disabled" in refusal(keyring, bearer(KEY)).message
+    forged, _ = new_key("x")
+    assert (
+        "disabled" not in refusal(keyring, bearer(f"dgm_{KEY.split('_')[1]}_{'_'.join(forged.split('_')[2:])}")).message
+    )
+
+
+def test_near_misses_are_refused_and_typing_errors_are_told_apart() -> None:
+    for index in range(len(KEY)):
+        changed = KEY[:index] + ("A" if KEY[index] != "A" else "B") + KEY[index + 1 :]
+        error = refusal(RING, bearer(changed))
+        assert error.kind is Kind.UNAUTHENTICATED
+        if changed.startswith("dgm_"):
+            assert "checksum" in error.message
+    for changed in (
+        KEY[:-1],
+        KEY + "A",
+        KEY[4:],
+        KEY.lower(),
+        KEY.upper(),
+        KEY + "\x00",
+        "dgm_",
+        "dgm",
+        "dgm__",
+        "dgm____",
+    ):
+        assert refusal(RING, bearer(changed)).kind is Kind.UNAUTHENTICATED
+    assert refusal(RING, bearer(OTHER)).message == "the API key is not valid"
+    assert refusal(RING, bearer("k" * 100_000)).message == "the API key is not valid"
+
+
+def test_unknown_ids_and_wrong_secrets_take_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: each refusal of a well-formed key is one hash and one comparison in constant time."""
+    compared: list[tuple[int, int]] = []
+
+    def watched(one: bytes, two: bytes) -> bool:
+        compared.append((len(one), len(two)))
+        return one == two
+
+    monkeypatch.setattr(auth, "compare_digest", watched)
+    forged = f"dgm_{KEY.split('_')[1]}_{'_'.join(OTHER.split('_')[2:])}"
+    messages = {refusal(RING, bearer(key)).message.split(":")[0] for key in (OTHER, forged, FOREIGN + "x")}
+    assert compared == [(32, 32)] * 3
+    assert len(messages) == 2  # `forged` has a wrong checksum, which anybody can compute
+
+
+# ---- making keys
+
+
+def test_new_keys_are_well_formed_and_all_different() -> None:
+    keys = [new_key("a")[0] for _ in range(200)]
+    assert len(set(keys)) == len({key.split("_")[1] for key in keys}) == 200
+    for key in keys:
+        assert re.fullmatch(r"dgm_[a-z][0-9a-z]{9}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}", key)
+        assert well_formed(key.encode())
+        assert not well_formed(key.encode()[:-1] + (b"0" if key[-1] != "0" else b"1"))
+
+
+def test_the_checksum_is_what_the_docstring_says() -> None:
+    assert well_formed(b"dgm_a000000000_" + b"0" * 43 + b"_" + auth._checksum(b"dgm_a000000000_" + b"0" * 43))
+    assert auth._base62(61, 2) == "0z"
+    assert auth._base62(62, 2) == "10"
+    assert auth._checksum(b"123456789") == auth._base62(0xCBF43926, 6).encode()  # the check value of CRC-32
+
+
+@pytest.mark.parametrize(
+    "name", ["team-a", "Team_9", "on", "null", "7", "1e5", "a.b/c:d", "ключ", "a\\b", "#x", "- x"[2:]]
+)
+def test_the_entry_can_be_pasted_into_the_file(tmp_path: Path, name: str) -> None:
+    key, text = new_key(name, team=name)
+    indented = "".join(f"  {line}\n" for line in text.splitlines())
+    models = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
+    (tmp_path / "gateway.yaml").write_text(f"{models}keys:\n{indented}", encoding="utf-8")
+    config = load(tmp_path / "gateway.yaml", None, {})
+    assert Keyring(config).authenticate(bearer(key)) == Principal(name, name)
+    (tmp_path / "keys.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "gateway.yaml").write_text(f"{models}keys_file: keys.yaml\n")
+    assert load(tmp_path / "gateway.yaml", None, {}) != config  # the same keys, but another place
+    assert Keyring(load(tmp_path / "gateway.yaml", None, {})).authenticate(bearer(key)).key == name
+
+
+@pytest.mark.parametrize("name", ["", "two words", 'a"b', "a\nb", "x" * 201])
+def test_names_that_cannot_be_configured_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be 1 to 200 characters"):
+        new_key(name)
+    with pytest.raises(ValueError, match="must be 1 to 200 characters"):
+        new_key("a", team=name)
+
+
+def test_no_secret_shows(caplog: pytest.LogCaptureFixture) -> None:
+    secret = KEY.split("_")[2]
+    made, entry_text = new_key("a")
+    assert made.split("_")[2] not in entry_text
+    with caplog.at_level(logging.DEBUG):
+        RING.authenticate(bearer(KEY))
+        errors = [refusal(RING, bearer(KEY[:-1])), refusal(RING, bearer(KEY) * 2), refusal(RING, bearer(OTHER))]
+    shown = [
+        repr(RING),
+        repr(RING.authenticate(bearer(KEY))),
+        caplog.text,
+        *map(repr, errors),
+        *map(str, errors),
+    ]
+    assert all(secret not in text for text in shown)
+    assert repr(RING) == "Keyring(open=False, keys=2)"

@@ -1,0 +1,433 @@
+"""gateway.yaml and the environment: what is read, and what is said about what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.config import Config, ConfigError, Deadlines, Fault, Key, Known, Listen, Model, load
+from gateway.config.faults import masked
+from gateway.config.kinds import OWN_HEADERS
+from gateway.config.source import resolve
+
+ROOT = Path(__file__).resolve().parent.parent
+BROKEN = ROOT / "tests" / "broken_configs"
+KNOWN = Known({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
+SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
+HASH = "sha256:" + "ab" * 32
+
+
+def read(folder: Path, text: str | bytes, **environ: str) -> Config:
+    path = folder / "gateway.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load(path, KNOWN, environ)
+
+
+def outcome(folder: Path, text: str | bytes, **environ: str) -> Config | None:
+    """The configuration, or None where there are faults; anything else that is raised fails the test."""
+    try:
+        return read(folder, text, **environ)
+    except ConfigError as error:
+        return None if error.faults else pytest.fail("no fault was named")
+
+
+def faults(folder: Path, text: str | bytes, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text, **environ)
+    return [str(fault).replace(f"{folder}{os.sep}", "") for fault in caught.value.faults]
+
+
+# ---- broken files
+
+
+@pytest.mark.parametrize("path", sorted(BROKEN.glob("*.yaml")), ids=lambda path: path.stem)
+def test_broken_config(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file says what it is to be told, whole and in order; `# env NAME=value` lines set the environment."""
+    monkeypatch.chdir(BROKEN)
+    environ = {"DEFINED_KEY": "canary-key", "SPACED_KEY": "canary key"}
+    environ.update(re.findall(r"^# env (\w+)=(.*)$", path.read_text(), re.MULTILINE))
+    with pytest.raises(ConfigError) as caught:
+        load(path.name, KNOWN, environ)
+    said = "\n".join(str(fault) for fault in caught.value.faults) + "\n"
+    assert said == path.with_suffix(".expected").read_text()
+    assert said == f"{caught.value}\n"
+    assert "canary" not in said
+    assert all(re.match(r"[\w./]+:\d+: \S.*: \S", line) for line in said.splitlines())
+
+
+def test_there_are_enough_broken_configs_and_none_is_left_over() -> None:
+    names = {path.stem for path in BROKEN.glob("*.yaml")}
+    assert len(names) >= 40
+    assert names == {path.stem for path in BROKEN.glob("*.expected")}
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "message"),
+    [
+        (b"listen:\n  host: \xff\xfe\n", 2, "is not UTF-8 text"),
+        (b"listen:\n  host: a\x00b\n", 2, "holds a control character"),
+        (b"#" * (1 << 20) + b"\n", 1, "is larger than 1 MiB"),
+        (b"[" * 500_000, 1, "is nested too deeply"),
+        (b"models: " + b"{a: " * 10_000, 1, "is nested too deeply"),
+        (b"\xef\xbb\xbf- a\n", 1, "must be a mapping of options"),
+    ],
+    ids=["latin", "nul", "large", "deep", "deep-mapping", "list"],
+)
+def test_files_that_are_no_text(tmp_path: Path, data: bytes, line: int, message: str) -> None:
+    assert faults(tmp_path, data) == [f"gateway.yaml:{line}: (file): {message}"]
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match=r":1: \(file\): cannot be read: \w"):
+            load(path, KNOWN, {})
+
+
+def test_bom_and_crlf_are_fine(tmp_path: Path) -> None:
+    assert read(tmp_path, b"\xef\xbb\xbf" + SMALL.replace("\n", "\r\n").encode()).models["small"].backend == "openai"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_text_ever_leads_to_anything_but_faults(tmp_path: Path, data: st.DataObject) -> None:
+    """Pieces of real files, cut and joined at random."""
+    pieces = [
+        "- ",
+        ": ",
+        "\n",
+        "  ",
+        "\t",
+        "&a ",
+        "*a",
+        "!!map ",
+        "{",
+        "}",
+        "[",
+        "]",
+        '"',
+        "'",
+        "|\n",
+        "? ",
+        "<<",
+        "---\n",
+    ]
+    pieces += [*(ROOT / "gateway.yaml").read_text().split(), "keys", "hash", "null", "true", "-1", "1e999", "_env_file"]
+    text = "".join(data.draw(st.lists(st.sampled_from(pieces) | st.text(max_size=3), max_size=40)))
+    outcome(tmp_path, text.encode("utf-8", "replace"))
+
+
+Tree = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "open", "http://a", "5s", HASH]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["small", "_x", "", "port"]), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=st.dictionaries(st.sampled_from([*Config.model_fields, "other"]), Tree), data=st.data())
+def test_no_tree_ever_leads_to_anything_but_faults(tmp_path: Path, tree: dict[str, Any], data: st.DataObject) -> None:
+    """Right names over wrong values, from the file and from the environment."""
+    options = {
+        name: data.draw(Tree) for name in data.draw(st.sets(st.sampled_from([*Model.model_fields, *Key.model_fields])))
+    }
+    tree = {**tree, data.draw(st.sampled_from(["models", "keys"])): {"one": options}}
+    outcome(tmp_path, json.dumps(tree))
+    outcome(tmp_path, "", **{f"DRAGOMAN_{name.upper()}": json.dumps(value) for name, value in tree.items()})
+
+
+def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path) -> None:
+    key = "dgm_aaaa1111_" + "c" * 43 + "_000000"
+    for text in (f"{key}: 1\n", f"log:\n  level: {key}\n", f"auth: {key}\n", f"keys:\n  {key}:\n    hash: {HASH}\n"):
+        said = faults(tmp_path, SMALL + text)
+        assert said
+        assert "c" * 43 not in "".join(said)
+    assert masked(f"a {key}\nb") == "a dgm_*** b"
+
+
+# ---- what is read
+
+
+def test_smallest_file_has_all_defaults(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL)
+    assert config == Config(models={"small": Model(backend="openai", workers=("http://127.0.0.1:8081",))})
+    assert config.auth == "open"
+    assert config.listen == Listen(host="127.0.0.1", port=8080, keep_alive_s=75, max_body_bytes=32 << 20)
+    assert config.dialect("openai").enabled
+    assert config.dialect("openai").prefixes is None
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("2", 2.0), ("0.5", 0.5), ("500ms", 0.5), ("30s", 30.0), ("1m", 60.0), ('"45"', 45.0), ("1.5s", 1.5)],
+)
+def test_durations(tmp_path: Path, written: str, seconds: float) -> None:
+    assert read(tmp_path, f"{SMALL}deadlines:\n  connect_s: {written}\n").deadlines.connect_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("2048", 2048),
+        ("64KiB", 65536),
+        ("1MB", 1000000),
+        ("1 GiB", 1 << 30),
+        ("1.5KiB", 1536),
+        ("2048B", 2048),
+        ("2kB", 2000),
+    ],
+)
+def test_sizes(tmp_path: Path, written: str, size: int) -> None:
+    assert read(tmp_path, f"{SMALL}listen:\n  max_body_bytes: {written}\n").listen.max_body_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("null", None), ("~", None), ("", None), ("true", True), ("FALSE", False), ("no", "no"), ("on", "on"),
+        ("12", 12), ("-3", -3), ("0755", 755), ("1:30", "1:30"), ("1_000", "1_000"), (".5", 0.5), ("1e3", 1000.0),
+        ("2027-01-31", "2027-01-31"), ("0x1f", "0x1f"), ("9" * 30, 1e30), ("1.2.3", "1.2.3"), ("-", "-"), (".", "."),
+    ],
+)  # fmt: skip
+def test_plain_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
+    got = resolve(text)
+    assert got == value
+    assert type(got) is type(value)
+
+
+def test_quoted_text_stays_text_and_names_may_look_like_numbers(tmp_path: Path) -> None:
+    model = "    backend: openai\n    workers: [http://127.0.0.1:8081]\n    upstream_model: '8'\n"
+    config = read(tmp_path, f"models:\n  7:\n{model}  on:\n{model}")
+    assert sorted(config.models) == ["7", "on"]
+    assert config.models["7"].upstream_model == "8"
+
+
+def test_aliases_of_yaml_are_written_out(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL + "    deadlines: &slow\n      idle_s: 7\ndeadlines: *slow\n")
+    assert config.deadlines.idle_s == 7
+    said = faults(tmp_path, SMALL + "    deadlines: &slow\n      idle_s: x\ndeadlines: *slow\n")
+    assert [line.split(" must")[0] for line in said] == [
+        "gateway.yaml:6: deadlines.idle_s:",
+        "gateway.yaml:6: models.small.deadlines.idle_s:",
+    ]
+
+
+def test_empty_sections_are_defaults(tmp_path: Path) -> None:
+    names = [name for name in Config.model_fields if name not in ("models", "keys_file")]
+    assert read(tmp_path, SMALL + "".join(f"{name}:\n" for name in names)) == read(tmp_path, SMALL)
+
+
+def test_worker_addresses_lose_their_last_slash_and_keep_their_base(tmp_path: Path) -> None:
+    text = "models:\n  a:\n    backend: vllm\n    workers: ['http://h:1/', 'https://[::1]:2/base/']\n"
+    assert read(tmp_path, text).models["a"].workers == ("http://h:1", "https://[::1]:2/base")
+
+
+def test_deadlines_of_a_model_override_only_what_they_say(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL + "    deadlines: {idle_s: 7}\ndeadlines: {connect_s: 1, idle_s: 9, total_s: 1h}\n")
+    assert config.deadlines_for("small") == Deadlines(connect_s=1, idle_s=7, total_s=3600)
+    config = read(tmp_path, SMALL + "    deadlines: {total_s: null}\ndeadlines: {total_s: 1h}\n")
+    assert config.deadlines_for("small").total_s is None
+
+
+def test_everything_is_frozen() -> None:
+    config = Config()
+    with pytest.raises(ValueError, match="frozen"):
+        config.listen = Listen()
+    with pytest.raises(ValueError, match="frozen"):
+        config.listen.port = 1
+
+
+def test_constructing_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_LISTEN__PORT", "9000")
+    monkeypatch.setenv("LISTEN", '{"port": 9001}')
+    assert Config().listen.port == 8080
+
+
+@pytest.mark.parametrize(
+    ("host", "inside"),
+    [
+        ("127.0.0.1", 1),
+        ("127.9.9.9", 1),
+        ("::1", 1),
+        ("localhost", 1),
+        ("0.0.0.0", 0),
+        ("::", 0),
+        ("localhost.evil", 0),
+    ],
+)
+def test_loopback(tmp_path: Path, host: str, inside: int) -> None:
+    text = f'{SMALL}listen:\n  host: "{host}"\n'
+    if inside:
+        assert read(tmp_path, text).auth == "open"
+    else:
+        assert "is open to other machines" in faults(tmp_path, text)[0]
+    assert read(tmp_path, text + "auth: open\n").auth == "open"
+    assert read(tmp_path, f"{text}keys: {{a: {{hash: {HASH}}}}}\n").auth == "keys"
+
+
+# ---- keys
+
+
+def test_keys_file_adds_to_keys(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "keys.yaml").write_text(
+        f"team-b:\n  hash: {HASH.replace('ab', 'cd')}\n  expires: 2027-01-31\n"
+    )
+    config = read(tmp_path, f"{SMALL}keys_file: secret/keys.yaml\nkeys:\n  team-a:\n    hash: {HASH}\n")
+    assert sorted(config.keys) == ["team-a", "team-b"]
+    assert config.auth == "keys"
+    assert str(config.keys["team-b"].expires) == "2027-02-01 00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("2027-01-31", "2027-02-01 00:00:00+00:00"),
+        ("2027-01-31T12:00:00Z", "2027-01-31 12:00:00+00:00"),
+        ("2027-01-31 12:00:00+02:00", "2027-01-31 12:00:00+02:00"),
+        ("2027-01-31T12:00", "2027-01-31 12:00:00+00:00"),
+    ],
+)
+def test_expiry(tmp_path: Path, written: str, meant: str) -> None:
+    config = read(tmp_path, f'{SMALL}keys:\n  a:\n    hash: {HASH}\n    expires: "{written}"\n')
+    assert str(config.keys["a"].expires) == meant
+
+
+# ---- secrets of workers
+
+
+def test_worker_key_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("canary-upstream\n")
+    config = read(tmp_path, SMALL + "    api_key_file: key\n    headers: {X-Token: canary-header}\n")
+    assert config.models["small"].api_key == "canary-upstream"
+    assert "canary" not in repr(config)
+    (tmp_path / "key").write_text("canary-other\n")
+    assert read(tmp_path, (tmp_path / "gateway.yaml").read_text()) != config
+
+
+def test_worker_key_from_the_environment(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL + "    api_key_env: UPSTREAM_KEY\n", UPSTREAM_KEY="canary-upstream")
+    assert config.models["small"].api_key == "canary-upstream"
+    assert "canary" not in repr(config) + config.model_dump_json()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"a\nb", b"a b", b"k\xc3\xa9y", b"x" * 20000, b"a\x00"])
+def test_worker_key_that_cannot_be_a_header(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "key").write_bytes(content)
+    said = faults(tmp_path, SMALL + "    api_key_file: key\n")
+    assert said == [
+        "gateway.yaml:5: models.small.api_key_file: must lead to one line of printable ASCII without spaces"
+    ]
+
+
+def test_headers_that_the_transport_writes_are_refused(tmp_path: Path) -> None:
+    assert {"host", "content-length", "transfer-encoding", "connection"} <= OWN_HEADERS
+    for header in OWN_HEADERS:
+        assert faults(tmp_path, SMALL + f"    headers:\n      {header.title()}: x\n")
+
+
+# ---- environment
+
+
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        SMALL + "listen:\n  port: 1\n  host: localhost\n",
+        DRAGOMAN_LISTEN__PORT="9000",
+        DRAGOMAN_DEADLINES__IDLE_S="2m",
+        DRAGOMAN_LOG__REQUESTS="false",
+        DRAGOMAN_DIALECTS__OPENAI__PREFIXES='["/v9"]',
+        OTHER_LISTEN__PORT="1",
+    )
+    assert (config.listen.port, config.listen.host) == (9000, "localhost")
+    assert config.deadlines.idle_s == 120
+    assert not config.log.requests
+    assert config.dialect("openai").prefixes == ("/v9",)
+
+
+def test_environment_alone_is_enough() -> None:
+    models = {"small": {"backend": "openai", "workers": ["http://127.0.0.1:8081"]}}
+    config = load(None, KNOWN, {"DRAGOMAN_MODELS": json.dumps(models)})
+    assert list(config.models) == ["small"]
+    with pytest.raises(ConfigError, match="must hold at least one model"):
+        load(None, KNOWN, {})
+
+
+def test_environment_can_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(SMALL)
+    assert load(None, KNOWN, {"DRAGOMAN_CONFIG": str(tmp_path / "other.yaml")}).models
+
+
+def test_environment_reaches_names_that_no_variable_could_hold(tmp_path: Path) -> None:
+    text = SMALL.replace("small", "org/GPT-4.1")
+    config = read(tmp_path, text, DRAGOMAN_MODELS__ORG_GPT_4_1__MAX_CONTEXT="4096")
+    assert config.models["org/GPT-4.1"].max_context == 4096
+
+
+def test_environment_joins_mappings_and_replaces_lists(tmp_path: Path) -> None:
+    models = {"small": {"workers": ["http://h:9"]}, "new": {"backend": "vllm", "workers": ["http://h:8"]}}
+    config = read(tmp_path, SMALL, DRAGOMAN_MODELS=json.dumps(models), DRAGOMAN_MODELS__SMALL__MAX_CONTEXT="5")
+    assert config.models["small"].workers == ("http://h:9",)
+    assert config.models["small"].backend == "openai"
+    assert config.models["small"].max_context == 5
+    assert config.models["new"].backend == "vllm"
+
+
+def test_environment_takes_options_back(tmp_path: Path) -> None:
+    assert (
+        read(tmp_path, SMALL + "    max_context: 5\n", DRAGOMAN_MODELS__SMALL__MAX_CONTEXT="null")
+        .models["small"]
+        .max_context
+        is None
+    )
+
+
+def test_a_fault_names_the_variable_that_replaced_the_line(tmp_path: Path) -> None:
+    said = faults(tmp_path, SMALL, DRAGOMAN_MODELS='{"small": {"workers": ["x"], "nothing": 1}}')
+    assert said == [
+        "environment:0: DRAGOMAN_MODELS: small.nothing is not an option",
+        "environment:0: DRAGOMAN_MODELS: small.workers.0 must begin with http:// or https://",
+    ]
+
+
+def test_variables_of_kubernetes_services_are_passed_over(tmp_path: Path) -> None:
+    links = {
+        "DRAGOMAN_SERVICE_HOST": "10.0.0.1",
+        "DRAGOMAN_SERVICE_PORT": "8080",
+        "DRAGOMAN_SERVICE_PORT_HTTP": "8080",
+        "DRAGOMAN_PORT": "tcp://10.0.0.1:8080",
+        "DRAGOMAN_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "DRAGOMAN_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "DRAGOMAN_METRICS_SERVICE_HOST": "10.0.0.1",
+    }
+    assert read(tmp_path, SMALL, **links) == read(tmp_path, SMALL)
+    assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment:0: DRAGOMAN_PORT: sets no option"]
+
+
+# ---- names that only the program knows
+
+
+def test_without_known_names_none_is_checked(tmp_path: Path) -> None:
+    text = SMALL.replace("backend: openai", "backend: other") + "dialects:\n  klingon:\n    prefixes: [/k]\n"
+    assert len(faults(tmp_path, text)) == 2
+    assert load(tmp_path / "gateway.yaml", None, {}).dialect("klingon").prefixes == ("/k",)
+
+
+def test_prefixes_may_move_and_swap(tmp_path: Path) -> None:
+    text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama: {prefixes: [/, /openai]}\n"
+    config = read(tmp_path, text)
+    assert config.dialect("openai").prefixes == ("/ollama",)
+    assert config.dialect("ollama").prefixes == ("", "/openai")
+    text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama: {enabled: false}\n"
+    assert not read(tmp_path, text).dialect("ollama").enabled
+
+
+def test_faults_sort_and_read_as_promised() -> None:
+    fault = Fault("gateway.yaml", 12, "listen.port", "must be a whole number")
+    assert str(fault) == "gateway.yaml:12: listen.port: must be a whole number"

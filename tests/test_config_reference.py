@@ -1,0 +1,93 @@
+"""What is made from the options: the schema for editors, the tables of the page, the example."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gateway.config import Config, ConfigError, Known, load
+from gateway.config.__main__ import main
+from gateway.config.reference import documented, json_schema, reference_markdown
+from gateway.config.source import read_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+KNOWN = Known({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
+
+
+def test_the_example_is_valid_and_matches_the_schema() -> None:
+    config = load(ROOT / "gateway.yaml", KNOWN, {})
+    assert (config.listen.host, config.listen.port, config.auth) == ("127.0.0.1", 8080, "open")
+    assert config.models["smollm2"].workers == ("http://127.0.0.1:8081",)
+    assert config.resolve("gpt-4o-mini") == config.resolve("smollm2") == "smollm2"
+    assert config.resolve("other") is None
+    written, _, _ = read_yaml(ROOT / "gateway.yaml", "gateway.yaml")
+    assert set(written) | {"keys", "keys_file"} == set(Config.model_fields)
+    jsonschema.Draft202012Validator(json_schema(KNOWN)).validate(written)
+
+
+def test_schema_is_a_schema_and_describes_every_option() -> None:
+    schema = json_schema(KNOWN)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for section in schema["$defs"].values():
+        assert section["additionalProperties"] is False
+        for name, option in section["properties"].items():
+            assert option["description"].endswith("."), name
+
+
+@pytest.mark.parametrize(
+    ("tree", "valid"),
+    [
+        ({"listen": {"port": 9000, "max_body_bytes": "32MiB", "header_timeout_s": "5s"}}, True),
+        ({"listen": None, "keys": None}, True),
+        ({"listen": {"prot": 9000}}, False),
+        ({"listen": {"port": 70000}}, False),
+        ({"log": {"level": "loud"}}, False),
+        ({"deadlines": {"idle_s": "soon"}}, False),
+        ({"models": {"small": {"backend": "openai"}}}, False),
+        ({"models": {"small": {"backend": "other", "workers": ["http://a"]}}}, False),
+        ({"dialects": {"klingon": {}}}, False),
+        ({"keys": {"a": {"hash": "plain"}}}, False),
+    ],
+)
+def test_schema_agrees_with_load(tmp_path: Path, tree: dict[str, Any], valid: bool) -> None:
+    assert jsonschema.Draft202012Validator(json_schema(KNOWN)).is_valid(tree) is valid
+    text = json.dumps({"models": {"small": {"backend": "openai", "workers": ["http://127.0.0.1:8081"]}}, **tree})
+    (tmp_path / "gateway.yaml").write_text(text)
+    if valid:
+        load(tmp_path / "gateway.yaml", KNOWN, {})
+    else:
+        with pytest.raises(ConfigError):
+            load(tmp_path / "gateway.yaml", KNOWN, {})
+
+
+def test_the_page_and_the_schema_beside_it_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == documented(page), "run: python -m gateway.config update docs"
+    assert json.loads((ROOT / "docs" / "gateway.schema.json").read_text()) == json_schema()
+    (tmp_path / "configuration.md").write_text("<!-- options: begin -->stale<!-- options: end -->")
+    assert main(["update", str(tmp_path)]) == main(["schema"]) == main(["reference"]) == 0
+    assert "stale" not in (tmp_path / "configuration.md").read_text()
+    assert main([]) == 2
+    assert "gateway.schema.json" in capsys.readouterr().err
+
+
+def test_every_option_is_in_the_tables() -> None:
+    tables = reference_markdown()
+    for section in json_schema()["$defs"].values():
+        assert all(f"| `{name}` |" in tables for name in section["properties"])
+
+
+def test_examples_on_the_page_are_valid(tmp_path: Path) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "configuration.md").read_text(), re.DOTALL)
+    assert len(examples) >= 4
+    validator = jsonschema.Draft202012Validator(json_schema(KNOWN))
+    for example in examples:
+        (tmp_path / "gateway.yaml").write_text(example)
+        load(tmp_path / "gateway.yaml", KNOWN, {"UPSTREAM_KEY": "x"})
+        values, _, _ = read_yaml(tmp_path / "gateway.yaml", "gateway.yaml")
+        validator.validate(values)
