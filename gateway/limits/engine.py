@@ -1,0 +1,272 @@
+"""The limiter: reserve before a request, settle after it. Decides where to ask; counting is the store's business.
+
+While the store is down each rule does as its `on_redis_failure` says. Requests decided here are counted in a memory
+store of our own, which outlives the outage, so that a flapping server does not hand out a fresh window each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from asyncio import Task
+from collections import Counter
+from collections.abc import Callable, Sequence
+from weakref import ref
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.limits.model import Cost, Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
+from gateway.limits.plan import Plans, scaled
+from gateway.limits.store import Settlement, Store, StoreDown
+from gateway.limits.store_memory import MemoryStore
+
+FREE = Cost()
+_CLOSED_RETRY = 5.0
+"""A closed rule's wait in seconds: the store is asked again within it."""
+
+
+class Limiter:
+    """Raises ValueError when `rules` and the store's layout do not go together.
+
+    lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it
+    heartbeat   seconds between two signs of life
+    on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
+    refused     rule name -> requests that it refused        shadowed  the same for shadow rules, which refused nothing
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        store: Store,
+        *,
+        lease_ttl: float = 30.0,
+        heartbeat: float = 5.0,
+        on_change: Callable[[str, str], None] | None = None,
+        local: MemoryStore | None = None,
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        self.shadowed: Counter[str] = Counter()
+        self._store = store
+        self._local = local or MemoryStore()
+        self._plans = Plans(rules, store.layout)
+        self._lease_ttl = lease_ttl
+        self._every = min(heartbeat, lease_ttl / 3)
+        self._on_change = on_change
+        self._prefix = secrets.token_hex(6)
+        self._count = 0
+        self._live: dict[str, ref[Lease]] = {}  # those with slots; a lease that its holder lost must not be renewed
+        self._beating: Task[None] | None = None
+        store.changed = self._changed
+
+    @property
+    def state(self) -> str:
+        """ "strict": the store decides. "degraded": it is down."""
+        return "strict" if self._store.up else "degraded"
+
+    @property
+    def reason(self) -> str:
+        """Why the store is down, or ""."""
+        return self._store.reason
+
+    @property
+    def replicas(self) -> int:
+        """Live processes on the same counters, as last known."""
+        return self._store.replicas
+
+    @property
+    def in_flight(self) -> int:
+        """Leases of this process that hold slots."""
+        return len(self._live)
+
+    def use(self, rules: Sequence[Rule]) -> None:
+        """From now on these rules; what was counted under a name, window and scope stays counted. Raises ValueError."""
+        self._plans = Plans(rules, self._store.layout)
+
+    async def start(self) -> None:
+        """Connects. Does not raise when the store is down: it starts degraded and recovers by itself."""
+        await self._local.start(self._lease_ttl)
+        await self._store.start(self._lease_ttl)
+        self._beating = asyncio.create_task(self._beat())
+
+    async def close(self) -> None:
+        """Sends what is to be settled and says goodbye, so that the other replicas' share grows at once."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait([self._beating])
+        await self._store.close()
+
+    async def reserve(self, subject: Subject, cost: Cost = FREE) -> Lease:
+        """Admits the request by all limits, or raises and has charged none.
+
+        Raises `Limited` (LIMITED, with the decision) or GatewayError(OVERLOADED) while the store is down and a rule
+        fails closed. A cancelled call gives back what it may have been granted.
+        """
+        plan = self._plans.of(subject)
+        self._count = count = self._count + 1
+        lease_id = f"{self._prefix}{count:x}"
+        if not plan.rules:
+            return Lease(lease_id, plan, (), (-1, 0), self._store.up)
+        costs = self._costs(plan, cost)
+        if self._store.up:
+            try:
+                answer = self._store.admit(plan, costs, lease_id)
+                raw: Verdict = await answer if isinstance(answer, asyncio.Future) else answer
+            except StoreDown:
+                return self._reserve_alone(plan, cost, lease_id)
+            return self._verdict(plan, costs, raw, lease_id, True)
+        return self._reserve_alone(plan, cost, lease_id)
+
+    def settle(self, lease: Lease, tokens: int | None, outcome: Outcome = "finished") -> None:
+        """Ends a lease: frees its slots and corrects its tokens to what was used. Returns at once and cannot be
+        interrupted, so it is safe in `finally`. A second call does nothing.
+
+        tokens is what the request used, input and output; None is unknown, which keeps the reservation. For outcome
+        "unserved" all is given back, the request itself too.
+        """
+        if lease.settled:
+            return
+        lease.settled = True
+        plan, raw, charged = lease.plan, lease.raw, lease.charged
+        settlements: list[Settlement] = [(index, 0, 0) for index in plan.slots if raw[4 + 3 * index] >= 0]
+        if outcome == "unserved":
+            for index, cost in enumerate(charged):
+                if index not in plan.slots and raw[4 + 3 * index] >= 0:
+                    settlements.append((index, raw[4 + 3 * index], -cost))
+        elif tokens is not None:
+            for index in plan.tokens:
+                if raw[4 + 3 * index] >= 0 and tokens != charged[index]:
+                    settlements.append((index, raw[4 + 3 * index], tokens - charged[index]))
+        if plan.slots:
+            self._live.pop(lease.id, None)
+        if not settlements:
+            return
+        if lease.strict:
+            self._store.settle(plan, lease.id, settlements)
+            if lease.adopted:
+                self._local.settle(plan, lease.id, [one for one in settlements if one[0] in plan.slots])
+        else:
+            self._local.settle(plan, lease.id, settlements)
+            if lease.adopted:
+                self._store.settle(plan, lease.id, [one for one in settlements if one[0] in plan.slots])
+
+    async def inspect(self, subject: Subject) -> Decision:
+        """How every rule of `subject` stands; charges nothing. Raises GatewayError(OVERLOADED) while the store is
+        down."""
+        plan = self._plans.of(subject)
+        try:
+            return decide(plan, await self._store.look(plan), True) if plan.rules else decide(plan, (-1, 0), True)
+        except StoreDown as down:
+            raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
+
+    async def reset(self, subject: Subject) -> None:
+        """Forgets what `subject` used. Requests in flight keep running uncounted. Raises as `inspect`."""
+        plan = self._plans.of(subject)
+        try:
+            if plan.rules:
+                await self._store.reset(plan)
+        except StoreDown as down:
+            raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
+
+    async def flush(self) -> None:
+        """Returns when all settlements so far took effect; for shutdown and tests."""
+        await self._store.flush()
+
+    def _reserve_alone(self, plan: Plan, cost: Cost, lease_id: str) -> Lease:
+        for rule in plan.rules:
+            if rule.on_redis_failure == "closed" and not rule.shadow:
+                self.refused[rule.name] += 1
+                raise GatewayError(
+                    Kind.OVERLOADED,
+                    "the limits of this request cannot be checked right now",
+                    code="limits_unavailable",
+                    retry_after=_CLOSED_RETRY,
+                )
+        plan = scaled(plan, self._store.replicas)
+        if not plan.rules:
+            return Lease(lease_id, plan, (), (-1, 0), False)
+        costs = self._costs(plan, cost)
+        return self._verdict(plan, costs, self._local.admit(plan, costs, lease_id), lease_id, False)
+
+    def _costs(self, plan: Plan, cost: Cost) -> Sequence[int]:
+        """What each rule is charged. A reservation is bounded by the limit, so that a generous output cap does not
+        lock a small limit for good; a request that surely uses more than the limit is refused for good."""
+        if not plan.tokens:
+            return plan.costs
+        costs = list(plan.costs)
+        for index in plan.tokens:
+            limit = plan.shapes[index][1]
+            if cost.least > plan.rules[index].limit and not plan.rules[index].shadow:
+                rule = plan.rules[index]
+                self.refused[rule.name] += 1
+                raise Limited(
+                    Decision(False, rule, None, ()),
+                    f"this request needs at least {cost.least} tokens, above the limit '{rule.name}' of {rule.limit} "
+                    f"{_per(rule)}",
+                )
+            costs[index] = min(max(cost.tokens, cost.least), limit)
+        return costs
+
+    def _verdict(self, plan: Plan, costs: Sequence[int], raw: Verdict, lease_id: str, strict: bool) -> Lease:
+        if raw[0] >= 0:
+            decision = decide(plan, raw, strict)
+            self.refused[plan.rules[raw[0]].name] += 1
+            raise Limited(decision, _say(decision))
+        if plan.shadows:
+            for index in plan.shadows:
+                if raw[4 + 3 * index] < 0:
+                    self.shadowed[plan.rules[index].name] += 1
+        lease = Lease(lease_id, plan, costs, raw, strict)
+        if plan.slots:
+            self._live[lease_id] = ref(lease)
+        return lease
+
+    def _changed(self, up: bool, reason: str) -> None:
+        if up:
+            self._renew()
+        else:
+            # What runs already holds slots that this process must go on counting.
+            held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
+            for lease in held:
+                plan = scaled(lease.plan, self._store.replicas)
+                if plan.slots:
+                    self._local.renew([(lease.id, plan)])
+                    lease.adopted = True
+        if self._on_change is not None:
+            self._on_change("strict" if up else "degraded", reason)
+
+    def _renew(self) -> None:
+        leases = []
+        for id, one in list(self._live.items()):
+            lease = one()
+            if lease is None:
+                del self._live[id]
+            else:
+                leases.append(lease)
+        self._store.renew([(lease.id, lease.plan) for lease in leases])
+        if self._store.up:
+            for lease in leases:
+                lease.adopted = lease.adopted or not lease.strict
+        again = [lease for lease in leases if lease.adopted or not lease.strict]
+        self._local.renew([(lease.id, scaled(lease.plan, self._store.replicas)) for lease in again])
+
+    async def _beat(self) -> None:
+        while True:
+            self._renew()
+            await self._store.beat()
+            await self._local.beat()
+            await asyncio.sleep(self._every)
+
+
+def _per(rule: Rule) -> str:
+    return {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}.get(rule.per, f"in {rule.per:g} s")
+
+
+def _say(decision: Decision) -> str:
+    rule, state = decision.rule, decision.violated
+    assert rule is not None
+    assert state is not None
+    if rule.kind == "concurrency":
+        return f"limit '{rule.name}' reached: {state.limit} requests in flight; try again when one has ended"
+    return (
+        f"limit '{rule.name}' reached: {state.limit} {rule.kind} {_per(rule)}, {state.remaining} left; "
+        f"try again in {decision.retry_after_s or 0.0:.1f} s"
+    )

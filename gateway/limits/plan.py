@@ -1,0 +1,132 @@
+"""From a subject to its counters: which rules apply, under which keys. Computed once a subject, then remembered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from ipaddress import AddressValueError, IPv6Address
+from zlib import crc32
+
+from msgspec import Struct
+
+from gateway.limits.model import Dimension, Plan, Rule, Subject
+from gateway.limits.window import Shape, shape
+
+REMEMBERED = 16_384
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
+
+
+class Layout(Struct, frozen=True):
+    """Where a store keeps its counters. All counters of one request lie in one hash slot, so that a Redis Cluster can
+    decide them in one step.
+
+    namespace     what keeps two deployments on one Redis apart: letters, digits, `_ . -`
+    partitions    hash slots in use. 1 puts every counter in one slot, that is on one shard of a cluster, and allows
+                  every scope. More spreads them, and then every rule must be counted per `partition_by`
+    partition_by  the dimension whose value chooses the slot
+    """
+
+    namespace: str = "dragoman"
+    partitions: int = 1
+    partition_by: Dimension | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise ValueError("namespace must be 1 to 64 letters, digits, '_', '.' or '-'")
+        if not 1 <= self.partitions <= 1024:
+            raise ValueError("partitions must be 1 to 1024")
+        if self.partitions > 1 and self.partition_by is None:
+            raise ValueError("more than one partition needs partition_by")
+
+    def tag(self, subject: Subject) -> int:
+        if self.partitions == 1 or self.partition_by is None:
+            return 0
+        return crc32((getattr(subject, self.partition_by) or "").encode("utf-8", "surrogatepass")) % self.partitions
+
+    def key(self, tag: int, name: str) -> bytes:
+        return f"{{{self.namespace}:{tag}}}:{name}".encode()
+
+
+class Plans:
+    """Raises ValueError when the layout would spread the counters of one request over hash slots."""
+
+    def __init__(self, rules: Sequence[Rule], layout: Layout) -> None:
+        for rule in rules:
+            if layout.partitions > 1 and layout.partition_by not in rule.scope:
+                raise ValueError(
+                    f"limit '{rule.name}' is not counted per {layout.partition_by}, so with partitions the limits of "
+                    "one request would lie in several hash slots and could not be decided in one step"
+                )
+        self._rules = [(rule, shape(rule)) for rule in rules]
+        self._layout = layout
+        self._known: dict[Subject, Plan] = {}
+
+    def of(self, subject: Subject) -> Plan:
+        plan = self._known.get(subject)
+        if plan is None:
+            plan = self._make(subject)
+            if len(self._known) >= REMEMBERED:  # the oldest half, so that a flood of strangers costs little
+                for old in list(self._known)[: REMEMBERED // 2]:
+                    del self._known[old]
+            self._known[subject] = plan
+        return plan
+
+    def _make(self, subject: Subject) -> Plan:
+        chosen: dict[str, tuple[Rule, Shape]] = {}
+        for rule, numbers in self._rules:
+            if rule.name not in chosen and rule.applies(subject):
+                chosen[rule.name] = (rule, numbers)
+        tag = self._layout.tag(subject)
+        return _plan([(rule, self._layout.key(tag, counter(rule, subject)), one) for rule, one in chosen.values()], tag)
+
+
+def _plan(parts: Sequence[tuple[Rule, bytes, Shape]], tag: int) -> Plan:
+    rules = tuple(rule for rule, _, _ in parts)
+    return Plan(
+        rules,
+        tuple(key for _, key, _ in parts),
+        tuple(numbers for _, _, numbers in parts),
+        tag,
+        tuple(index for index, rule in enumerate(rules) if rule.kind == "concurrency"),
+        tuple(index for index, rule in enumerate(rules) if rule.kind == "tokens"),
+        tuple(index for index, rule in enumerate(rules) if rule.shadow),
+        tuple(0 if rule.kind == "tokens" else 1 for rule in rules),
+    )
+
+
+def counter(rule: Rule, subject: Subject) -> str:
+    """The name of a rule's counter. The limit is no part of it, so a changed limit keeps what was counted."""
+    scope = ",".join(f"{one}={plain(one, getattr(subject, one))}" for one in rule.scope)
+    per = "" if rule.kind == "concurrency" else f"{rule.per:g}"
+    return f"{rule.kind[0]}{per}:{rule.name}:{scope}"
+
+
+def plain(dimension: Dimension, value: str) -> str:
+    """`value` as it stands in a key: readable where short and harmless, else a digest; never two values alike."""
+    if dimension == "address" and ":" in value:
+        try:
+            network = int(IPv6Address(value.partition("%")[0])) >> 64
+        except AddressValueError:
+            pass
+        else:
+            if network:  # one subscriber holds a whole /64; ::ffff:0:0/96 is IPv4 and counts by the full address
+                return f"{network:x}/64"
+    if _PLAIN.fullmatch(value) and value[0] not in "/~":
+        return value
+    return "~" + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def scaled(plan: Plan, replicas: int) -> Plan:
+    """What of `plan` one of `replicas` processes enforces alone: its local rules, each at ceil(limit / replicas)."""
+    if plan.local is not None and plan.local[0] == replicas:
+        return plan.local[1]
+    kept = [
+        (rule, plan.keys[index], shape(rule, -(-rule.limit // replicas)))
+        for index, rule in enumerate(plan.rules)
+        if rule.on_redis_failure == "local"
+    ]
+    local = _plan(kept, plan.tag)
+    plan.local = (replicas, local)
+    return local

@@ -1,0 +1,186 @@
+"""Counters in this process: the embedded default, and what stands in while a shared store is down.
+
+Exact while at most `max_keys` counters are live at once. Beyond that, a new counter displaces the one that is least
+used among the eight longest untouched, so memory is bounded and what is forgotten is what matters least: to have a
+counter forgotten that is near its limit, somebody must keep all its neighbours nearer. Counters with requests in
+flight are never displaced; there are no more of them than requests in flight.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import islice
+from time import monotonic
+
+from gateway.limits.model import Plan, Verdict
+from gateway.limits.plan import Layout
+from gateway.limits.store import Settlement
+from gateway.limits.window import RATE, RETRY_SLOT, Shape, Slots, Window
+
+Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
+
+_CANDIDATES = 8
+
+
+class MemoryStore:
+    """clock returns seconds and never goes back. displaced counts counters forgotten before their time."""
+
+    def __init__(self, max_keys: int = 100_000, clock: Callable[[], float] = monotonic) -> None:
+        self.layout = Layout()
+        self.up = True
+        self.reason = ""
+        self.replicas = 1
+        self.changed: Callable[[bool, str], None] | None = None
+        self.displaced = 0
+        self._max_keys = max(max_keys, 64)  # more than one request may touch
+        self._clock = clock
+        self._ttl = 30_000_000
+        # By how long they are kept, so that within a group the longest untouched, which come first, expire first.
+        self._groups: dict[int, Group] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict:
+        now = int(self._clock() * 1_000_000)
+        violated, longest = -1, 0
+        counters: list[Window | Slots] = []
+        waits: list[int] = []
+        for index, key in enumerate(plan.keys):
+            shape = plan.shapes[index]
+            counter = self._touch(key, shape, now)
+            counters.append(counter)
+            if isinstance(counter, Window):
+                counter.slide(now, shape)
+                wait = counter.delay(now, costs[index], shape)
+            else:
+                counter.slide(now)
+                wait = RETRY_SLOT if len(counter.held) >= shape[1] else 0
+            waits.append(wait)
+            if wait > longest and not shape[5]:
+                violated, longest = index, wait
+        out = [violated, longest]
+        for index, counter in enumerate(counters):
+            shape = plan.shapes[index]
+            taken, entry = violated < 0 and not waits[index], -1
+            if isinstance(counter, Window):
+                if taken:
+                    entry = counter.charge(now, costs[index], shape)
+                left, reset = counter.state(now, shape)
+            else:
+                if taken:
+                    counter.take(now, lease, self._ttl)
+                    entry = 0
+                left, reset = max(shape[1] - len(counter.held), 0), 0
+            out += (left, reset, entry)
+        return out
+
+    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
+        now = int(self._clock() * 1_000_000)
+        for index, entry, delta in settlements:
+            shape = plan.shapes[index]
+            if shape[0] == RATE and delta > 0:
+                counter = self._touch(plan.keys[index], shape, now)
+            else:  # nothing to give back to a counter that is gone
+                found = self._find(plan.keys[index], shape)
+                if found is None:
+                    continue
+                counter = found[0]
+            if isinstance(counter, Window):
+                counter.adjust(now, entry, delta, shape)
+            else:
+                counter.held.pop(lease, None)
+
+    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
+        now = int(self._clock() * 1_000_000)
+        for lease, plan in leases:
+            for index in plan.slots:
+                counter = self._touch(plan.keys[index], plan.shapes[index], now)
+                assert isinstance(counter, Slots)
+                counter.take(now, lease, self._ttl)
+
+    async def look(self, plan: Plan) -> Verdict:
+        now = int(self._clock() * 1_000_000)
+        out = [-1, 0]
+        for key, shape in zip(plan.keys, plan.shapes, strict=True):
+            found = self._find(key, shape)
+            if found is None:
+                out += (shape[4] or shape[1], 0, 0)
+                continue
+            counter = found[0]
+            if isinstance(counter, Window):
+                counter.slide(now, shape)
+                out += (*counter.state(now, shape), counter.used)
+            else:
+                counter.slide(now)
+                out += (max(shape[1] - len(counter.held), 0), 0, len(counter.held))
+        return out
+
+    async def reset(self, plan: Plan) -> None:
+        now = int(self._clock() * 1_000_000)
+        for key, shape in zip(plan.keys, plan.shapes, strict=True):
+            counter = self._touch(key, shape, now)
+            if isinstance(counter, Window):
+                counter.reset(now, shape)
+            else:
+                counter.held.clear()
+
+    async def start(self, lease_ttl: float) -> None:
+        self._ttl = round(lease_ttl * 1_000_000)
+
+    async def beat(self) -> None:
+        now = int(self._clock() * 1_000_000)
+        for group in self._groups.values():
+            self._drop_expired(group, now, 10_000)
+
+    async def flush(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def _find(self, key: bytes, shape: Shape) -> tuple[Window | Slots, Shape] | None:
+        group = self._groups.get(shape[7])
+        return group.get(key) if group else None
+
+    def _touch(self, key: bytes, shape: Shape, now: int) -> Window | Slots:
+        group = self._groups.get(shape[7])
+        if group is None:
+            group = self._groups[shape[7]] = OrderedDict()
+        found = group.get(key)
+        if found is not None:
+            group.move_to_end(key)
+            return found[0]
+        self._drop_expired(group, now, 2)
+        if self._size >= self._max_keys:
+            self._displace(max(self._groups.values(), key=len))
+        counter: Window | Slots = Window() if shape[0] == RATE else Slots()
+        counter.expires = now + (shape[7] * 1000 or self._ttl)
+        group[key] = (counter, shape)
+        self._size += 1
+        return counter
+
+    def _drop_expired(self, group: Group, now: int, most: int) -> None:
+        """Up to `most` of the longest untouched. Two for each new one, so that a flood cannot outrun it."""
+        for _ in range(most):
+            key = next(iter(group), None)
+            if key is None or group[key][0].expires > now:
+                return
+            del group[key]
+            self._size -= 1
+
+    def _displace(self, group: Group) -> None:
+        shares = {}
+        for key in list(islice(group, _CANDIDATES)):
+            counter, shape = group[key]
+            if isinstance(counter, Window):
+                shares[key] = counter.used / shape[1]
+            elif not counter.held:
+                shares[key] = 0.0
+            group.move_to_end(key)
+        if shares:
+            del group[min(shares, key=lambda key: shares[key])]
+            self._size -= 1
+            self.displaced += 1

@@ -1,0 +1,251 @@
+"""Counters shared by replicas, in Redis (6.2 and later) or Valkey: single, behind Sentinel, or a Cluster.
+
+This file holds what is redis-py's: connecting, running the script, telling apart what failed. See `gateway.limits.lane`
+for batching, deadlines and the breaker, and `docs/limits.md` for setting a server up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import NoScriptError, ReadOnlyError
+
+from gateway.limits.batch import ADMIT, LOOK, RENEW, RESET, SETTLE, frame
+from gateway.limits.lane import Lane, Unsent
+from gateway.limits.model import Plan, Verdict
+from gateway.limits.plan import Layout
+from gateway.limits.store import Settlement
+
+SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
+
+_HEARTBEATS_KEPT = 3.5
+"""A replica counts as gone after missing three heartbeats."""
+
+
+class RedisSettings(Struct, frozen=True, kw_only=True):
+    """Where the server is. Raises ValueError when that is unclear.
+
+    addresses      host:port (IPv6 in brackets); one for a single server, all Sentinels, or some cluster nodes
+    mode           how to read them
+    sentinel_name  the name under which the Sentinels know the primary
+    db             database number; not for a cluster
+    username       ACL user, also for the Sentinels if `sentinel_auth`
+    password_file  read at every connect, so that a rotated secret needs no restart
+    tls            with ca_file to trust, cert_file and key_file to show
+    timeout        the longest an admission waits for the server, in seconds
+    """
+
+    addresses: tuple[str, ...]
+    mode: str = "single"
+    sentinel_name: str = "mymaster"
+    sentinel_auth: bool = False
+    db: int = 0
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    timeout: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("single", "sentinel", "cluster"):
+            raise ValueError("redis mode must be single, sentinel or cluster")
+        if not self.addresses or (self.mode == "single" and len(self.addresses) != 1):
+            raise ValueError("redis needs one address, or those of its sentinels or cluster nodes")
+        if self.mode == "cluster" and self.db:
+            raise ValueError("a redis cluster has only database 0")
+        if not 0.001 <= self.timeout <= 10:
+            raise ValueError("redis timeout must be 0.001 to 10 seconds")
+        for one in self.addresses:
+            split_address(one)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65_536 or not host:
+        raise ValueError(f"redis address {address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+class _FromFile(CredentialProvider):
+    def __init__(self, username: str | None, path: str) -> None:
+        self._username = username
+        self._path = Path(path)
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        password = self._path.read_text(encoding="utf-8").rstrip("\r\n")
+        return (self._username, password) if self._username else (password,)
+
+
+def connect(settings: RedisSettings) -> Any:
+    """A client without any retries of its own. Does no I/O yet."""
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": None,  # the lane has one deadline for all of a call
+        "socket_connect_timeout": 1.0,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    auth: dict[str, Any] = {}
+    if settings.password_file is not None:
+        auth["credential_provider"] = _FromFile(settings.username, settings.password_file)
+    elif settings.username is not None:
+        auth["username"] = settings.username
+    tls: dict[str, Any] = {}
+    if settings.tls:
+        tls = {
+            "ssl": True,
+            "ssl_ca_certs": settings.ca_file,
+            "ssl_certfile": settings.cert_file,
+            "ssl_keyfile": settings.key_file,
+        }
+    nodes = [split_address(one) for one in settings.addresses]
+    if settings.mode == "cluster":
+        return RedisCluster(
+            startup_nodes=[ClusterNode(host, port) for host, port in nodes],
+            cluster_error_retry_attempts=0,
+            **options,
+            **auth,
+            **tls,
+        )
+    if settings.mode == "sentinel":
+        asking = {**options, **tls, **(auth if settings.sentinel_auth else {})}
+        # Sentinels are asked only while connecting, and one of them may be the machine that just died.
+        asking["socket_timeout"] = 0.3
+        sentinel = Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+        return sentinel.master_for(settings.sentinel_name, db=settings.db, **options, **auth, **tls)
+    host, port = nodes[0]
+    return Redis(host=host, port=port, db=settings.db, **options, **auth, **tls)
+
+
+class RedisStore:
+    """heartbeat is the seconds between two calls of `beat`; expected is how many replicas to assume before the first
+    heartbeat was answered. script is replaced by tests that need a clock of their own."""
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        *,
+        layout: Layout | None = None,
+        expected: int = 1,
+        heartbeat: float = 5.0,
+        script: str = SCRIPT,
+    ) -> None:
+        self.layout = layout or Layout()
+        self.up = False
+        self.reason = "not started"
+        self.replicas = max(expected, 1)
+        self.changed: Callable[[bool, str], None] | None = None
+        self._settings = settings
+        self._heartbeat = heartbeat
+        self._script = script.encode()
+        self._sha = hashlib.sha1(self._script, usedforsecurity=False).hexdigest().encode()
+        self._me = secrets.token_hex(6)
+        self._client: Any = None
+        self._lanes: list[Lane] = []
+        self._started = False
+
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Future[Verdict]:
+        return self._lanes[plan.tag].ask(ADMIT, plan, costs, lease)
+
+    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
+        self._lanes[plan.tag].tell(SETTLE, plan, settlements, lease)
+
+    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
+        for lease, plan in leases:
+            self._lanes[plan.tag].tell(RENEW, plan, (), lease)
+
+    async def look(self, plan: Plan) -> Verdict:
+        return await self._lanes[plan.tag].ask(LOOK, plan, ())
+
+    async def reset(self, plan: Plan) -> None:
+        await self._lanes[plan.tag].ask(RESET, plan, ())
+
+    async def start(self, lease_ttl: float) -> None:
+        self._client = connect(self._settings)
+        for tag in range(self.layout.partitions):
+            key = self.layout.key(tag, "replicas")
+            beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
+            lane = Lane(self._call, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
+            lane.lease_ttl = round(lease_ttl * 1_000_000)
+            self._lanes.append(lane)
+        await asyncio.gather(*(lane.start() for lane in self._lanes))
+        self._started = True
+        self._lane_changed()
+
+    async def beat(self) -> None:
+        await asyncio.gather(*(lane.beat() for lane in self._lanes))
+        self._count()
+
+    async def flush(self) -> None:
+        for lane in self._lanes:
+            await lane.flush()
+
+    async def close(self) -> None:
+        for lane in self._lanes:
+            await lane.close()
+        self.up, self.reason = False, "closed"
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                await self._client.aclose()
+
+    def _lane_changed(self) -> None:
+        if not self._started:
+            return
+        down = next((lane for lane in self._lanes if not lane.up), None)
+        up, reason = down is None, down.reason if down is not None else ""
+        self._count()
+        if up != self.up or self.reason == "not started":
+            self.up, self.reason = up, reason
+            if self.changed is not None:
+                self.changed(up, reason)
+
+    def _count(self) -> None:
+        known = [lane.replicas for lane in self._lanes if lane.up]
+        if known:
+            self.replicas = max(known)
+
+    async def _call(self, keys: Sequence[bytes], payload: bytes) -> bytes:
+        if self._settings.mode == "cluster":
+            try:
+                answer = await self._client.execute_command("EVALSHA", self._sha, len(keys), *keys, payload)
+            except NoScriptError:  # it did not run, so this is no retry
+                answer = await self._client.execute_command("EVAL", self._script, len(keys), *keys, payload)
+            return cast(bytes, answer)
+        # Below the client's own `execute_command`, which costs as much again and hides whether anything was sent.
+        count = b"%d" % len(keys)
+        pool = self._client.connection_pool
+        try:
+            connection = await pool.get_connection()
+        except Exception as error:
+            raise Unsent from error
+        try:
+            await connection.send_packed_command(frame((b"EVALSHA", self._sha, count, *keys, payload)))
+            try:
+                answer = await connection.read_response()
+            except NoScriptError:
+                await connection.send_packed_command(frame((b"EVAL", self._script, count, *keys, payload)))
+                answer = await connection.read_response()
+            return cast(bytes, answer)
+        except ReadOnlyError:  # a primary that became a replica: look for the new one
+            await connection.disconnect()
+            raise
+        finally:
+            await pool.release(connection)
+
+
+__all__ = ["SCRIPT", "RedisSettings", "RedisStore", "connect"]

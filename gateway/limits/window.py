@@ -1,0 +1,161 @@
+"""The sliding window: never above N in any interval of W seconds, at least 0.98 N under saturation.
+
+Time is cut into slices of w = ceil(W / 120). A counter holds, for every slice, what was admitted in it. A request of
+cost c at time t is admitted iff the sum of the slices that still count, plus c, is at most N; it is then added to the
+slice of t. Slice b, which covers [b w, (b+1) w), counts until (b+1) w + W + g, with a guard g = min(w, 100 ms).
+
+Never above N.  Take any interval I of length W, and the last request admitted in it, at time t. Every other request
+of I came at some s with t - W < s <= t. Its slice ends after s, so it counts until after s + W + g > t: all of them
+were in the sum when the last one was admitted, and the sum with it was at most N. The 120 slices need 120 w >= W.
+The guard covers an observer who writes down an admission somewhat later than the store decided it: the property
+holds in a log whose delays vary by up to g, which is why a log of 60 s windows has 100 ms of room.
+
+At least 0.98 N.  A slice stops counting at most W + w + g after any request in it, so under saturation N is admitted
+in every W + w + g, and W / (W + w + g) >= 1 / (1 + 1/120 + 1/120) > 0.983 (0.990 for W = 60 s).
+
+No double rate at window edges: there is no edge, as the sum always covers at least the last W.
+
+Plain GCRA with burst N admits almost 2 N in an interval of W (N at once, and N more while it drains). It is used here
+only for pacing: a rule with burst < limit has also a theoretical arrival time p, each unit costs W/N, and a request
+must leave p at most burst * W/N ahead. The window holds over it, so pacing only delays.
+
+Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
+counts; a slice that has slid out has nothing to give back. Settling for more adds the difference to the slice of now,
+because that is when we learn of it; the sum may then be above N, and admits nothing until it is not.
+
+Memory is bounded: at most 122 slices a counter, empty ones are not stored.
+"""
+
+from __future__ import annotations
+
+from gateway.limits.model import Rule
+
+SLICES = 120
+MAX_GUARD = 100_000
+RATE, SLOTS = 0, 1
+RETRY_SLOT = 1_000_000
+"""No clock frees a slot, so clients are told to come back in a second."""
+
+Shape = tuple[int, ...]
+"""(kind, limit, width, guard, burst, shadow, span, keep): kind RATE or SLOTS; width, guard and span = 120 width + guard
+in microseconds; burst 0 is no pacing; keep in milliseconds, after which an untouched counter is worth nothing."""
+
+
+def shape(rule: Rule, limit: int | None = None) -> Shape:
+    """The numbers of `rule`, with another `limit` if given (then its burst shrinks by the same share)."""
+    most = rule.limit if limit is None else limit
+    if rule.kind == "concurrency":
+        return (SLOTS, most, 0, 0, 0, int(rule.shadow), 0, 0)
+    window = round(rule.per * 1_000_000)
+    width = -(-window // SLICES)
+    guard = min(width, MAX_GUARD)
+    burst = 0 if rule.burst is None or rule.burst >= rule.limit else max(1, rule.burst * most // rule.limit)
+    span = SLICES * width + guard
+    return (RATE, most, width, guard, burst, int(rule.shadow), span, (span + 2 * width) // 1000 + 1000)
+
+
+class Window:
+    """One rate counter in this process. All times in integer microseconds of one monotonic clock."""
+
+    __slots__ = ("expires", "floor", "paced", "slices", "used")
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.slices: dict[int, int] = {}  # ascending, as requests come in the order of the clock
+        self.floor = 0  # slices below it were forgotten by a reset
+        self.paced = 0.0
+        self.expires = 0
+
+    def slide(self, now: int, shape: Shape) -> None:
+        """Forgets the slices that no longer count."""
+        over = (now - shape[3]) // shape[2] - SLICES - 1
+        slices = self.slices
+        while slices:
+            oldest = next(iter(slices))
+            if oldest > over:
+                return
+            self.used -= slices.pop(oldest)
+
+    def delay(self, now: int, cost: int, shape: Shape) -> int:
+        """Microseconds until `cost` fits; 0 when it fits now. `slide` came before."""
+        wait = 0
+        over = self.used + cost - shape[1]
+        if over > 0:
+            wait = shape[2]  # stands only for a cost above the limit, which never fits
+            for index, amount in self.slices.items():
+                over -= amount
+                if over <= 0:
+                    wait = (index + 1) * shape[2] + shape[6] - now
+                    break
+        if shape[4]:
+            unit = SLICES * shape[2] / shape[1]
+            ahead = max(self.paced - now, 0.0) + min(cost, shape[4]) * unit - shape[4] * unit
+            if ahead > 0.5:  # half a microsecond: below it is rounding
+                wait = max(wait, int(ahead) + 1)
+        return wait
+
+    def charge(self, now: int, cost: int, shape: Shape) -> int:
+        """Adds `cost` and returns the slice that holds it."""
+        index = max(now // shape[2], self.floor)
+        self.slices[index] = self.slices.get(index, 0) + cost
+        self.used += cost
+        self.expires = max(self.expires, now + shape[7] * 1000)
+        if shape[4]:
+            self.paced = max(self.paced, now) + cost * (SLICES * shape[2] / shape[1])
+        return index
+
+    def adjust(self, now: int, index: int, delta: int, shape: Shape) -> None:
+        """Settles what `charge` put into slice `index`: gives back -delta, or charges delta to now."""
+        self.slide(now, shape)
+        if delta > 0:
+            self.charge(now, delta, shape)
+            return
+        held = self.slices.get(index, 0)
+        back = min(held, -delta)
+        if back > 0:
+            self.slices[index] = held - back
+            self.used -= back
+            if shape[4]:
+                self.paced -= back * (SLICES * shape[2] / shape[1])
+
+    def reset(self, now: int, shape: Shape) -> None:
+        """Forgets all. What was charged before can no longer be refunded, so the next slice is a fresh one."""
+        self.slices.clear()
+        self.used = 0
+        self.paced = 0.0
+        self.floor = now // shape[2] + 1
+        self.expires = now + shape[7] * 1000
+
+    def state(self, now: int, shape: Shape) -> tuple[int, int]:
+        """(remaining, reset in microseconds). `slide` came before."""
+        left = shape[1] - self.used
+        if shape[4]:
+            unit = SLICES * shape[2] / shape[1]
+            left = min(left, int(shape[4] - max(self.paced - now, 0.0) / unit + 1e-6))
+        reset = 0
+        if self.used > 0:
+            reset = (next(reversed(self.slices)) + 1) * shape[2] + shape[6] - now
+        return max(left, 0), reset
+
+
+class Slots:
+    """What is in flight: lease id -> when its holder must have renewed it."""
+
+    __slots__ = ("expires", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}  # ascending by expiry, as every renewal moves to the end
+        self.expires = 0
+
+    def slide(self, now: int) -> None:
+        held = self.held
+        while held:
+            oldest = next(iter(held))
+            if held[oldest] > now:
+                return
+            del held[oldest]
+
+    def take(self, now: int, lease: str, ttl: int) -> None:
+        self.held.pop(lease, None)
+        self.held[lease] = now + ttl
+        self.expires = now + ttl
