@@ -30,12 +30,15 @@ def read(folder: Path, text: str | bytes, **environ: str) -> Config:
     return load(path, KNOWN, environ)
 
 
-def outcome(folder: Path, text: str | bytes, **environ: str) -> Config | None:
-    """The configuration, or None where there are faults; anything else that is raised fails the test."""
+def outcome(folder: Path, text: str | bytes, **environ: str) -> None:
+    """Reads it; anything that is raised but faults, fit to be printed, fails the test."""
+    said: list[str] = ["-"]
     try:
-        return read(folder, text, **environ)
+        read(folder, text, **environ)
     except ConfigError as error:
-        return None if error.faults else pytest.fail("no fault was named")
+        said = [str(fault) for fault in error.faults]
+    assert said
+    assert all(line.isprintable() for line in said)
 
 
 def faults(folder: Path, text: str | bytes, **environ: str) -> list[str]:
@@ -123,9 +126,26 @@ def test_no_text_ever_leads_to_anything_but_faults(tmp_path: Path, data: st.Data
     outcome(tmp_path, text.encode("utf-8", "replace"))
 
 
+ODD = [
+    "",
+    "open",
+    "http://a",
+    "http://[",
+    "5s",
+    HASH,
+    "9" * 400,
+    "9" * 400 + "GiB",
+    "a\x00b",
+    "\ud800",
+    "\x1b[31m",
+    ".",
+]
 Tree = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "open", "http://a", "5s", HASH]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["small", "_x", "", "port"]), inner),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(ODD),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["small", "_x", "", "port", "\ud800", "a\x00"]), inner)
+    ),
     max_leaves=8,
 )
 
@@ -149,6 +169,16 @@ def test_a_secret_in_the_wrong_place_is_not_repeated(tmp_path: Path) -> None:
         assert said
         assert "c" * 43 not in "".join(said)
     assert masked(f"a {key}\nb") == "a dgm_*** b"
+
+
+@pytest.mark.parametrize("option", ["api_key_file", "ca_file"])
+@pytest.mark.parametrize("name", ['"a\\0b"', ".", "/"])
+def test_names_of_files_that_are_none(tmp_path: Path, option: str, name: str) -> None:
+    text = SMALL.replace("http:", "https:")
+    said = faults(tmp_path, f"{text}    {option}: {name}\n")
+    assert len(said) == 1
+    assert said[0].startswith(f"gateway.yaml:5: models.small.{option}: names a file that ")
+    assert "names a file that cannot be read" in faults(tmp_path, f"{text}keys_file: {name}\n")[0]
 
 
 # ---- what is read

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from gateway.config.faults import Path, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Model
+from gateway.config.source import why
 
 MOST_SECRET_BYTES = 16384
 
@@ -203,8 +204,8 @@ def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, st
         try:
             with FilePath(model.api_key_file).open("rb") as file:
                 wrong = _keep(model, file.read(MOST_SECRET_BYTES + 1).decode("latin-1"))
-        except OSError as error:
-            wrong = f"names a file that cannot be read: {error.strerror}"
+        except (OSError, ValueError) as error:
+            wrong = f"names a file that cannot be read: {why(error)}"
         if wrong:
             yield "api_key_file", wrong
     if model.ca_file is not None:
@@ -212,8 +213,8 @@ def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, st
             ssl.create_default_context(cafile=os.fspath(model.ca_file))
         except ssl.SSLError:
             yield "ca_file", "names a file that holds no PEM certificates"
-        except OSError as error:
-            yield "ca_file", f"names a file that cannot be read: {error.strerror}"
+        except (OSError, ValueError) as error:
+            yield "ca_file", f"names a file that cannot be read: {why(error)}"
 
 
 def _keep(model: Model, text: str) -> str | None:

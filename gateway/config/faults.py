@@ -27,8 +27,9 @@ def shown(path: Path) -> str:
 
 
 def masked(text: str) -> str:
-    """`text` on one line, with whatever looks like a key replaced."""
-    return _SECRET.sub(lambda found: found[1] + "***", " ".join(text.split()))
+    """`text` on one line and fit for a terminal, with whatever looks like a key replaced."""
+    text = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    return _SECRET.sub(lambda found: found[1] + "***", text)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -64,7 +64,8 @@ def _bytes(value: Any) -> Any:
         found = _SIZE.match(value.strip())
         if not found:
             raise ValueError('must be a number of bytes, or a size such as "64KiB", "32MiB", "1GB"')
-        return int(float(found[1]) * _SIZE_UNITS[(found[2] or "B").upper()])
+        size = float(found[1][:30]) * _SIZE_UNITS[(found[2] or "B").upper()]  # more digits would only be infinite
+        return int(size)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError('must be a number of bytes, or a size such as "64KiB", "32MiB", "1GB"')
     return value

@@ -60,7 +60,7 @@ def load(
     Raises `ConfigError` with all faults. Also reads the secrets that the configuration refers to.
     """
     environ = os.environ if environ is None else environ
-    path = path if path is not None else environ.get(FILE_VARIABLE)
+    path = path if path is not None else environ.get(FILE_VARIABLE) or None
     gathered = _Gathered(path, environ)
     faults = gathered.faults
     config, more, wrong = _validated(gathered)
@@ -83,7 +83,8 @@ def _one_each(faults: list[Fault]) -> list[Fault]:
 
 
 def _within(path: Path, wrong: set[Path]) -> bool:
-    return any(path[: len(one)] == one for one in wrong) or any(one[:-1] == path for one in wrong if path)
+    """`path` is one of `wrong`, inside of one, or right above one."""
+    return any(path[:length] in wrong for length in range(1, len(path) + 1)) or any(one[:-1] == path for one in wrong)
 
 
 class _Gathered:
@@ -124,9 +125,9 @@ class _Gathered:
         return values or {}
 
     def _overlay(self, values: dict[str, Any], positions: Positions) -> None:
-        leaves = [path for path in positions if not isinstance(_at(values, path), dict)]
-        for leaf in leaves:
-            for path in [path for path in self.positions if path[: len(leaf)] == leaf]:
+        leaves = {path for path in positions if not isinstance(_at(values, path), dict)}
+        for path in list(self.positions) if leaves else ():
+            if any(path[:length] in leaves for length in range(1, len(path) + 1)):
                 del self.positions[path]
         for path, place in positions.items():
             if path in leaves or path not in self.positions:

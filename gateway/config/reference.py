@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from gateway.config.checks import Known
-from gateway.config.environment import FILE_VARIABLE
-from gateway.config.model import PREFIX, Config
+from gateway.config.model import Config
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
@@ -76,11 +75,6 @@ def documented(page: str) -> str:
     """`page` with what stands between its two markers replaced by the tables."""
     pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     return pattern.sub(lambda _: f"{BEGIN}\n\n{reference_markdown()}\n{END}", page, count=1)
-
-
-def variables() -> str:
-    """What the environment may hold, in one line for `--help`."""
-    return f"{FILE_VARIABLE} names the file; {PREFIX}SECTION__OPTION overrides it"
 
 
 def _section(node: Json, schema: Json) -> Json | None:

@@ -46,8 +46,8 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise stop(1, f"cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise stop(1, f"cannot be read: {why(error)}") from None
     if len(data) > MOST_BYTES:
         raise stop(1, "is larger than 1 MiB")
     try:
@@ -94,6 +94,11 @@ def _said(error: yaml.MarkedYAMLError) -> str:
 
 def _line(event: yaml.Event) -> int:
     return event.start_mark.line + 1 if event.start_mark else 1
+
+
+def why(error: OSError | ValueError) -> str:
+    """Why a file could not be opened, without its name. A ValueError is about the name itself."""
+    return (error.strerror or "unknown error") if isinstance(error, OSError) else "its name holds impossible characters"
 
 
 def _events(text: str) -> list[yaml.Event]:
@@ -155,7 +160,7 @@ class _Reading:
         if depth > MOST_DEPTH:
             raise self._stop(event, path, "is nested too deeply")
         if self._nodes > MOST_NODES:
-            raise self._stop(event, path, "is too large once its aliases are written out")
+            raise self._stop(event, path, "holds too many values (aliases count as what they stand for)")
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, path, depth)
         assert isinstance(event, yaml.NodeEvent)
