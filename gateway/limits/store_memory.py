@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
-from time import monotonic
+from time import monotonic_ns
 
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.plan import Layout
@@ -23,10 +23,14 @@ Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
 _CANDIDATES = 8
 
 
-class MemoryStore:
-    """clock returns seconds and never goes back. displaced counts counters forgotten before their time."""
+def _microseconds() -> int:
+    return monotonic_ns() // 1000
 
-    def __init__(self, max_keys: int = 100_000, clock: Callable[[], float] = monotonic) -> None:
+
+class MemoryStore:
+    """clock returns whole microseconds and never goes back. displaced counts counters forgotten before their time."""
+
+    def __init__(self, max_keys: int = 100_000, clock: Callable[[], int] = _microseconds) -> None:
         self.layout = Layout()
         self.up = True
         self.reason = ""
@@ -44,7 +48,7 @@ class MemoryStore:
         return self._size
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict:
-        now = int(self._clock() * 1_000_000)
+        now = self._clock()
         violated, longest = -1, 0
         counters: list[Window | Slots] = []
         waits: list[int] = []
@@ -78,7 +82,7 @@ class MemoryStore:
         return out
 
     def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
-        now = int(self._clock() * 1_000_000)
+        now = self._clock()
         for index, entry, delta in settlements:
             shape = plan.shapes[index]
             if shape[0] == RATE and delta > 0:
@@ -94,7 +98,7 @@ class MemoryStore:
                 counter.held.pop(lease, None)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
-        now = int(self._clock() * 1_000_000)
+        now = self._clock()
         for lease, plan in leases:
             for index in plan.slots:
                 counter = self._touch(plan.keys[index], plan.shapes[index], now)
@@ -102,7 +106,7 @@ class MemoryStore:
                 counter.take(now, lease, self._ttl)
 
     async def look(self, plan: Plan) -> Verdict:
-        now = int(self._clock() * 1_000_000)
+        now = self._clock()
         out = [-1, 0]
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
             found = self._find(key, shape)
@@ -119,7 +123,7 @@ class MemoryStore:
         return out
 
     async def reset(self, plan: Plan) -> None:
-        now = int(self._clock() * 1_000_000)
+        now = self._clock()
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
             counter = self._touch(key, shape, now)
             if isinstance(counter, Window):
@@ -131,7 +135,7 @@ class MemoryStore:
         self._ttl = round(lease_ttl * 1_000_000)
 
     async def beat(self) -> None:
-        now = int(self._clock() * 1_000_000)
+        now = self._clock()
         for group in self._groups.values():
             self._drop_expired(group, now, 10_000)
 

@@ -11,7 +11,7 @@ The guard covers an observer who writes down an admission somewhat later than th
 holds in a log whose delays vary by up to g, which is why a log of 60 s windows has 100 ms of room.
 
 At least 0.98 N.  A slice stops counting at most W + w + g after any request in it, so under saturation N is admitted
-in every W + w + g, and W / (W + w + g) >= 1 / (1 + 1/120 + 1/120) > 0.983 (0.990 for W = 60 s).
+in every W + w + g, and W / (W + w + g) is 0.990 for W = 60 s and more than 0.982 for any W.
 
 No double rate at window edges: there is no edge, as the sum always covers at least the last W.
 

