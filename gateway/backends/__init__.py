@@ -1,0 +1,17 @@
+"""The worker wires on offer. Adding one is a file here and a line in the table."""
+
+from __future__ import annotations
+
+from gateway.backends.openai import OpenAI
+from gateway.backends.vllm import Vllm
+from gateway.core.ports import Backend
+
+REGISTRY = {
+    "openai": OpenAI,
+    "vllm": Vllm,
+}
+
+
+def create(name: str) -> Backend:
+    """The backend `name`. Raises KeyError when there is none."""
+    return REGISTRY[name]()

@@ -44,7 +44,7 @@ class IllegalEvent(AssertionError):
 
 
 class Checker:
-    """Feeds on events one by one; raises `IllegalEvent` at the first that may not follow. `over` after End or Failed."""
+    """Feeds on events one by one; raises `IllegalEvent` at the first that may not follow."""
 
     def __init__(self) -> None:
         self.state = "new"

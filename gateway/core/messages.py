@@ -16,25 +16,25 @@ from msgspec import Raw, Struct
 Extra = dict[str, Raw]
 
 
-class Text(Struct, frozen=True, tag="text"):
+class Text(Struct, frozen=True):
     text: str
 
 
-class Image(Struct, frozen=True, tag="image"):
+class Image(Struct, frozen=True):
     """url is http(s): or data:; detail is auto | low | high or None."""
 
     url: str
     detail: str | None = None
 
 
-class Audio(Struct, frozen=True, tag="audio"):
+class Audio(Struct, frozen=True):
     """data is base64; format is wav | mp3."""
 
     data: str
     format: str
 
 
-class ToolCall(Struct, frozen=True, tag="tool_call"):
+class ToolCall(Struct, frozen=True):
     """arguments stay the JSON text that the model wrote; it may be invalid JSON."""
 
     id: str | None
@@ -42,15 +42,15 @@ class ToolCall(Struct, frozen=True, tag="tool_call"):
     arguments: str
 
 
-class Thinking(Struct, frozen=True, tag="thinking"):
+class Thinking(Struct, frozen=True):
     text: str
 
 
-class Refusal(Struct, frozen=True, tag="refusal"):
+class Refusal(Struct, frozen=True):
     text: str
 
 
-class Opaque(Struct, frozen=True, tag="opaque"):
+class Opaque(Struct, frozen=True):
     """A content part whose type has no canonical form; only a backend of the same wire can forward it."""
 
     type: str

@@ -5,14 +5,14 @@ Everything above (pipeline, relay) names only these. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
-from gateway.core.fields import Field
+from gateway.core.fields import Field, Policy
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Embed, Generate, ListModels, ModelCard, Op
@@ -33,6 +33,13 @@ class Capabilities(Struct, frozen=True):
     features: frozenset[str] | None = None
 
 
+class Settings(Struct, frozen=True):
+    """What configuration may change about a dialect. None is the dialect's own default."""
+
+    prefixes: tuple[str, ...] | None = None
+    extras: Policy | None = None
+
+
 class Lane(Protocol):
     """Turns one worker's streamed bytes into one client's bytes. Sans-IO; may return b"" when nothing is due.
 
@@ -50,7 +57,10 @@ class Lane(Protocol):
     clean_end: bool
 
     @property
-    def media_type(self) -> bytes: ...
+    def headers(self) -> Headers:
+        """Of the streamed reply, its content type among them."""
+        ...
+
     def feed(self, block: bytes) -> bytes: ...
     def eof(self) -> bytes:
         """The worker's body ended. Sets `error` unless `done`; returns the client's bytes for either."""
@@ -68,7 +78,7 @@ class Lane(Protocol):
 class StreamWriter(Protocol):
     """Canonical events to one client's stream."""
 
-    media_type: bytes
+    headers: Headers
     clean_end: bool
 
     def write(self, event: Event) -> bytes: ...
@@ -192,4 +202,55 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-Gone = Callable[[], None]
+class Member(Protocol):
+    """One worker, as the pipeline sees it."""
+
+    address: str
+
+
+class Pool(Protocol):
+    """The workers of one model; `gateway.fleet` has the one implementation."""
+
+    @property
+    def ready(self) -> bool: ...
+    async def acquire(self, exclude: Sequence[Any], priority: int) -> Any:
+        """A `Member`, to be given back by `release`. Raises GatewayError (NO_WORKER, OVERLOADED)."""
+        ...
+
+    def release(self, worker: Any) -> None: ...
+    def succeeded(self, worker: Any) -> None: ...
+    def failed(self, worker: Any, error: GatewayError) -> None: ...
+
+
+class Record(Struct):
+    """What became of one request: for the log, the metrics and accounting. Never holds text of a prompt or a reply.
+
+    seconds is the whole time, ttft that to the first output of a stream; status is what the client saw (0: nothing).
+    outcome: ok | refused (our or the worker's 4xx) | failed | cancelled (the client left).
+    """
+
+    id: str
+    dialect: str
+    operation: str = ""
+    model: str = ""
+    key: str = ""
+    team: str | None = None
+    stream: bool = False
+    status: int = 0
+    outcome: str = "ok"
+    code: str | None = None
+    seconds: float = 0.0
+    ttft: float | None = None
+    attempts: int = 0
+    worker: str | None = None
+    usage: Usage | None = None
+    dropped: tuple[str, ...] = ()
+
+
+class Observer(Protocol):
+    """Hears of every request's end, of retries, and of bugs."""
+
+    def begun(self, dialect: str) -> None: ...
+    def finished(self, record: Record) -> None: ...
+    def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def bug(self, record: Record, error: BaseException) -> None: ...

@@ -1,0 +1,364 @@
+"""Composition root: configuration -> ASGI application. The only file that knows every concrete class."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+from msgspec import Struct
+from starlette.routing import Route as StarletteRoute
+from starlette.routing import Router
+
+from gateway import backends, dialects
+from gateway.auth import Keyring
+from gateway.client import Receive, Scope, Send
+from gateway.config import Config, Known
+from gateway.config import Model as ModelOptions
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers, Route
+from gateway.core.ports import Capabilities, Deadlines, Dialect, Record, Settings
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.budget import RetryBudget
+from gateway.fleet.health import Health, HealthPolicy
+from gateway.fleet.pick import POLICIES
+from gateway.fleet.pool import Pool, QueuePolicy
+from gateway.fleet.worker import Worker
+from gateway.observe.log import Log
+from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.pipeline import Endpoint, Hub, Offer, Running
+from gateway.server import EXTENSION
+from gateway.transport.pooled import Pooled
+
+KNOWN = Known(
+    dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
+    backends=frozenset(backends.REGISTRY),
+)
+
+
+# For the error that ends a request which outlived the grace to reach its client.
+_LAST_WORDS_S = 2.0
+
+
+class Line(Struct, frozen=True):
+    """One line of the route table."""
+
+    method: str
+    path: str
+    dialect: str
+    name: str
+
+
+def active_dialects(config: Config) -> list[Dialect]:
+    """The dialects that `config` offers, in registry order, with its prefixes and policies."""
+    found = []
+    for name in dialects.REGISTRY:
+        options = config.dialect(name)
+        if options.enabled:
+            found.append(dialects.create(name, Settings(options.prefixes, options.extras)))
+    return found
+
+
+def route_table(config: Config) -> list[Line]:
+    """Every path that `config` serves, the gateway's own included."""
+    lines = [
+        Line(route.method, prefix.rstrip("/") + route.path, dialect.name, route.name)
+        for dialect in active_dialects(config)
+        for prefix in dialect.prefixes
+        for route in dialect.routes
+    ]
+    own = ["/livez", "/readyz", *(["/metrics"] if config.metrics.enabled else [])]
+    return lines + [Line("GET", path, "-", path[1:]) for path in own]
+
+
+class Observer:
+    """What the pipeline reports, to the log and the metrics."""
+
+    def __init__(self, log: Log, metrics: Metrics) -> None:
+        self._log = log
+        self._metrics = metrics
+        self.begun = metrics.begun
+
+    def finished(self, record: Record) -> None:
+        self._metrics.finished(record)
+        self._log.request(record)
+
+    def retried(self, model: str, worker: str, error: GatewayError) -> None:
+        self._metrics.retried(model, worker, error)
+        self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
+
+    def bug(self, record: Record, error: BaseException) -> None:
+        self._metrics.bug()
+        self._log.bug(record, error)
+
+
+class State:
+    """All that belongs to one configuration. A reload makes another; requests under way finish under theirs."""
+
+    def __init__(
+        self, config: Config, log: Log, metrics: Metrics, created: int, known_workers: Mapping[tuple[str, str], Worker]
+    ) -> None:
+        self.config = config
+        self._log = log
+        self._metrics = metrics
+        self.workers: dict[tuple[str, str], Worker] = {}
+        self.transports: list[Pooled] = []
+        self.pools: list[Pool] = []
+        self.health: Health | None = None
+        clock = time.monotonic
+        offers: dict[str, Offer] = {}
+        for name, options in config.models.items():
+            offer = self._offer(name, options, created, known_workers, clock)
+            for known_as in (name, *options.aliases):
+                offers[known_as] = offer
+        self._keyring = Keyring(config)
+        budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
+        self.hub = Hub(
+            offers=offers,
+            authenticate=self._keyring.authenticate,
+            observer=Observer(log, metrics),
+            extension=EXTENSION,
+            max_body_bytes=config.listen.max_body_bytes,
+            max_reply_bytes=config.relay.max_reply_bytes,
+            keepalive_s=config.relay.keepalive_s,
+            attempts=config.retry.attempts,
+            earn=budget.earn,
+            may_retry=budget.spend,
+            clock=clock,
+            running=Running(),
+        )
+
+    def _offer(
+        self,
+        name: str,
+        options: ModelOptions,
+        created: int,
+        known_workers: Mapping[tuple[str, str], Worker],
+        clock: Callable[[], float],
+    ) -> Offer:
+        breaker = BreakerPolicy(
+            self.config.breaker.failures, self.config.breaker.eject_s, self.config.breaker.slowstart_s
+        )
+        members = []
+        for address in options.workers:
+            worker = known_workers.get((name, address)) or Worker(address, breaker, options.max_in_flight)
+            worker.max_in_flight = options.max_in_flight
+            self.workers[name, address] = worker
+            members.append(worker)
+        pool = Pool(
+            members,
+            POLICIES[options.policy],
+            QueuePolicy(self.config.queue.max_waiting, self.config.queue.timeout_s),
+            self.config.breaker.max_eject_share,
+            clock=clock,
+            on_suspect=self._suspect,
+            on_eject=lambda worker: self._ejected(name, worker),
+        )
+        self.pools.append(pool)
+        transport = Pooled(ssl_for=_trust(options.ca_file))
+        self.transports.append(transport)
+        headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
+        if options.api_key is not None:
+            headers.append((b"authorization", b"Bearer " + options.api_key.encode()))
+        deadlines = self.config.deadlines_for(name)
+        return Offer(
+            name=name,
+            pool=pool,
+            backend=backends.create(options.backend),
+            can=Capabilities(options.upstream_model or name, options.max_context, options.features),
+            transport=transport,
+            deadlines=Deadlines(deadlines.connect_s, deadlines.first_byte_s, deadlines.idle_s),
+            headers=headers,
+            total_s=deadlines.total_s,
+            created=created,
+            aliases=options.aliases,
+        )
+
+    @property
+    def ready(self) -> bool:
+        return any(pool.ready for pool in self.pools)
+
+    async def start(self) -> None:
+        """Probes every worker once, so that the first request already knows who is there."""
+        policy = HealthPolicy(self.config.health.interval_s, self.config.health.timeout_s, self.config.health.path)
+        self.health = Health(self.workers, policy, self._probe_client, self._changed)
+        await self.health.start()
+        for (model, address), worker in self.workers.items():
+            self._metrics.ready.labels(model, address).set(worker.ready)
+
+    def _probe_client(self, model: str) -> httpx.AsyncClient:
+        ca_file = self.config.models[model].ca_file
+        return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False)
+
+    async def close(self) -> None:
+        if self.health is not None:
+            await self.health.close()
+        for transport in self.transports:
+            await transport.close()
+
+    def router(self) -> Router:
+        """Starlette routes to raw ASGI endpoints: no middleware, no request object on the way."""
+        routes = []
+        fallbacks: list[tuple[str, Endpoint]] = []
+        for dialect in active_dialects(self.config):
+            default = self.config.dialect(dialect.name).default_model
+            default = self.config.resolve(default) if default is not None else None
+            by_path: dict[str, dict[str, Route]] = {}
+            for route in dialect.routes:
+                by_path.setdefault(route.path, {})[route.method] = route
+            for prefix in dialect.prefixes:
+                base = prefix.rstrip("/")
+                for path, methods in by_path.items():
+                    endpoint = Endpoint(self.hub, dialect, methods, default)
+                    routes.append(StarletteRoute(base + path, endpoint))
+                fallbacks.append((base, Endpoint(self.hub, dialect, {}, default)))
+        fallbacks.sort(key=lambda item: -len(item[0]))
+        return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
+
+    def _suspect(self, worker: Worker) -> None:
+        if self.health is not None:
+            self.health.suspect(worker)
+
+    def _ejected(self, model: str, worker: Worker) -> None:
+        self._metrics.ejected.labels(model, worker.address).inc()
+        self._log.event("warning", "worker ejected", model=model, worker=worker.address)
+
+    def _changed(self, model: str, worker: Worker) -> None:
+        self._metrics.ready.labels(model, worker.address).set(worker.ready)
+        level = "info" if worker.ready else "warning"
+        self._log.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
+        for pool in self.pools:
+            pool.serve_waiting()
+
+
+class _Fallback:
+    """Unknown paths are refused in the dialect whose prefix they carry."""
+
+    def __init__(self, endpoints: list[tuple[str, Endpoint]]) -> None:
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        for prefix, endpoint in self._endpoints:
+            if path == prefix or path.startswith(prefix + "/"):
+                await endpoint(scope, receive, send)
+                return
+        await self._endpoints[-1][1](scope, receive, send)
+
+
+class Gateway:
+    """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self.log = log
+        self.metrics = Metrics()
+        self.draining = False
+        self._created = int(time.time())
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._states: list[State] = []
+        self._install(State(config, log, self.metrics, self._created, {}))
+
+    def _install(self, state: State) -> None:
+        self.state = state
+        self._states.append(state)
+        self._router = state.router()
+        # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
+        self._literal: dict[str, Any] = {
+            route.path: route.endpoint
+            for route in self._router.routes
+            if isinstance(route, StarletteRoute) and "{" not in route.path
+        }
+        self._literal["/livez"] = _live
+        self._literal["/readyz"] = self._readyz
+        if state.config.metrics.enabled:
+            self._literal["/metrics"] = self._metrics
+
+    async def start(self) -> None:
+        await self.state.start()
+
+    async def reload(self, config: Config) -> None:
+        """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
+        old = self.state
+        state = State(config, self.log, self.metrics, self._created, old.workers)
+        await state.start()
+        self._install(state)
+        self.log.configure(config.log.level, config.log.requests)
+        task = asyncio.create_task(self._retire(old))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, old: State) -> None:
+        if old.health is not None:
+            await old.health.close()
+        await old.hub.running.empty(None)
+        self._states.remove(old)
+        await old.close()
+
+    async def drain(self) -> None:
+        """Not ready any more; returns when nothing runs. What outlives the grace is ended in its client's dialect."""
+        self.draining = True
+        self.metrics.draining.set(1)
+        await self._idle(self.state.config.relay.drain_s)
+        for state in self._states:
+            for run in list(state.hub.running.runs):
+                run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
+        await self._idle(_LAST_WORDS_S)
+
+    async def _idle(self, timeout_s: float) -> None:
+        await asyncio.gather(*(state.hub.running.empty(timeout_s) for state in self._states))
+
+    async def close(self) -> None:
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await self.state.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            endpoint = self._literal.get(scope["path"])
+            await (self._router if endpoint is None else endpoint)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.draining:
+            await _plain(send, 503, b"draining\n")
+        elif not self.state.ready:
+            await _plain(send, 503, b"no model has a ready worker\n")
+        else:
+            await _plain(send, 200, b"ready\n")
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _plain(send, 200, self.metrics.page(), CONTENT_TYPE)
+
+
+async def _live(scope: Scope, receive: Receive, send: Send) -> None:
+    await _plain(send, 200, b"alive\n")
+
+
+async def _plain(send: Send, status: int, body: bytes, media_type: bytes = b"text/plain; charset=utf-8") -> None:
+    headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _context(ca_file: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca_file)
+
+
+def _trust(ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:
+    if ca_file is None:
+        return None
+    context = _context(ca_file)
+    return lambda address: context

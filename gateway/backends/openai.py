@@ -1,0 +1,515 @@
+"""Backend for any server of OpenAI's wire: chat, text completions, embeddings.
+
+One mapping from choices to events serves the streamed and the buffered reply. Engine quirks live in subclasses.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import (
+    Delta,
+    End,
+    Event,
+    Failed,
+    Finish,
+    PartEnd,
+    PartKind,
+    PartStart,
+    Start,
+    UsageReport,
+)
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.lifecycle import Embeddings
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Extra,
+    Generate,
+    Image,
+    Message,
+    NamedTool,
+    Op,
+    Opaque,
+    Output,
+    Refusal,
+    Sampling,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+from gateway.core.ports import Capabilities, StreamReader
+from gateway.wire import openai as wire
+from gateway.wire import sse
+from gateway.wire.json import encode
+
+
+class OpenAI:
+    """`openai`: remote endpoints and servers without quirks of their own."""
+
+    name = "openai"
+    wire = "openai"
+    paths = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        """The worker's request: the client's own members where it speaks this wire, else made from the canonical form.
+
+        Raises GatewayError(UNSUPPORTED) naming a parameter that this wire cannot carry.
+        """
+        assert isinstance(op, (Chat, Complete, Embed))
+        if op.raw is not None and op.wire == self.wire:
+            body: dict[str, Any] = dict(op.raw)
+        else:
+            body = self.compose(op)
+        body["model"] = can.upstream_model
+        if op.stream:
+            body["stream"] = True
+            body["stream_options"] = self.stream_options(op)
+        self.adjust(body, op)
+        return Request("POST", self.paths[type(op)], [JSON_TYPE], encode(body))
+
+    def stream_options(self, op: Chat | Complete | Embed) -> dict[str, Any]:
+        """Usage is always asked for: limits and records need it. What the client did not ask for is stripped later."""
+        given = op.raw.get("stream_options") if op.raw is not None else None
+        options: dict[str, Any] = {}
+        if given is not None:
+            options = msgspec.json.decode(given, type=dict[str, Any])
+        options["include_usage"] = True
+        return options
+
+    def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
+        """Last changes to the outgoing members, for a server's quirks. Here: none."""
+
+    def compose(self, op: Chat | Complete | Embed) -> dict[str, Any]:
+        """The outgoing members from the canonical form, for a client of another wire."""
+        body: dict[str, Any]
+        if isinstance(op, Embed):
+            body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
+            _put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
+            body.update(op.extra)
+            return body
+        if isinstance(op, Chat):
+            body = {"messages": [write_message(message) for message in op.messages]}
+            _put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
+            if op.tools:
+                body["tools"] = [_write_tool(tool) for tool in op.tools]
+            if op.tool_choice is not None:
+                body["tool_choice"] = _write_tool_choice(op.tool_choice)
+            if op.logprobs is not None:
+                body["logprobs"] = True
+                if op.logprobs.top:
+                    body["top_logprobs"] = op.logprobs.top
+        else:
+            body = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
+            _put(body, max_tokens=op.max_output, suffix=op.suffix)
+            if op.echo:
+                body["echo"] = True
+            if op.logprobs is not None:
+                body["logprobs"] = op.logprobs.top
+            self.compose_completion(body, op)
+        if op.n != 1:
+            body["n"] = op.n
+        if op.stop:
+            body["stop"] = op.stop
+        _put(body, user=op.user)
+        self.compose_sampling(body, op.sampling)
+        if op.output is not None:
+            self.compose_output(body, op.output)
+        if op.want_tokens:
+            self.compose_tokens(body)
+        body.update(op.extra)
+        return body
+
+    def compose_completion(self, body: dict[str, Any], op: Complete) -> None:
+        """Beam search, seeds and totals are beyond OpenAI's own wire."""
+        for param, value in (
+            ("num_beams", op.beams),
+            ("max_total_tokens", op.max_total),
+            ("min_total_tokens", op.min_total),
+        ):
+            if value is not None:
+                raise unsupported(param, self.name)
+        if op.seeds:
+            if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
+                raise unsupported("seed", self.name)
+            body["seed"] = op.seeds[0]
+
+    def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
+        """What OpenAI itself defines is sent by name; the rest is refused."""
+        _put(
+            body,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
+        )
+        if sampling.logit_bias:
+            body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+        neutral = {"top_k": 0, "min_p": 0, "repetition_penalty": 1, "min_tokens": 0, "no_repeat_ngram": 0}
+        for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "no_repeat_ngram"):
+            value = getattr(sampling, name)
+            if value is not None and value != neutral[name]:
+                raise unsupported(name, self.name)
+        for name in ("stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
+            if getattr(sampling, name):
+                raise unsupported(name, self.name)
+
+    def compose_output(self, body: dict[str, Any], output: Output) -> None:
+        if output.kind == "text":
+            return
+        if output.kind == "json":
+            body["response_format"] = {"type": "json_object"}
+        elif output.kind == "schema":
+            schema: dict[str, Any] = {"name": output.name or "output", "schema": output.schema}
+            _put(schema, strict=output.strict)
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        else:
+            raise unsupported("response_format", self.name)
+
+    def compose_tokens(self, body: dict[str, Any]) -> None:
+        raise unsupported("tokens", self.name)
+
+    def read(self, response: Response, op: Generate) -> Iterator[Event]:
+        reader = _reader(op)
+        yield from reader.whole(response.body)
+
+    def reader(self, op: Generate) -> StreamReader:
+        return _reader(op)
+
+    def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
+        try:
+            found = wire.embeddings_decoder.decode(response.body)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise wire.malformed() from None
+        if found.error is not None:
+            raise wire.late_fault(found.error)
+        if found.data is None:
+            raise wire.malformed()
+        vectors = tuple(vector.embedding for vector in sorted(found.data, key=lambda vector: vector.index))
+        return Embeddings(found.model or "", vectors, wire.usage(found.usage) if found.usage else None)
+
+    def fault(self, response: Response) -> GatewayError:
+        error = wire.fault(response.status, response.body)
+        if error.retry_after is not None:
+            error.retry_after = _retry_after(response) or error.retry_after
+        return error
+
+
+def unsupported(param: str, backend: str) -> GatewayError:
+    return GatewayError(
+        Kind.UNSUPPORTED, f"'{param}' cannot be executed by the {backend} worker of this model", param=param
+    )
+
+
+def _retry_after(response: Response) -> float | None:
+    value = response.header(b"retry-after")
+    return float(value) if value is not None and value.isdigit() else None
+
+
+def _put(body: dict[str, Any], **members: Any) -> None:
+    for name, value in members.items():
+        if value is not None:
+            body[name] = value
+
+
+# -- canonical to wire ----------------------------------------------------------------------------------------------
+
+
+def write_message(message: Message) -> dict[str, Any]:
+    """One chat message. A message of text alone has a plain string: not every server reads part arrays."""
+    out: dict[str, Any] = {"role": message.role}
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    thinking = [part.text for part in message.parts if isinstance(part, Thinking)]
+    refusals = [part.text for part in message.parts if isinstance(part, Refusal)]
+    content = [part for part in message.parts if not isinstance(part, (ToolCall, Thinking, Refusal))]
+    if len(content) == 1 and isinstance(content[0], Text):
+        out["content"] = content[0].text
+    elif content:
+        out["content"] = [_write_part(part) for part in content]
+    elif calls or refusals:
+        out["content"] = None
+    else:
+        out["content"] = ""
+    if thinking:
+        out["reasoning_content"] = "".join(thinking)
+    if refusals:
+        out["refusal"] = "".join(refusals)
+    if calls:
+        out["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    _put(out, name=message.name, tool_call_id=message.call_id)
+    return out
+
+
+def _write_part(part: Text | Image | Audio | Opaque | Any) -> Any:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Image):
+        image = {"url": part.url}
+        _put(image, detail=part.detail)
+        return {"type": "image_url", "image_url": image}
+    if isinstance(part, Audio):
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
+    return part.raw
+
+
+def _write_tool(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    _put(function, description=tool.description, parameters=tool.parameters, strict=tool.strict)
+    return {"type": "function", "function": function}
+
+
+def _write_tool_choice(choice: ToolChoice) -> Any:
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice
+
+
+# -- wire to canonical ----------------------------------------------------------------------------------------------
+
+
+class _Parts:
+    """The open parts of one choice."""
+
+    __slots__ = ("finished", "next", "open_index", "open_kind", "tools")
+
+    def __init__(self) -> None:
+        self.open_kind: PartKind | None = None
+        self.open_index = 0
+        self.next = 0
+        self.tools: dict[int, int] = {}
+        self.finished = False
+
+
+def _reader(op: Generate) -> _ChatReader | _TextReader:
+    return _ChatReader(op) if isinstance(op, Chat) else _TextReader(op)
+
+
+class _Reader(ABC):
+    """What the chat and the text reader share: frames, the terminal mark, errors, usage."""
+
+    def __init__(self, op: Generate) -> None:
+        self.frames = sse.Reader()
+        self.started = False
+        self.over = False
+        self.parts: dict[int, _Parts] = {}
+        self.unfinished = 0
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        if self.over:
+            return
+        try:
+            for frame in self.frames.feed(block):
+                if frame.data == b"[DONE]":
+                    yield from self.finish()
+                    return
+                yield from self.chunk(frame.data)
+        except GatewayError as error:
+            yield self.fail(error)
+
+    def eof(self) -> Iterator[Event]:
+        if not self.over:
+            yield self.fail(wire.truncated())
+
+    def whole(self, body: bytes) -> Iterator[Event]:
+        """A buffered reply. A Content-Length or the last chunk framed it, so that its end is its terminal mark."""
+        try:
+            yield from self.chunk(body)
+            if not self.over:
+                yield from self.finish()
+        except GatewayError as error:
+            yield self.fail(error)
+
+    @abstractmethod
+    def chunk(self, data: bytes) -> Iterator[Event]:
+        """The events of one chunk, or of a whole reply; raises GatewayError when it is an error or malformed."""
+
+    def finish(self) -> Iterator[Event]:
+        if not self.started or not self.parts or self.unfinished:
+            yield self.fail(wire.truncated())
+            return
+        self.over = True
+        yield End()
+
+    def fail(self, error: GatewayError) -> Failed:
+        self.over = True
+        return Failed(error)
+
+    def start(self, found: wire.ChatIn | wire.TextIn, extra: Extra) -> Start:
+        self.started = True
+        return Start(
+            found.id or "",
+            found.model or "",
+            int(found.created or time.time()),
+            found.system_fingerprint,
+            found.service_tier,
+            extra or None,
+        )
+
+    def of(self, choice: int) -> _Parts:
+        parts = self.parts.get(choice)
+        if parts is None:
+            parts = self.parts[choice] = _Parts()
+            self.unfinished += 1
+        return parts
+
+    def text(
+        self, choice: int, parts: _Parts, kind: PartKind, text: str, tokens: tuple[int, ...], logprobs: Raw | None
+    ) -> Iterator[Event]:
+        if parts.open_kind != kind:
+            if parts.open_kind is not None:
+                yield PartEnd(choice, parts.open_index)
+            parts.open_kind = kind
+            parts.open_index = parts.next
+            parts.next += 1
+            yield PartStart(choice, parts.open_index, kind)
+        yield Delta(choice, parts.open_index, text, tokens, logprobs)
+
+    def close(
+        self, choice: int, parts: _Parts, word: str, stop: str | int | None, extra: Extra | None = None
+    ) -> Iterator[Event]:
+        if word in wire.FAILING:
+            raise wire.aborted(word)
+        if parts.open_kind is not None:
+            yield PartEnd(choice, parts.open_index)
+        for index in parts.tools.values():
+            yield PartEnd(choice, index)
+        parts.finished = True
+        self.unfinished -= 1
+        yield Finish(choice, wire.reason(word), word, stop, extra)
+
+
+class _ChatReader(_Reader):
+    def chunk(self, data: bytes) -> Iterator[Event]:
+        try:
+            found = wire.chat_decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise wire.malformed() from None
+        if found.error is not None:
+            raise wire.late_fault(found.error)
+        if found.choices is None:
+            raise wire.malformed()
+        if not self.started:
+            yield self.start(
+                found, _extra(prompt_logprobs=found.prompt_logprobs, kv_transfer_params=found.kv_transfer_params)
+            )
+        for choice in found.choices:
+            yield from self.choice(choice)
+        if found.usage is not None:
+            yield UsageReport(wire.usage(found.usage))
+
+    def choice(self, found: wire.ChatChoiceIn) -> Iterator[Event]:
+        index = found.index
+        parts = self.of(index)
+        if parts.finished:
+            return
+        delta = found.delta or found.message
+        tokens = tuple(found.token_ids) if found.token_ids else ()
+        logprobs = Raw(encode(found.logprobs.content)) if found.logprobs and found.logprobs.content else None
+        if delta is not None:
+            thinking = delta.reasoning or delta.reasoning_content
+            if thinking:
+                # Ids and logprobs of a chunk belong to its last text.
+                last = not delta.content
+                yield from self.text(
+                    index, parts, "thinking", thinking, tokens if last else (), logprobs if last else None
+                )
+            if delta.refusal:
+                yield from self.text(index, parts, "refusal", delta.refusal, (), None)
+            if delta.content:
+                yield from self.text(index, parts, "text", delta.content, tokens, logprobs)
+            elif (tokens or logprobs) and not thinking:
+                yield from self.text(index, parts, parts.open_kind or "text", "", tokens, logprobs)
+            if delta.tool_calls:
+                yield from self.calls(index, parts, delta.tool_calls)
+            if delta.function_call is not None:
+                legacy = wire.ToolCallIn(0, None, delta.function_call)
+                yield from self.calls(index, parts, [legacy])
+        if found.finish_reason is not None:
+            yield from self.close(index, parts, found.finish_reason, found.stop_reason)
+        elif found.message is not None:
+            yield from self.close(index, parts, "stop", found.stop_reason)
+
+    def calls(self, choice: int, parts: _Parts, calls: Iterable[wire.ToolCallIn]) -> Iterator[Event]:
+        for position, call in enumerate(calls):
+            number = call.index if call.index is not None else position
+            function = call.function or wire.FunctionIn()
+            index = parts.tools.get(number)
+            if index is None:
+                if parts.open_kind is not None:
+                    yield PartEnd(choice, parts.open_index)
+                    parts.open_kind = None
+                index = parts.tools[number] = parts.next
+                parts.next += 1
+                yield PartStart(choice, index, "tool", call.id, function.name or "")
+            if function.arguments:
+                yield Delta(choice, index, function.arguments)
+
+
+class _TextReader(_Reader):
+    def chunk(self, data: bytes) -> Iterator[Event]:
+        try:
+            found = wire.text_decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise wire.malformed() from None
+        if found.error is not None:
+            raise wire.late_fault(found.error)
+        if found.choices is None:
+            raise wire.malformed()
+        if not self.started:
+            yield self.start(found, _extra(kv_transfer_params=found.kv_transfer_params))
+        for choice in found.choices:
+            parts = self.of(choice.index)
+            if parts.finished:
+                continue
+            tokens = tuple(choice.token_ids) if choice.token_ids else ()
+            logprobs = _chat_logprobs(choice.logprobs) if choice.logprobs is not None else None
+            if choice.text or tokens or logprobs is not None:
+                yield from self.text(choice.index, parts, "text", choice.text or "", tokens, logprobs)
+            if choice.finish_reason is not None:
+                extra = _extra(prompt_logprobs=choice.prompt_logprobs, prompt_token_ids=choice.prompt_token_ids)
+                yield from self.close(choice.index, parts, choice.finish_reason, choice.stop_reason, extra or None)
+        if found.usage is not None:
+            yield UsageReport(wire.usage(found.usage))
+
+
+def _extra(**members: Raw | None) -> Extra:
+    return {name: raw for name, raw in members.items() if raw is not None and bytes(raw) != b"null"}
+
+
+def _chat_logprobs(found: wire.TextLogprobsIn) -> Raw | None:
+    """Text completion logprobs in the canonical (chat) form. Position offsets are not kept: they follow from the
+    tokens."""
+    if not found.tokens:
+        return None
+    values = found.token_logprobs or []
+    tops = found.top_logprobs or []
+    out = []
+    for position, token in enumerate(found.tokens):
+        top = tops[position] if position < len(tops) else None
+        out.append(
+            {
+                "token": token,
+                "logprob": values[position] if position < len(values) else None,
+                "bytes": list(token.encode()),
+                "top_logprobs": [
+                    {"token": other, "logprob": value, "bytes": list(other.encode())}
+                    for other, value in (top or {}).items()
+                ],
+            }
+        )
+    return Raw(encode(out))

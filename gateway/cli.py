@@ -1,0 +1,169 @@
+"""The command `dragoman`: serve, check, schema, routes, keys, worker."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import importlib
+import json
+import socket
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import uvloop
+
+from gateway.app import KNOWN, Gateway, route_table
+from gateway.auth import new_key
+from gateway.config import Config, ConfigError, json_schema, load
+from gateway.observe.log import Log
+from gateway.server import Edge, server
+
+WORKERS = ("embedded", "simulated")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the process's exit status (2 for a fault of the caller)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["worker"] and len(argv) > 1 and argv[1] in WORKERS:
+        # A worker has options of its own, and needs nothing of the gateway.
+        status: int = importlib.import_module(f"workers.{argv[1]}").main(argv[2:])
+        return status
+    options = _parser().parse_args(argv)
+    try:
+        status = options.run(options)
+    except ConfigError as error:
+        for fault in error.faults:
+            print(fault, file=sys.stderr)
+        status = 2
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dragoman", description="A gateway that lets any LLM client keep its own language."
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {version('dragoman')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the gateway")
+    serve.add_argument("--config", metavar="FILE", help="gateway.yaml (default: $DRAGOMAN_CONFIG)")
+    serve.set_defaults(run=_serve)
+
+    check = commands.add_parser("check", help="say everything that is wrong with a configuration")
+    check.add_argument("config", metavar="FILE")
+    check.set_defaults(run=_check)
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of gateway.yaml, for editors")
+    schema.set_defaults(run=_schema)
+
+    routes = commands.add_parser("routes", help="list method, path and dialect of every route")
+    routes.add_argument("--config", metavar="FILE", help="with this configuration's prefixes")
+    routes.set_defaults(run=_routes)
+
+    keys = commands.add_parser("keys", help="make client keys")
+    actions = keys.add_subparsers(required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="print a new key, once, and its entry for gateway.yaml")
+    new.add_argument("--name", required=True, help="the entry's name")
+    new.add_argument("--team", help="whose key it is")
+    new.set_defaults(run=_new_key)
+
+    worker = commands.add_parser("worker", help="run a worker: " + ", ".join(WORKERS))
+    worker.add_argument("kind", choices=WORKERS)
+    return parser
+
+
+def _check(options: argparse.Namespace) -> int:
+    load(options.config, KNOWN)
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    print(json.dumps(json_schema(), indent=2))
+    return 0
+
+
+def _routes(options: argparse.Namespace) -> int:
+    lines = route_table(load(options.config, KNOWN) if options.config else Config())
+    wide = max(len(line.path) for line in lines)
+    for line in lines:
+        print(f"{line.method:6} {line.path:{wide}} {line.dialect}")
+    return 0
+
+
+def _new_key(options: argparse.Namespace) -> int:
+    try:
+        key, entry = new_key(options.name, options.team)
+    except ValueError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    print(f"The key, shown this once:\n\n  {key}\n\nIts entry for `keys:` in gateway.yaml or a keys file:\n")
+    print("\n".join("  " + line for line in entry.splitlines()))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    config = load(options.config, KNOWN)
+    try:
+        listener = _listen(config.listen.host, config.listen.port)
+    except OSError as error:
+        print(
+            f"dragoman: cannot listen on {config.listen.host}:{config.listen.port}: {error.strerror}", file=sys.stderr
+        )
+        return 1
+    log = Log(config.log.level, config.log.requests)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(config, options.config, listener, log))
+    finally:
+        log.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
+
+
+async def _run(config: Config, path: str | None, listener: socket.socket, log: Log) -> int:
+    gateway = Gateway(config, log)
+
+    async def reload() -> None:
+        try:
+            await gateway.reload(load(path, KNOWN))
+        except ConfigError as error:
+            gateway.metrics.reloads.labels("refused").inc()
+            log.event("error", "reload refused, the old configuration stays", faults=[str(one) for one in error.faults])
+        else:
+            gateway.metrics.reloads.labels("done").inc()
+            log.event("info", "reloaded")
+
+    async def drain() -> None:
+        log.event("info", "draining")
+        await gateway.drain()
+
+    listen = config.listen
+    edge = Edge(
+        header_timeout_s=listen.header_timeout_s,
+        body_timeout_s=listen.body_timeout_s,
+        write_idle_s=listen.write_idle_s,
+        max_header_bytes=listen.max_header_bytes,
+        max_header_count=listen.max_header_count,
+        max_body_bytes=listen.max_body_bytes,
+        max_connections=listen.max_connections,
+    )
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    log.event("info", "listening", address=f"http://{shown}:{port}", config=str(Path(path).name) if path else None)
+    # What lives as long as the process need not be looked at by every collection.
+    gc.collect()
+    gc.freeze()
+    await server(gateway, edge, listen.keep_alive_s, drain, reload).serve(sockets=[listener])
+    log.event("info", "stopped")
+    return 0

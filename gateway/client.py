@@ -1,0 +1,208 @@
+"""The client's side of one request: read its body, answer it, notice that it leaves.
+
+Two implementations of one face. `AsgiClient` is plain ASGI and the reference; `DirectClient` uses the server's
+`Downstream` seam to write without a task switch per chunk. Tests run both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from typing import Any, Protocol
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers, Response
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Any]
+Send = Callable[[MutableMapping[str, Any]], Any]
+
+# How much a stream may hold for a slow plain-ASGI client before its worker is told to wait.
+_HIGH = 65536
+
+
+class Client(Protocol):
+    """gone: the client has left. started: the response head is out."""
+
+    gone: bool
+    started: bool
+
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        """From now on, `on_gone` is called once when the client leaves. Only after the body was read."""
+        ...
+
+    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """What to call when the client reads slower than we write, and when it has caught up."""
+        ...
+
+    async def body(self, limit: int) -> bytes: ...
+    async def respond(self, response: Response, extra: Headers) -> None: ...
+    async def start(self, status: int, headers: Headers) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        """Carries what is written to the client, until `until` is done."""
+        ...
+
+    async def finish(self, data: bytes) -> None: ...
+    async def cut(self, data: bytes) -> None:
+        """Sends `data`, then ends the connection so that the client can tell that the reply is not whole."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be asked of it."""
+        ...
+
+
+class AsgiClient:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.gone = False
+        self.started = False
+        self._headers: Headers = scope["headers"]
+        self._receive = receive
+        self._send = send
+        self._watcher: asyncio.Task[None] | None = None
+        self._pause: Callable[[], None] | None = None
+        self._resume: Callable[[], None] | None = None
+        self._queue: list[bytes] = []
+        self._queued = 0
+        self._paused = False
+        self._wake = asyncio.Event()
+
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        async def watching() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self.gone = True
+            self._wake.set()
+            on_gone()
+
+        self._watcher = asyncio.get_running_loop().create_task(watching())
+
+    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pause, self._resume = pause, resume
+
+    async def body(self, limit: int) -> bytes:
+        """The whole request body. Raises GatewayError: TOO_LARGE, before reading on; CLIENT_GONE."""
+        for name, value in self._headers:
+            if name == b"content-length" and int(value) > limit:
+                raise too_large(limit)
+        message = await self._receive()
+        if not message.get("more_body", False) and message["type"] == "http.request":
+            body: bytes = message["body"]
+            if len(body) > limit:
+                raise too_large(limit)
+            return body
+        parts = bytearray()
+        while message["type"] == "http.request":
+            parts += message["body"]
+            if len(parts) > limit:
+                raise too_large(limit)
+            if not message["more_body"]:
+                return bytes(parts)
+            message = await self._receive()
+        self.gone = True
+        raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
+
+    async def respond(self, response: Response, extra: Headers) -> None:
+        self.started = True
+        length = (b"content-length", str(len(response.body)).encode())
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": [*response.headers, *extra, length],
+            }
+        )
+        await self._send({"type": "http.response.body", "body": response.body})
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def write(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._queued += len(data)
+        self._wake.set()
+        if self._queued > _HIGH and not self._paused and self._pause is not None:
+            self._paused = True
+            self._pause()
+
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        until.add_done_callback(lambda _: self._wake.set())
+        while not (until.done() or self.gone):
+            await self._wake.wait()
+            self._wake.clear()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        while self._queue:
+            data = b"".join(self._queue)
+            self._queue.clear()
+            self._queued = 0
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if self._paused and self._resume is not None:
+            self._paused = False
+            self._resume()
+
+    async def finish(self, data: bytes) -> None:
+        await self._flush()
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def cut(self, data: bytes) -> None:
+        """By ASGI a connection can only be cut by not completing its response."""
+        await self._flush()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+
+class DirectClient(AsgiClient):
+    """On the server of gateway.server: `downstream` is its seam."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any) -> None:
+        super().__init__(scope, receive, send)
+        self._downstream = downstream
+
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        def left() -> None:
+            self.gone = True
+            on_gone()
+
+        if self._downstream.gone:
+            left()
+        else:
+            self._downstream.on_gone = left
+
+    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._downstream.on_pause, self._downstream.on_resume = pause, resume
+        if self._downstream.paused:
+            pause()
+
+    def write(self, data: bytes) -> None:
+        self._downstream.write(data)
+
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        await until
+
+    async def cut(self, data: bytes) -> None:
+        if data:
+            self._downstream.write(data)
+        self._downstream.cut()
+
+    def close(self) -> None:
+        downstream = self._downstream
+        downstream.on_gone = downstream.on_pause = downstream.on_resume = None
+
+
+def connect(scope: Scope, receive: Receive, send: Send, extension: str) -> Client:
+    """The best client this server can give: direct where `extension` is in the scope."""
+    downstream = scope.get("extensions", {}).get(extension)
+    if downstream is None or scope.get("http_version") != "1.1":
+        return AsgiClient(scope, receive, send)
+    return DirectClient(scope, receive, send, downstream)
+
+
+def too_large(limit: int) -> GatewayError:
+    return GatewayError(Kind.TOO_LARGE, f"the request body is larger than {limit} bytes")

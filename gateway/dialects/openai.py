@@ -1,0 +1,245 @@
+"""OpenAI: chat completions, text completions, embeddings, models; streamed and whole.
+
+Sources: the OpenAI streaming specification (docs/dialects/openai.md); openai-python 3.54 and 1.109, openai-node 6.49,
+langchain-openai 1.7 and the AI SDK as recorded clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Field, settle_extras
+from gateway.core.http import JSON_TYPE, Request, Response, Route
+from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.messages import (
+    Chat,
+    Complete,
+    Embed,
+    Generate,
+    ListModels,
+    ModelCard,
+    Op,
+)
+from gateway.core.ports import Settings
+from gateway.core.usage import Usage
+from gateway.wire import openai_relay, sse
+from gateway.wire import openai_replies as replies
+from gateway.wire import openai_requests as requests
+from gateway.wire.json import check_depth, encode, members, require_json
+
+_SAMPLING = (
+    Field("temperature", "mapped", sample=0.5),
+    Field("top_p", "mapped", sample=0.9),
+    Field("seed", "mapped", sample=7),
+    Field("frequency_penalty", "mapped", sample=0.5),
+    Field("presence_penalty", "mapped", sample=0.5),
+    Field("logit_bias", "mapped", sample={"42": -1.0}),
+    Field("stop", "mapped", sample=["END"]),
+    Field("n", "mapped", sample=2),
+    Field("user", "mapped", sample="user-1"),
+    Field("max_tokens", "mapped", sample=16),
+)
+_COMMON = (
+    Field("model", "consumed", note="names the pool; the worker sees its own name for it", sample="m"),
+    Field("stream", "mapped", sample=True),
+    Field("stream_options", "mapped", note="usage is always asked of the worker, and stripped unless asked for here"),
+    *_SAMPLING,
+)
+_REMOTE = "forwarded; vLLM ignores it, a remote OpenAI endpoint obeys it"
+
+FATES: Mapping[str, Sequence[Field]] = {
+    "chat": (
+        Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
+        *_COMMON,
+        Field("max_completion_tokens", "mapped", sample=16),
+        Field(
+            "tools",
+            "mapped",
+            note="an empty array is dropped",
+            sample=[{"type": "function", "function": {"name": "f"}}],
+        ),
+        Field("tool_choice", "mapped", note="dropped without tools", sample="auto"),
+        Field("parallel_tool_calls", "mapped", note="dropped without tools", sample=False),
+        Field("response_format", "mapped", sample={"type": "json_object"}),
+        Field("reasoning_effort", "mapped", sample="low"),
+        Field("logprobs", "mapped", sample=True),
+        Field("top_logprobs", "mapped", sample=2),
+        Field("functions", "refused", note="deprecated by OpenAI: use tools", sample=[{"name": "f"}]),
+        Field("function_call", "refused", note="deprecated by OpenAI: use tool_choice", sample="auto"),
+        Field("service_tier", "mapped", note=_REMOTE, sample="auto"),
+        Field("store", "mapped", note=_REMOTE, sample=False),
+        Field("metadata", "mapped", note=_REMOTE, sample={"k": "v"}),
+        Field("modalities", "mapped", note=_REMOTE, sample=["text"]),
+        Field("audio", "mapped", note=_REMOTE, sample={"voice": "alloy", "format": "wav"}),
+        Field("prediction", "mapped", note=_REMOTE, sample={"type": "content", "content": "x"}),
+        Field("prompt_cache_key", "mapped", note=_REMOTE, sample="k"),
+        Field("prompt_cache_retention", "mapped", note=_REMOTE, sample="24h"),
+        Field("safety_identifier", "mapped", note=_REMOTE, sample="s"),
+        Field("verbosity", "mapped", note=_REMOTE, sample="low"),
+        Field("web_search_options", "mapped", note=_REMOTE, sample={}),
+    ),
+    "complete": (
+        Field("prompt", "mapped", sample="hi"),
+        *_COMMON,
+        Field("suffix", "mapped", note="vLLM answers 400 to it", sample="end"),
+        Field("echo", "mapped", sample=True),
+        Field(
+            "best_of", "refused", note="unless it equals n: no engine behind us draws more than it returns", sample=4
+        ),
+        Field("logprobs", "mapped", sample=1),
+    ),
+    "embed": (
+        Field("input", "mapped", sample="hi"),
+        Field("model", "consumed", note="names the pool", sample="m"),
+        Field("encoding_format", "mapped", sample="float"),
+        Field("dimensions", "mapped", sample=8),
+        Field("user", "mapped", sample="user-1"),
+    ),
+}
+_KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    kind: (status, type_, kind.value)
+    for kind, status, type_ in (
+        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
+        (Kind.UNSUPPORTED, 400, "invalid_request_error"),
+        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
+        (Kind.FORBIDDEN, 403, "permission_error"),
+        (Kind.NO_ROUTE, 404, "invalid_request_error"),
+        (Kind.NO_METHOD, 405, "invalid_request_error"),
+        (Kind.NO_MODEL, 404, "invalid_request_error"),
+        (Kind.MEDIA_TYPE, 415, "invalid_request_error"),
+        (Kind.TOO_LARGE, 413, "invalid_request_error"),
+        (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
+        (Kind.LIMITED, 429, "rate_limit_error"),
+        (Kind.OVERLOADED, 503, "server_error"),
+        (Kind.NO_WORKER, 503, "server_error"),
+        (Kind.DRAINING, 503, "server_error"),
+        (Kind.TIMEOUT, 504, "server_error"),
+        (Kind.UPSTREAM, 502, "server_error"),
+        (Kind.TRUNCATED, 502, "server_error"),
+        (Kind.CLIENT_GONE, 499, "server_error"),
+        (Kind.INTERNAL, 500, "server_error"),
+    )
+}
+
+
+class OpenAI:
+    """The dialect `openai`, and the base of dialects whose bodies resemble it."""
+
+    name = "openai"
+    prefixes: tuple[str, ...] = ("", "/openai")
+    routes: tuple[Route, ...] = (
+        Route("POST", "/v1/chat/completions", "chat"),
+        Route("POST", "/v1/completions", "complete"),
+        Route("POST", "/v1/embeddings", "embed"),
+        Route("GET", "/v1/models", "models"),
+        Route("GET", "/v1/models/{model:path}", "model"),
+    )
+    fates = FATES
+    errors = ERRORS
+    wire: str | None = "openai"
+
+    def __init__(self, settings: Settings) -> None:
+        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
+        self.extras = settings.extras or "pass"
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def read(self, request: Request) -> Op:
+        if request.route == "models":
+            return ListModels()
+        if request.route == "model":
+            return ListModels(model=request.params["model"], view="model")
+        require_json(request)
+        raw = members(request)
+        known = _KNOWN[request.route]
+        kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known))
+        for name in dropped:
+            del raw[name]
+        extra = {name: raw[name] for name in kept}
+        check_depth(extra)
+        if request.route == "chat":
+            return requests.read_chat(request.body, raw, extra, dropped)
+        if request.route == "complete":
+            return requests.read_text(request.body, raw, extra, dropped)
+        return requests.read_embed(request.body, raw, extra, dropped)
+
+    # -- replies ----------------------------------------------------------------------------------------------------
+
+    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+        if isinstance(reply, Embeddings):
+            body: dict[str, Any] = {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": vector}
+                    for index, vector in enumerate(reply.vectors)
+                ],
+                "model": replies.shown(op, reply.model),
+                "usage": replies.write_usage(reply.usage or Usage()),
+            }
+            return Response(200, [JSON_TYPE], encode(body))
+        assert isinstance(op, (Chat, Complete))
+        write = replies.write_choice if isinstance(op, Chat) else replies.write_text_choice
+        body = {
+            "id": reply.start.id,
+            "object": "chat.completion" if isinstance(op, Chat) else "text_completion",
+            "created": reply.start.created,
+            "model": replies.shown(op, reply.start.model),
+            "choices": [write(choice) for choice in reply.choices],
+            "usage": replies.write_usage(reply.usage) if reply.usage is not None else None,
+        }
+        if reply.start.fingerprint is not None:
+            body["system_fingerprint"] = reply.start.fingerprint
+        if reply.start.tier is not None:
+            body["service_tier"] = reply.start.tier
+        body.update(reply.start.extra or {})
+        return Response(200, [JSON_TYPE], encode(body))
+
+    def writer(self, op: Generate) -> replies.StreamWriter:
+        return replies.StreamWriter(op, self.error_event)
+
+    def relay(self, op: Generate) -> openai_relay.Relay:
+        choices = op.n if isinstance(op, Chat) else op.n * len(op.prompts)
+        return openai_relay.Relay(
+            op.model or "",
+            chat=isinstance(op, Chat),
+            choices=choices,
+            include_usage=op.include_usage,
+            refuse=self.error_event,
+        )
+
+    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        body, usage = openai_relay.whole(response.body, op.model or "", chat=isinstance(op, Chat))
+        return Response(200, [JSON_TYPE], body), usage
+
+    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
+        found = [_write_card(card) for card in cards]
+        body = found[0] if op.view == "model" else {"object": "list", "data": found}
+        return Response(200, [JSON_TYPE], encode(body))
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def error_object(self, error: GatewayError) -> dict[str, Any]:
+        _, type_, code = self.errors[error.kind]
+        return {"error": {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}}
+
+    def error_event(self, error: GatewayError) -> bytes:
+        return sse.frame(encode(self.error_object(error)))
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
+        status = self.errors[error.kind][0]
+        if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
+            status = error.upstream
+        return Response(status, [JSON_TYPE, *replies.error_headers(error, status)], encode(self.error_object(error)))
+
+
+def _write_card(card: ModelCard) -> dict[str, Any]:
+    body: dict[str, Any] = {"id": card.name, "object": "model", "created": card.created, "owned_by": "dragoman"}
+    if card.alias_of is not None:
+        body["root"] = card.alias_of
+    if card.max_context is not None:
+        body["max_model_len"] = card.max_context
+    return body

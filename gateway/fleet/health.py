@@ -1,0 +1,89 @@
+"""Health probes: a worker is ready while its health path answers with anything below 500.
+
+A server without that path answers 404, which is a sign of life too. httpx serves here: probes are rare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import httpx
+from msgspec import Struct
+
+from gateway.fleet.worker import Worker
+
+
+class HealthPolicy(Struct, frozen=True):
+    """Seconds between two probes, and for one; path under the worker's address."""
+
+    interval_s: float = 5.0
+    timeout_s: float = 1.0
+    path: str = "/health"
+
+
+class Health:
+    """Probes workers until closed.
+
+    workers    (model, address) -> worker
+    client_of  a client for a model's workers (their CA); closed with this
+    on_change  called with model and worker after its `ready` changed
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[tuple[str, str], Worker],
+        policy: HealthPolicy,
+        client_of: Callable[[str], httpx.AsyncClient],
+        on_change: Callable[[str, Worker], None],
+    ) -> None:
+        self._workers = dict(workers)
+        self._policy = policy
+        self._clients = {model: client_of(model) for model, _ in workers}
+        self._on_change = on_change
+        self._wake: dict[Worker, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Probes every worker once, all at the same time, and goes on in the background."""
+        await asyncio.gather(*(self._probe(model, worker) for (model, _), worker in self._workers.items()))
+        for (model, _), worker in self._workers.items():
+            self._wake[worker] = asyncio.Event()
+            self._tasks.append(asyncio.create_task(self._watch(model, worker)))
+
+    def suspect(self, worker: Worker) -> None:
+        """Probe it now: a request to it just failed."""
+        wake = self._wake.get(worker)
+        if wake is not None:
+            wake.set()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients.values():
+            await client.aclose()
+
+    async def _watch(self, model: str, worker: Worker) -> None:
+        wake = self._wake[worker]
+        while True:
+            # An unready worker is asked more often, so that it serves again soon after it is back.
+            pause = self._policy.interval_s if worker.ready else min(1.0, self._policy.interval_s)
+            try:
+                async with asyncio.timeout(pause):
+                    await wake.wait()
+            except TimeoutError:
+                pass
+            wake.clear()
+            await self._probe(model, worker)
+
+    async def _probe(self, model: str, worker: Worker) -> None:
+        client = self._clients[model]
+        try:
+            answer = await client.get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
+            ready = answer.status_code < 500
+        except (httpx.HTTPError, httpx.InvalidURL):
+            ready = False
+        if ready != worker.ready:
+            worker.ready = ready
+            self._on_change(model, worker)

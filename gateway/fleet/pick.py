@@ -1,0 +1,24 @@
+"""Which of the open workers takes the next request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.fleet.worker import Worker
+
+Policy = Callable[[Sequence[Worker], float], Worker]
+"""(open workers, at least one; now) -> the one to use."""
+
+
+def least_busy(workers: Sequence[Worker], now: float) -> Worker:
+    """The fewest of our requests in flight, a returning worker counting as busier than it is; among equals the one
+    that has waited longest for its turn."""
+    return min(workers, key=lambda worker: ((worker.in_flight + 1) / worker.breaker.share(now), worker.turn))
+
+
+def round_robin(workers: Sequence[Worker], now: float) -> Worker:
+    """In turn, whatever their load."""
+    return min(workers, key=lambda worker: worker.turn)
+
+
+POLICIES: dict[str, Policy] = {"least_busy": least_busy, "round_robin": round_robin}

@@ -1,0 +1,141 @@
+"""The workers of one model: pick one, wait for one, learn from what became of the request."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.fleet.pick import Policy
+from gateway.fleet.worker import Worker
+
+
+class QueuePolicy(Struct, frozen=True):
+    """max_waiting requests at most wait, each at most timeout_s, while every worker is at its limit."""
+
+    max_waiting: int = 1000
+    timeout_s: float = 30.0
+
+
+class Pool:
+    """Workers of one model.
+
+    on_suspect is called with a worker that just failed, so that it can be probed before its turn; on_eject with one
+    that was ejected.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        policy: Policy,
+        queue: QueuePolicy,
+        max_eject_share: float,
+        *,
+        clock: Callable[[], float],
+        on_suspect: Callable[[Worker], None] = lambda worker: None,
+        on_eject: Callable[[Worker], None] = lambda worker: None,
+    ) -> None:
+        self.workers = list(workers)
+        self._policy = policy
+        self._queue = queue
+        self._max_eject_share = max_eject_share
+        self._clock = clock
+        self._on_suspect = on_suspect
+        self._on_eject = on_eject
+        self._turn = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[Worker]]] = []
+
+    @property
+    def ready(self) -> bool:
+        return any(worker.ready for worker in self.workers)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def acquire(self, exclude: Sequence[Worker] = (), priority: int = 0) -> Worker:
+        """A worker, its `in_flight` counted up; give it back by `release`.
+
+        exclude holds workers already tried. Higher priority waits less. Raises GatewayError: NO_WORKER when none could
+        serve, however long one waits; OVERLOADED when the queue is full or the wait was too long.
+        """
+        now = self._clock()
+        worker = self._pick(exclude, now) if not self._waiting else None
+        if worker is None:
+            worker = await self._wait(exclude, priority, now)
+        else:
+            self._take(worker)
+        return worker
+
+    def release(self, worker: Worker) -> None:
+        worker.in_flight -= 1
+        self.serve_waiting()
+
+    def succeeded(self, worker: Worker) -> None:
+        worker.breaker.succeed(self._clock())
+
+    def failed(self, worker: Worker, error: GatewayError) -> None:
+        """Learns from a failure: only the worker's own faults count against it."""
+        if error.blame is not Blame.WORKER:
+            worker.breaker.abandon()
+            return
+        out = sum(other.breaker.ejected for other in self.workers if other is not worker)
+        may_eject = out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
+        if worker.breaker.fail(self._clock(), may_eject=may_eject):
+            self._on_eject(worker)
+        self._on_suspect(worker)
+
+    def serve_waiting(self) -> None:
+        """Hands free workers to those who wait; to be called whenever one may have become free."""
+        while self._waiting:
+            worker = self._pick((), self._clock())
+            if worker is None:
+                return
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                self._take(worker)
+                future.set_result(worker)
+
+    def _pick(self, exclude: Sequence[Worker], now: float) -> Worker | None:
+        workers = self.workers
+        if len(workers) == 1:
+            only = workers[0]
+            return only if only.open_to(now) and only not in exclude else None
+        candidates = [worker for worker in workers if worker.open_to(now) and worker not in exclude]
+        return self._policy(candidates, now) if candidates else None
+
+    def _take(self, worker: Worker) -> None:
+        self._turn += 1
+        worker.turn = self._turn
+        worker.in_flight += 1
+        worker.breaker.begin()
+
+    async def _wait(self, exclude: Sequence[Worker], priority: int, now: float) -> Worker:
+        # Waiting helps only when a worker is merely full.
+        full = [worker for worker in self.workers if worker.ready and worker not in exclude and not worker.open_to(now)]
+        if not any(worker.breaker.allows(now) for worker in full) and not (full and self._waiting):
+            raise GatewayError(Kind.NO_WORKER, "no worker of this model is available", retry_after=1.0)
+        if len(self._waiting) >= self._queue.max_waiting:
+            raise GatewayError(Kind.OVERLOADED, "all workers of this model are busy", retry_after=1.0)
+        future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self._turn += 1
+        entry = (-priority, self._turn, future)
+        heapq.heappush(self._waiting, entry)
+        try:
+            async with asyncio.timeout(self._queue.timeout_s):
+                return await future
+        except BaseException as error:
+            if future.done() and not future.cancelled():  # it was handed over in the very turn in which we gave up
+                self.release(future.result())
+            if isinstance(error, TimeoutError):
+                raise GatewayError(
+                    Kind.OVERLOADED, "all workers of this model stayed busy for too long", retry_after=1.0
+                ) from None
+            raise
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                heapq.heapify(self._waiting)

@@ -1,0 +1,27 @@
+"""One worker as the gateway sees it: where it is, whether it is ready, how busy we keep it."""
+
+from __future__ import annotations
+
+from gateway.fleet.breaker import Breaker, BreakerPolicy
+
+
+class Worker:
+    """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests."""
+
+    __slots__ = ("address", "breaker", "in_flight", "max_in_flight", "ready", "turn")
+
+    def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
+        self.address = address
+        self.breaker = Breaker(policy)
+        self.max_in_flight = max_in_flight
+        self.in_flight = 0
+        self.ready = False
+        self.turn = 0
+
+    def open_to(self, now: float) -> bool:
+        """Ready, not ejected, and below its limit."""
+        return (
+            self.ready
+            and (self.max_in_flight is None or self.in_flight < self.max_in_flight)
+            and self.breaker.allows(now)
+        )

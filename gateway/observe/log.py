@@ -1,0 +1,125 @@
+"""Structured logging: one JSON object a line on standard output, one record a request.
+
+Lines are handed over in batches to a thread of their own, so that a slow reader of our output never stalls the event
+loop; when it is so slow that the backlog is full, lines are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from typing import Any, BinaryIO
+
+from gateway.core.ports import Record
+from gateway.wire.json import encode
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_BACKLOG = 100_000  # lines
+_BATCH_S = 0.05
+
+
+class Log:
+    """level is the least level written; requests False leaves the per-request records out."""
+
+    def __init__(self, level: str = "info", requests: bool = True, out: BinaryIO | None = None) -> None:
+        self.requests = requests
+        self.lost = 0
+        self._level = LEVELS[level]
+        self._out = out if out is not None else sys.stdout.buffer
+        self._lines: list[bytes] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def configure(self, level: str, requests: bool) -> None:
+        self._level = LEVELS[level]
+        self.requests = requests
+
+    def request(self, record: Record) -> None:
+        if self.requests and self._level <= 20:
+            self._put(_line(record))
+
+    def event(self, level: str, message: str, **fields: Any) -> None:
+        """An event of the gateway itself; fields must be JSON-able and free of secrets."""
+        if LEVELS[level] >= self._level:
+            self._put(encode({"time": _now(), "level": level, "event": message, **fields}) + b"\n")
+
+    def bug(self, record: Record, error: BaseException) -> None:
+        """An exception that nobody expected: where it was raised, by request id. Its text may quote a client, so it
+        is left out."""
+        places = [
+            f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+        ]
+        self.event("error", "bug", id=record.id, error=type(error).__name__, trace=places)
+
+    def close(self) -> None:
+        """Writes what is left and ends the thread."""
+        self._closing.set()
+        self._thread.join()
+
+    def _put(self, line: bytes) -> None:
+        with self._lock:
+            if len(self._lines) < _BACKLOG:
+                self._lines.append(line)
+            else:
+                self.lost += 1
+
+    def _flush(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, []
+            lost, self.lost = self.lost, 0
+        if lost:
+            lines.append(encode({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost}) + b"\n")
+        if lines:
+            self._out.write(b"".join(lines))
+            self._out.flush()
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(_BATCH_S)
+            try:
+                self._flush()
+            except (OSError, ValueError):
+                return  # nobody reads our output any more
+
+
+def _now() -> float:
+    return round(time.time(), 6)
+
+
+def _line(record: Record) -> bytes:
+    usage = record.usage
+    return (
+        encode(
+            {
+                "time": _now(),
+                "level": "info",
+                "event": "request",
+                "id": record.id,
+                "dialect": record.dialect,
+                "operation": record.operation,
+                "model": record.model,
+                "key": record.key,
+                "team": record.team,
+                "stream": record.stream,
+                "status": record.status,
+                "outcome": record.outcome,
+                "code": record.code,
+                "ms": round(record.seconds * 1000, 3),
+                "ttft_ms": None if record.ttft is None else round(record.ttft * 1000, 3),
+                "attempts": record.attempts,
+                "worker": record.worker,
+                "input": usage.input if usage else None,
+                "output": usage.output if usage else None,
+                "cached": usage.cached if usage else None,
+                "reasoning": usage.reasoning if usage else None,
+                "source": usage.source if usage else None,
+                "dropped": record.dropped,
+            }
+        )
+        + b"\n"
+    )

@@ -1,0 +1,403 @@
+"""One request, top to bottom. Names no dialect, no backend, no limit.
+
+match route -> authenticate -> read body -> dialect.read -> model to pool -> pick a worker -> relay -> record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from gateway.auth import Principal
+from gateway.client import Client, Receive, Scope, Send, connect
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import Headers, Request, Response, Route
+from gateway.core.lifecycle import fold
+from gateway.core.messages import Embed, ListModels, ModelCard, Op
+from gateway.core.ports import (
+    Backend,
+    Capabilities,
+    Deadlines,
+    Dialect,
+    Observer,
+    Pool,
+    Record,
+    Transport,
+)
+from gateway.core.usage import Usage
+from gateway.relay import EventLane, Pump
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+_MAX_FAULT_BYTES = 1 << 20
+# What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.
+_PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
+
+
+class Offer(Struct):
+    """One model at run time."""
+
+    name: str
+    pool: Pool
+    backend: Backend
+    can: Capabilities
+    transport: Transport
+    deadlines: Deadlines
+    headers: Headers
+    total_s: float | None
+    created: int
+    aliases: tuple[str, ...] = ()
+
+    def card(self, name: str) -> ModelCard:
+        return ModelCard(
+            name, self.created, self.pool.ready, self.can.max_context, self.name if name != self.name else None
+        )
+
+
+class Hub(Struct):
+    """What every request of one configuration shares.
+
+    offers      by every name that clients may use, aliases included
+    may_retry   spends from the retry budget; `earn` feeds it
+    running     requests under way, for shutdown
+    """
+
+    offers: Mapping[str, Offer]
+    authenticate: Callable[[Headers, str], Principal]
+    observer: Observer
+    extension: str
+    max_body_bytes: int
+    max_reply_bytes: int
+    keepalive_s: float
+    attempts: int
+    earn: Callable[[], None]
+    may_retry: Callable[[], bool]
+    clock: Callable[[], float]
+    running: Running
+
+
+class Running:
+    """Requests under way."""
+
+    def __init__(self) -> None:
+        self.runs: set[Run] = set()
+        self._emptied: list[asyncio.Future[None]] = []
+
+    def add(self, run: Run) -> None:
+        self.runs.add(run)
+
+    def discard(self, run: Run) -> None:
+        self.runs.discard(run)
+        if not self.runs:
+            for future in self._emptied:
+                if not future.done():
+                    future.set_result(None)
+            self._emptied.clear()
+
+    async def empty(self, timeout_s: float | None) -> None:
+        """Returns when none is under way, or after `timeout_s`."""
+        if self.runs and (timeout_s is None or timeout_s > 0):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(future)
+            await asyncio.wait([future], timeout=timeout_s)
+
+
+class Endpoint:
+    """The raw ASGI endpoint of one path of a dialect."""
+
+    def __init__(self, hub: Hub, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None) -> None:
+        self.hub = hub
+        self.dialect = dialect
+        self.routes = routes
+        self.default_model = default_model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Run(self, scope, receive, send).go()
+
+
+class Run:
+    """One request under way."""
+
+    def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+        self.endpoint = endpoint
+        self.hub = endpoint.hub
+        self.scope = scope
+        self.client: Client = connect(scope, receive, send, endpoint.hub.extension)
+        self.record = Record(request_id(scope["headers"]), endpoint.dialect.name)
+        self.request: Request | None = None
+        self.op: Op | None = None
+        self.pump: Pump | None = None
+        self.headers: Headers = [(b"x-request-id", self.record.id.encode())]
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupted: GatewayError | None = None
+        self._began = 0.0
+
+    async def go(self) -> None:
+        hub = self.hub
+        self._began = hub.clock()
+        self._task = asyncio.current_task()
+        hub.running.add(self)
+        hub.observer.begun(self.record.dialect)
+        try:
+            await self._guarded()
+        finally:
+            hub.running.discard(self)
+            self.client.close()
+            self.record.seconds = hub.clock() - self._began
+            hub.observer.finished(self.record)
+
+    async def _guarded(self) -> None:
+        try:
+            await self.serve()
+        except GatewayError as error:
+            await self.refuse(error)
+        except asyncio.CancelledError:
+            assert self._task is not None
+            if self.client.gone:
+                self._task.uncancel()
+                self._cancelled()
+            elif self._interrupted is not None:
+                self._task.uncancel()
+                await self.refuse(self._interrupted)
+            else:
+                raise
+        except Exception as error:
+            self.hub.observer.bug(self.record, error)
+            await self.refuse(GatewayError(Kind.INTERNAL, "the gateway failed to handle this request"))
+
+    # -- endings from outside ---------------------------------------------------------------------------------------
+
+    def left(self) -> None:
+        """The client is gone: whatever this request waits for is cancelled, the worker's connection closed."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def interrupt(self, error: GatewayError) -> None:
+        """Ends the request with `error`, told to the client in its dialect."""
+        if self.pump is not None and self.pump.committed:
+            self.pump.interrupt(error)
+        elif not self.client.started and self._task is not None and self._interrupted is None:
+            self._interrupted = error
+            self._task.cancel()
+
+    # -- the way down -----------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        hub, endpoint, scope, record = self.hub, self.endpoint, self.scope, self.record
+        dialect = endpoint.dialect
+        principal = hub.authenticate(scope["headers"], dialect.name)
+        record.key, record.team = principal.key, principal.team
+        if not endpoint.routes:
+            raise GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {scope['method']} {scope['path'][:200]}")
+        route = endpoint.routes.get(scope["method"])
+        if route is None:
+            self.headers.append((b"allow", ", ".join(sorted(endpoint.routes)).encode()))
+            raise GatewayError(Kind.NO_METHOD, f"{scope['method']} is not allowed here")
+        record.operation = route.name
+        body = await self.client.body(hub.max_body_bytes) if route.method == "POST" else b""
+        self.client.watch(self.left)
+        self.request = Request(
+            scope["method"],
+            scope["path"],
+            scope["headers"],
+            body,
+            scope["query_string"],
+            route.name,
+            scope.get("path_params") or {},
+        )
+        op = self.op = dialect.read(self.request)
+        if op.dropped:
+            record.dropped = op.dropped
+            self.headers.append((b"x-dragoman-dropped", named(op.dropped)))
+        if isinstance(op, ListModels):
+            await self.respond(self._models(op, principal))
+            return
+        offer = self._offer(op, principal)
+        record.model, record.stream = offer.name, op.stream
+        await self._with_deadline(op, offer, principal)
+
+    def _models(self, op: ListModels, principal: Principal) -> Response:
+        cards = [
+            offer.card(name)
+            for name, offer in self.hub.offers.items()
+            if principal.may_use(offer.name) and (op.model is None or name == op.model)
+        ]
+        if op.model is not None and not cards:
+            raise unknown_model(op.model)
+        return self.endpoint.dialect.models(cards, op)
+
+    def _offer(self, op: Op, principal: Principal) -> Offer:
+        name = op.model
+        offer = self.hub.offers.get(name) if name is not None else None
+        default = self.endpoint.default_model
+        if offer is None and default is not None and (name is None or name in _PLACEHOLDERS):
+            offer = self.hub.offers[default]
+            op.model = default
+        if name is None and offer is None:
+            raise GatewayError(
+                Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
+            )
+        # A model that the caller may not use is answered as one that does not exist.
+        if offer is None or not principal.may_use(offer.name):
+            raise unknown_model(name or "")
+        return offer
+
+    async def _with_deadline(self, op: Op, offer: Offer, principal: Principal) -> None:
+        assert not isinstance(op, ListModels)
+        limits = [seconds for seconds in (op.timeout, offer.total_s) if seconds is not None]
+        if not limits:
+            await self._try(op, offer, principal)
+            return
+        late = GatewayError(
+            Kind.TIMEOUT, f"the request took longer than {min(limits):g} s", blame=Blame.US, code="deadline_exceeded"
+        )
+        timer = asyncio.get_running_loop().call_later(min(limits), self.interrupt, late)
+        try:
+            await self._try(op, offer, principal)
+        finally:
+            timer.cancel()
+
+    async def _try(self, op: Any, offer: Offer, principal: Principal) -> None:
+        """Sends the same untouched request to one worker after another until one answers, within the retry budget."""
+        hub, record, pool = self.hub, self.record, offer.pool
+        outgoing = offer.backend.write(op, offer.can)
+        outgoing.headers = [
+            *outgoing.headers,
+            *offer.headers,
+            (b"x-request-id", b"%b-%b" % (record.id.encode(), os.urandom(4).hex().encode())),
+        ]
+        hub.earn()
+        tried: list[Any] = []
+        failure: GatewayError | None = None
+        while True:
+            try:
+                worker = await pool.acquire(tried, principal.priority)
+            except GatewayError as error:
+                raise failure or error from None
+            record.attempts += 1
+            record.worker = worker.address
+            try:
+                await self._attempt(op, offer, outgoing, worker.address)
+                error_after = self.pump.lane.error if self.pump is not None else None
+                if error_after is None:
+                    pool.succeeded(worker)
+                else:
+                    pool.failed(worker, error_after)
+                return
+            except GatewayError as error:
+                pool.failed(worker, error)
+                tried.append(worker)
+                failure = error
+                if not self._may_retry(error):
+                    raise
+                hub.observer.retried(offer.name, worker.address, error)
+            except asyncio.CancelledError:
+                pool.failed(worker, GatewayError(Kind.CLIENT_GONE, "cancelled"))
+                raise
+            finally:
+                pool.release(worker)
+
+    def _may_retry(self, error: GatewayError) -> bool:
+        """Before the first byte only, and only what another worker may do better."""
+        theirs = error.blame is Blame.WORKER or (error.kind is Kind.OVERLOADED and error.upstream is not None)
+        return (
+            theirs
+            and error.retryable
+            and not self.client.started
+            and self.record.attempts < self.hub.attempts
+            and self.hub.may_retry()
+        )
+
+    async def _attempt(self, op: Any, offer: Offer, outgoing: Request, address: str) -> None:
+        exchange = await offer.transport.send(outgoing, address, offer.deadlines)
+        try:
+            if exchange.status != 200:
+                body = await exchange.body(_MAX_FAULT_BYTES)
+                raise offer.backend.fault(Response(exchange.status, exchange.headers, body))
+            if op.stream:
+                await self._stream(op, offer, exchange)
+                return
+            body = await exchange.body(self.hub.max_reply_bytes)
+        finally:
+            exchange.close()
+        reply = self._reply(op, offer.backend, Response(200, exchange.headers, body))
+        await self.respond(reply)
+
+    async def _stream(self, op: Any, offer: Offer, exchange: Any) -> None:
+        dialect, record = self.endpoint.dialect, self.record
+        if dialect.wire is not None and dialect.wire == offer.backend.wire:
+            lane = dialect.relay(op)
+        else:
+            lane = EventLane(offer.backend.reader(op), dialect.writer(op))  # type: ignore[assignment]
+        pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
+        try:
+            await pump.run(self.headers)
+        finally:
+            record.usage = lane.usage or Usage(None, lane.produced, source="estimated")
+            if pump.first_output_at is not None:
+                record.ttft = pump.first_output_at - self._began
+            if self.client.started:
+                record.status = 200
+            if lane.error is not None and self.client.started:
+                record.outcome, record.code = "failed", lane.error.code or lane.error.kind.value
+
+    def _reply(self, op: Any, backend: Backend, response: Response) -> Response:
+        dialect, record = self.endpoint.dialect, self.record
+        if dialect.wire is not None and dialect.wire == backend.wire:
+            out, record.usage = dialect.relay_whole(response, op)
+            return out
+        if isinstance(op, Embed):
+            vectors = backend.read_embeddings(response, op)
+            record.usage = vectors.usage
+            return dialect.write(vectors, op)
+        reply = fold(backend.read(response, op))
+        record.usage = reply.usage
+        return dialect.write(reply, op)
+
+    # -- the way up -------------------------------------------------------------------------------------------------
+
+    async def respond(self, response: Response) -> None:
+        self.record.status = response.status
+        await self.client.respond(response, self.headers)
+
+    async def refuse(self, error: GatewayError) -> None:
+        """Tells the client, if it has seen nothing yet; else its connection is cut."""
+        record = self.record
+        record.code = error.code or error.kind.value
+        record.outcome = "refused" if error.blame is Blame.CLIENT else "failed"
+        if self.client.gone or error.kind is Kind.CLIENT_GONE:
+            self._cancelled()
+        elif self.client.started:
+            await self.client.cut(b"")
+        else:
+            await self.respond(self.endpoint.dialect.refuse(error, self.request, self.op))
+
+    def _cancelled(self) -> None:
+        self.record.outcome, self.record.code = "cancelled", Kind.CLIENT_GONE.value
+
+
+def request_id(headers: Headers) -> str:
+    """The client's own X-Request-Id where it is harmless in a log and a header, else a new one."""
+    for name, value in headers:
+        if name == b"x-request-id":
+            if _REQUEST_ID.match(value):
+                return value.decode()
+            break
+    return os.urandom(16).hex()
+
+
+def named(fields: tuple[str, ...]) -> bytes:
+    """Field names as a header value. They are the client's own words: whatever could break a header is replaced."""
+    return ", ".join(re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64]) for name in fields[:32]).encode()
+
+
+def unknown_model(name: str) -> GatewayError:
+    shown = unquote(name)[:128]
+    return GatewayError(
+        Kind.NO_MODEL, f"the model '{shown}' does not exist or you do not have access to it", param="model"
+    )

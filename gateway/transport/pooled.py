@@ -1,0 +1,576 @@
+"""A whole HTTP/1.1 client for workers: pooled connections over httptools, with no task and no future per block.
+
+    Pooled ──< Origin (one worker address) ──< Connection (one socket, one parser) ── Incoming (one response)
+
+An `Incoming` leaves its `Connection` as soon as the response is whole, so that a slow reader never keeps a healthy
+connection from being used again, and a late `close()` can never hit somebody else's response.
+
+The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body it
+compressed against our will is refused unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from functools import lru_cache
+from math import inf
+from typing import Final, cast
+from urllib.parse import quote, urlsplit
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers, Request
+from gateway.core.ports import Deadlines
+from gateway.transport.incoming import READ_BYTES, Incoming
+
+HEAD_BYTES: Final = 32 * 1024
+"""Most bytes a worker may send before its response head is complete, interim (1xx) heads included; also most framing
+bytes (chunk extensions, trailers) between two pieces of body."""
+
+HEAD_FIELDS: Final = 100
+"""Most header fields in a response."""
+
+WRITE_BYTES: Final = 256 * 1024
+"""A request body is handed to the socket in slices of this size, as fast as the worker takes them."""
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_METHOD = re.compile(r"[A-Z]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_QUERY = re.compile(rb"[^\x21-\x7e]")
+_ADDRESS = re.compile(r"(?:(?![@?#])[!-~])+")
+
+# Framing and connection management belong to the client itself: a caller's copy could only contradict it.
+_OURS = frozenset(
+    b"host content-length transfer-encoding accept-encoding connection keep-alive proxy-connection te trailer upgrade "
+    b"expect".split()
+)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One socket to one origin: idle, or carrying one exchange. The parser calls the `on_` methods.
+
+    There is one timer, moved only when a deadline comes to lie before it: `since` and `limit` (seconds) say what is
+    due, and a timer that fires too early just sets itself again.
+    """
+
+    __slots__ = (
+        "_dirty", "_framed", "_reusable", "_spare", "_timer", "_timer_at", "_unsent", "_used", "_whole", "choked",
+        "dropped", "exchange", "held", "idle_limit", "limit", "loop", "origin", "parser", "probe", "since", "transport",
+    )  # fmt: skip
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.loop = asyncio.get_running_loop()
+        self.parser = HttpResponseParser(self)
+        self.transport: asyncio.Transport | None = None
+        self.probe = select.poll()
+        self.exchange: Incoming | None = None
+        self.dropped = False  # closed by us, or about to report its loss: never to be used again
+        self.held = False  # reading is paused
+        self.choked = False  # the worker does not take more of the request for now
+        self.since = 0.0
+        self.limit = inf
+        self.idle_limit = inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._unsent: memoryview | None = None
+        self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
+        self._used = False  # has carried an exchange before this one
+        self._framed = False  # the response says where it ends, by length or by chunks
+        self._whole: Incoming | None = None  # complete, to be let go once the bytes at hand are parsed
+        self._reusable = False
+        self._dirty = False  # bytes came after the complete response
+
+    def begin(self, head: bytes, body: bytes, bodiless: bool, deadlines: Deadlines) -> Incoming:
+        """Sends a request. The exchange's waiter is done when it has a status or an error."""
+        exchange = Incoming(self, bodiless)
+        exchange.waiter = self.loop.create_future()
+        self.exchange = exchange
+        self.since = self.loop.time()
+        self.limit = deadlines.first_byte
+        self.idle_limit = deadlines.idle
+        self._spare = 0
+        transport = self.transport
+        if transport is None or self.dropped or transport.is_closing():
+            self._cut(clean=False)
+            return exchange
+        self._arm()
+        if len(body) <= READ_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            self._unsent = memoryview(body)
+            self._pump()
+        return exchange
+
+    def fit(self) -> bool:
+        """Whether an idle connection may carry another request.
+
+        The loop tells of an EOF or of stray bytes only on its next turn, hence the question to the kernel: bytes that
+        nobody asked for (a 408 on idle, say) would otherwise be taken for the answer to the next request.
+        """
+        return (
+            self.transport is not None
+            and not self.transport.is_closing()
+            and self.loop.time() - self.since < self.limit
+            and not self.probe.poll(0)
+        )
+
+    def fail(self, error: GatewayError | None) -> None:
+        """Ends the exchange with `error` (None: a body that the end of the connection completes), and the socket."""
+        exchange, self.exchange = self.exchange, None
+        self.drop()
+        if exchange is not None:
+            exchange.end(error)
+
+    def drop(self) -> None:
+        """Closes the socket now, unsent bytes and TLS farewell included, and forgets the exchange. Idempotent."""
+        self.exchange = None
+        self._unsent = None
+        if not self.dropped:
+            self.dropped = True
+            # Here and not in connection_lost, which uvloop leaves out when a connect is cancelled at its very end.
+            self.origin.connections.discard(self)
+            self.origin.idle.pop(self, None)
+            del self.parser  # it holds our bound methods: a cycle, which would wait for the collector
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self.transport is not None:
+                self.transport.abort()
+
+    def hold(self) -> None:
+        if not self.held and self.transport is not None and not self.transport.is_closing():
+            self.held = True
+            self.transport.pause_reading()
+
+    def unhold(self) -> None:
+        if self.held:
+            self.held = False
+            self.since = self.loop.time()  # the worker could not speak meanwhile: its silence starts now
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self.dropped:  # whoever wanted it has left meanwhile
+            self.transport.abort()
+            return
+        self.origin.connections.add(self)
+        self.probe.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.exchange is not None:
+            self._cut(clean=False)
+        self.drop()
+
+    def eof_received(self) -> None:
+        if self.exchange is not None:
+            self._cut(clean=True)
+        self.drop()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # One buffer serves all connections: the loop fills it and calls buffer_updated without a turn in between.
+        return self.origin.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            self.drop()  # idle: nobody asked for these bytes
+            return
+        data = self.origin.buffer[:nbytes]
+        answered = exchange.status
+        try:
+            if answered:
+                self.since = self.loop.time()
+            elif self._spare + nbytes > HEAD_BYTES:
+                room = HEAD_BYTES - self._spare
+                self.parser.feed_data(data[:room])
+                if not exchange.status:
+                    self.fail(GatewayError(Kind.UPSTREAM, "the worker's response head is too large"))
+                    return
+                data = data[room:]
+            self._spare += nbytes
+            self.parser.feed_data(data)
+        except HttpParserCallbackError as error:
+            # The parser wraps what a sink raised: our bug, not the worker's.
+            self.loop.call_exception_handler(
+                {"message": "a response sink failed", "exception": error.__context__ or error, "protocol": self}
+            )
+            self.fail(GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on"))
+            return
+        except (HttpParserError, HttpParserUpgrade):
+            if self._whole is None:
+                part = "body" if exchange.status else "head"
+                self.fail(GatewayError(Kind.UPSTREAM, f"the worker's response {part} is not valid HTTP"))
+                return
+            self._dirty = True
+        if self._whole is not None:
+            self._release(self._whole)
+        elif self._spare > HEAD_BYTES and exchange.status:
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker's response body is all framing and no content"))
+
+    def pause_writing(self) -> None:
+        self.choked = True
+
+    def resume_writing(self) -> None:
+        self.choked = False
+        self._pump()
+
+    # What the parser calls, from within buffer_updated. None of it raises, save for a sink's own bug.
+
+    def on_message_begin(self) -> None:
+        if self._whole is not None:
+            self._dirty = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        exchange = self.exchange
+        if exchange is not None and not exchange.status:  # else trailers, or nobody is interested any more
+            exchange.headers.append((name.lower(), value.rstrip()))
+
+    def on_headers_complete(self) -> None:
+        exchange = self.exchange
+        if exchange is None or exchange.status:
+            return
+        status = self.parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            exchange.headers = []  # interim (100, 102, 103): the head that counts is yet to come
+            return
+        if problem := self._judge(status, exchange.headers):
+            self.fail(GatewayError(Kind.UPSTREAM, problem))
+            return
+        self._spare = 0
+        self.since = self.loop.time()
+        self.limit = self.idle_limit
+        self._arm()
+        exchange.status = status
+        exchange.wake()
+        if exchange.bodiless:
+            # The parser cannot know that it was a HEAD and waits for a body: this connection is of no more use.
+            self.exchange, self._whole, self._reusable = None, exchange, False
+
+    def on_body(self, data: bytes) -> None:
+        self._spare = 0
+        if self.exchange is not None:
+            self.exchange.arrive(data)
+
+    def on_message_complete(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and exchange.status:
+            self.exchange, self._whole = None, exchange
+            self._reusable = self.parser.should_keep_alive()
+
+    def _judge(self, status: int, headers: Headers) -> str | None:
+        """What is wrong with a response head beyond its syntax, and whether its body is framed."""
+        self._framed = False
+        chunked = False
+        if not 200 <= status < 600:
+            return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
+        if len(headers) > HEAD_FIELDS:
+            return "the worker's response head is too large"
+        for name, value in headers:
+            if name == b"content-length":
+                self._framed = True
+            elif name == b"transfer-encoding":
+                # Anything but one plain "chunked" is compression, or a matter on which two parsers may disagree.
+                if chunked or value.strip().lower() != b"chunked":
+                    return "the worker's transfer encoding is not supported"
+                self._framed = chunked = True
+            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                return "the worker compressed its answer although asked not to"
+        return None
+
+    def _release(self, exchange: Incoming) -> None:
+        """The response is whole: back to the pool if the connection is in a known state, then tell the reader."""
+        self._whole = None
+        exchange.source = None
+        transport = self.transport
+        if (
+            self._reusable
+            and not self._dirty
+            and not self.dropped
+            and transport is not None
+            and not transport.is_closing()
+            # An answer to a request that is still being written: the rest of it would be taken for the next one.
+            and self._unsent is None
+            and not transport.get_write_buffer_size()
+            and self.origin.keep(self)
+        ):
+            self.unhold()
+            self._used = True
+            self.since = self.loop.time()
+            self.limit = self.origin.idle_expiry
+            self._arm()
+        else:
+            self.drop()
+        exchange.end(None)
+
+    def _cut(self, clean: bool) -> None:
+        """The connection ended under an exchange; `clean` is an orderly EOF."""
+        exchange = self.exchange
+        assert exchange is not None
+        if exchange.status:
+            if clean and not self._framed:
+                self.fail(None)  # whether it was all is for the reader to know, by the wire's own terminal mark
+            else:
+                self.fail(
+                    GatewayError(Kind.TRUNCATED, "the worker closed the connection before its answer was complete")
+                )
+        elif self._spare:
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection in the middle of a response head"))
+        else:
+            exchange.stale = self._used
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection before answering"))
+
+    def _pump(self) -> None:
+        transport = self.transport
+        while (unsent := self._unsent) is not None and not self.choked:
+            if transport is None or transport.is_closing():
+                return
+            self._unsent = unsent[WRITE_BYTES:] if len(unsent) > WRITE_BYTES else None
+            transport.write(unsent[:WRITE_BYTES])
+
+    def _arm(self) -> None:
+        due = self.since + self.limit
+        if due < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            # Loops have an upper bound for a delay; an hour is below all of them.
+            self._timer = self.loop.call_later(min(max(due - self.loop.time(), 0.0), 3600.0), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        now = self.loop.time()
+        if self.held:
+            self.since = now
+        if self.since + self.limit - now > 0.001:  # uvloop rounds to milliseconds
+            self._arm()
+        elif self.exchange is None:
+            self.drop()
+        elif self.exchange.status:
+            self.fail(GatewayError(Kind.TIMEOUT, "the worker fell silent in the middle of its answer", retryable=False))
+        else:
+            # Another worker would be asked for the same long answer: whoever waited has waited enough.
+            self.fail(GatewayError(Kind.TIMEOUT, "the worker did not begin to answer in time", retryable=False))
+
+
+class Origin:
+    """One worker address: how to reach it and its connections.
+
+    connections  the open ones, idle or busy
+    idle         the idle ones, the last to be used last
+    """
+
+    __slots__ = (
+        "_base", "_constant", "_host", "_port", "_ssl", "buffer", "connections", "idle", "idle_expiry", "max_idle",
+    )  # fmt: skip
+
+    def __init__(self, pooled: Pooled, address: str) -> None:
+        invalid = GatewayError(Kind.INTERNAL, "a worker's address is not a valid http(s) URL")
+        try:
+            url = urlsplit(address)
+            host, port = url.hostname, url.port
+        except ValueError:
+            raise invalid from None
+        if url.scheme not in ("http", "https") or not host or not _ADDRESS.fullmatch(address):
+            raise invalid
+        self._host = host
+        self._port = port or (443 if url.scheme == "https" else 80)
+        self._base = url.path.rstrip("/")
+        self._ssl = pooled.ssl_context(address) if url.scheme == "https" else None
+        # HTTP/1.1 wants Host first; identity because a relay reads what passes, and to inflate is to be bombed.
+        self._constant = b" HTTP/1.1\r\nhost: " + url.netloc.encode() + b"\r\naccept-encoding: identity\r\n"
+        self.buffer = pooled.buffer
+        self.idle_expiry = pooled.idle_expiry
+        self.max_idle = pooled.max_idle
+        self.connections: set[Connection] = set()
+        self.idle: dict[Connection, None] = {}
+
+    def head(self, request: Request) -> bytes:
+        """The request head. Raises GatewayError(INTERNAL) where a value could forge a line of it."""
+        parts = [_target(request.method, self._base, request.path)]
+        if request.query:
+            if _NOT_QUERY.search(request.query):
+                raise GatewayError(Kind.INTERNAL, "a query string for the worker holds a forbidden character")
+            parts.append(b"?" + request.query)
+        parts.append(self._constant)
+        lines = 4  # request line, host, accept-encoding, and the empty one
+        for name, value in request.headers:
+            if label := _label(name):
+                parts.append(label + value + b"\r\n")
+                lines += 1
+        if request.body or request.method not in ("GET", "HEAD"):
+            parts.append(b"content-length: %d\r\n" % len(request.body))
+            lines += 1
+        parts.append(b"\r\n")
+        head = b"".join(parts)
+        # One look at the whole instead of one at each value: every line ending must be one of ours.
+        if head.count(b"\r") != lines or head.count(b"\n") != lines or b"\0" in head:
+            raise GatewayError(Kind.INTERNAL, "a header for the worker holds a control character")
+        return head
+
+    def take(self) -> Connection | None:
+        """The idle connection used last that is still good."""
+        while self.idle:
+            connection, _ = self.idle.popitem()
+            if connection.fit():
+                return connection
+            connection.drop()
+        return None
+
+    def keep(self, connection: Connection) -> bool:
+        if len(self.idle) >= self.max_idle:
+            return False
+        self.idle[connection] = None
+        return True
+
+    async def connect(self, seconds: float) -> Connection:
+        """A fresh connection, TLS included. Raises GatewayError: UPSTREAM, or TIMEOUT after `seconds`."""
+        connection = Connection(self)
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
+        except TimeoutError as error:
+            connection.drop()
+            raise GatewayError(Kind.TIMEOUT, "the worker did not accept a connection in time") from error
+        except (OSError, UnicodeError) as error:
+            connection.drop()
+            raise GatewayError(Kind.UPSTREAM, _why(error)) from error
+        except BaseException:
+            connection.drop()
+            raise
+        return connection
+
+
+class Pooled:
+    """The `Transport` to workers: HTTP/1.1, connections kept per address and the one used last taken first.
+
+    idle_expiry  seconds after which an idle connection is closed; keep it below the workers' own (uvicorn, and so
+                 vLLM, close at 5 s), else requests race with their closing
+    max_idle     idle connections kept for one address; more are closed when they become idle
+    ssl_for      asked once for each https address; None, or no function, is the system's CAs with full verification
+
+    One instance belongs to one event loop. It does not bound connections: that is what slots are for.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_expiry: float = 4.0,
+        max_idle: int = 256,
+        ssl_for: Callable[[str], ssl.SSLContext | None] | None = None,
+    ) -> None:
+        self.idle_expiry = idle_expiry
+        self.max_idle = max_idle
+        self.origins: dict[str, Origin] = {}
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self._ssl_for = ssl_for
+        self._default_ssl: ssl.SSLContext | None = None
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        """Connections open now, idle ones included."""
+        return sum(len(origin.connections) for origin in self.origins.values())
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return sum(len(origin.idle) for origin in self.origins.values())
+
+    def ssl_context(self, address: str) -> ssl.SSLContext:
+        context = self._ssl_for(address) if self._ssl_for is not None else None
+        if context is None:
+            if self._default_ssl is None:
+                self._default_ssl = ssl.create_default_context()  # reads every CA: some 10 ms, so once
+            context = self._default_ssl
+        return context
+
+    async def send(self, request: Request, address: str, deadlines: Deadlines) -> Incoming:
+        """See `Transport.send`. The first-byte deadline runs from the first byte of the request that is written.
+
+        Raises also GatewayError: INTERNAL, before anything is sent, for a request that cannot be written safely, and
+        DRAINING after `close()`.
+        """
+        origin = self.origins.get(address)
+        if origin is None:
+            origin = self.origins[address] = Origin(self, address)
+        head = origin.head(request)
+        self._check_open()
+        connection = origin.take()
+        while True:
+            if connection is None:
+                connection = await origin.connect(deadlines.connect)
+                self._check_open(connection)
+            exchange = connection.begin(head, request.body, request.method == "HEAD", deadlines)
+            assert exchange.waiter is not None
+            try:
+                await exchange.waiter
+            except BaseException:
+                exchange.close()
+                raise
+            if exchange.status or exchange.error is None:
+                return exchange
+            if not exchange.stale:
+                raise exchange.error
+            # The worker let an idle connection go just as we used it: once more, on one that cannot be stale.
+            connection = None
+
+    async def close(self) -> None:
+        """Closes every connection; exchanges under way end with DRAINING, and so do later sends."""
+        self._closed = True
+        for origin in self.origins.values():
+            for connection in tuple(origin.connections):
+                connection.fail(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
+        await asyncio.sleep(0)  # the loop closes the sockets on its next turn
+
+    def _check_open(self, connection: Connection | None = None) -> None:
+        if self._closed:
+            if connection is not None:
+                connection.drop()
+            raise GatewayError(Kind.DRAINING, "the gateway is shutting down")
+
+
+@lru_cache(maxsize=1024)
+def _target(method: str, base: str, path: str) -> bytes:
+    """Method and request target, percent-encoded. Raises GatewayError(INTERNAL) where they could leave their place."""
+    if not _METHOD.fullmatch(method):
+        raise GatewayError(Kind.INTERNAL, "a request for the worker has no valid method")
+    if not path.startswith("/") or _CONTROL.search(path) or {".", ".."} & set(path.split("/")):
+        raise GatewayError(Kind.INTERNAL, "a request for the worker has no valid path")
+    try:
+        return b"%b %b" % (method.encode(), (base + quote(path, safe="/:@!$&'()*+,;=~")).encode("ascii"))
+    except UnicodeEncodeError as error:
+        raise GatewayError(Kind.INTERNAL, "a request for the worker has no valid path") from error
+
+
+@lru_cache(maxsize=512)
+def _label(name: bytes) -> bytes:
+    """The name as it begins a line, or b"" when it is ours to say. Raises GatewayError(INTERNAL) unless lower-case."""
+    if not _TOKEN.fullmatch(name):
+        raise GatewayError(Kind.INTERNAL, "a header for the worker has no valid name")
+    return b"" if name in _OURS else name + b": "
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "the worker refused the connection"
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        return "the worker's name could not be resolved"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "the worker's certificate could not be verified"
+    if isinstance(error, ssl.SSLError):
+        return "the worker and the gateway could not agree on TLS"
+    if isinstance(error, ConnectionError):
+        return "the worker closed the connection while it was being set up"
+    return "the worker could not be reached"

@@ -1,0 +1,127 @@
+"""Client JSON in, gateway JSON out: one decoder policy for every dialect.
+
+Strict JSON (RFC 8259) in UTF-8; the top level must be an object. Top-level members are kept as raw JSON text, so that
+nothing is lost on a wire that can carry them; the typed view of the same bytes validates what is known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder().encode
+_members = msgspec.json.Decoder(dict[str, Raw])
+_NULL = Raw(b"null")
+_anything = msgspec.json.Decoder()
+# msgspec names the place as `$.messages[0].content`
+_PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
+
+
+def members(request: Request) -> dict[str, Raw]:
+    """The body's top-level members as raw JSON text, without those that are null: friendli-client, langchain and
+    text-generation send null for whatever their caller did not set.
+
+    Raises GatewayError: MEDIA_TYPE for a content encoding other than identity; BAD_REQUEST for malformed JSON, a body
+    that is not an object, or a `model` given twice or in another letter case (a worker behind us might read the other
+    one than we authorised).
+    """
+    coding = request.header(b"content-encoding")
+    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+        raise GatewayError(
+            Kind.MEDIA_TYPE, "compressed request bodies are not accepted", code="unsupported_content_encoding"
+        )
+    body = request.body
+    try:
+        top = _members.decode(body)
+        if body.count(b'"model"') > 1:
+            _refuse_duplicate_model(body, top)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _malformed(body, error) from None
+    for name in top:
+        if name != "model" and name.strip().lower() == "model":
+            raise GatewayError(
+                Kind.BAD_REQUEST,
+                f"unknown parameter '{name}': did you mean 'model'?",
+                param=name,
+                code="ambiguous_model",
+            )
+    return {name: raw for name, raw in top.items() if raw != _NULL}
+
+
+def require_json(request: Request) -> None:
+    """Raises GatewayError(MEDIA_TYPE) when the body is declared to be something else than JSON."""
+    declared = request.header(b"content-type")
+    if declared is not None:
+        kind = declared.split(b";", 1)[0].strip().lower()
+        if kind and kind != b"application/json" and not kind.endswith(b"+json"):
+            raise GatewayError(Kind.MEDIA_TYPE, "the content type must be application/json")
+
+
+def typed(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """The typed view of a body that `members` accepted. Raises GatewayError(BAD_REQUEST) naming the field."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(body, error) from None
+
+
+def invalid(error: Exception) -> GatewayError:
+    """A msgspec validation error as the client should read it."""
+    match = _PLACE.match(str(error))
+    assert match is not None
+    what, place = match.group(1), match.group(2)
+    param = re.sub(r"\[(\d*|\.\.\.)\]", lambda m: "." + (m.group(1) or "?"), place).lstrip(".") if place else None
+    missing = re.match(r"Object missing required field `(\w+)`", what)
+    if missing:
+        param = f"{param}.{missing.group(1)}" if param else missing.group(1)
+        return GatewayError(
+            Kind.BAD_REQUEST, f"missing required parameter: '{param}'", param=param, code="missing_parameter"
+        )
+    where = f"'{param}': " if param else ""
+    what = what[:1].lower() + what[1:]
+    return GatewayError(Kind.BAD_REQUEST, f"invalid value for {where}{what}", param=param, code="invalid_value")
+
+
+def check_depth(values: dict[str, Raw]) -> None:
+    """Parses members that only pass through, so that nothing malformed or bottomless reaches a worker.
+
+    Raises GatewayError(BAD_REQUEST) naming the member.
+    """
+    for name, raw in values.items():
+        try:
+            _anything.decode(raw)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise GatewayError(
+                Kind.BAD_REQUEST, f"'{name}' is not valid JSON", param=name, code="invalid_json"
+            ) from None
+
+
+def _malformed(body: bytes, error: Exception) -> GatewayError:
+    if isinstance(error, msgspec.ValidationError):
+        return GatewayError(Kind.BAD_REQUEST, "the request body must be a JSON object", code="invalid_json")
+    if isinstance(error, RecursionError):
+        return GatewayError(Kind.BAD_REQUEST, "the request body is nested too deeply", code="invalid_json")
+    if not body.strip():
+        return GatewayError(
+            Kind.BAD_REQUEST, "the request body is empty; a JSON object is required", code="invalid_json"
+        )
+    what = str(error).removeprefix("JSON is malformed: ")
+    return GatewayError(Kind.BAD_REQUEST, f"the request body is not valid JSON: {what}", code="invalid_json")
+
+
+def _refuse_duplicate_model(body: bytes, top: dict[str, Raw]) -> None:
+    # The decoder keeps the last of duplicate members. Every `"model"` that is not inside a kept value is a key of ours
+    # (or sits in a dropped duplicate): more than one of those means the member was given twice.
+    inside = sum(bytes(raw).count(b'"model"') for raw in top.values())
+    if body.count(b'"model"') - inside > 1:
+        raise GatewayError(Kind.BAD_REQUEST, "'model' is given twice", param="model", code="ambiguous_model")

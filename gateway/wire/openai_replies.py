@@ -1,0 +1,218 @@
+"""What clients of OpenAI's wire are sent: canonical replies and events as its JSON and its chunks.
+
+Shared by every dialect whose replies resemble OpenAI's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.http import Headers
+from gateway.core.lifecycle import ReplyChoice
+from gateway.core.messages import Chat, Generate, Op
+from gateway.core.usage import Usage
+from gateway.wire import sse
+from gateway.wire.json import encode
+
+
+def error_headers(error: GatewayError, status: int) -> Headers:
+    """Retry-After only on 429 and 503: azure-ai-inference retries any status that carries it. Whole seconds, 1 to 60:
+    openai-python 1.x ignores more."""
+    headers: Headers = []
+    if status in (429, 503) and error.retry_after is not None:
+        headers.append((b"retry-after", str(min(60, max(1, -int(-error.retry_after // 1)))).encode()))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
+# -- canonical to replies -------------------------------------------------------------------------------------------
+
+
+def shown(op: Op, said: str) -> str:
+    return op.model or said
+
+
+def write_usage(usage: Usage) -> dict[str, Any]:
+    """Unknown counts are 0 here: OpenAI's clients type them as integers."""
+    body: dict[str, Any] = {
+        "prompt_tokens": usage.input or 0,
+        "completion_tokens": usage.output or 0,
+        "total_tokens": (usage.input or 0) + (usage.output or 0),
+    }
+    if usage.cached is not None:
+        body["prompt_tokens_details"] = {"cached_tokens": usage.cached}
+    if usage.reasoning is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    return body
+
+
+def write_message(choice: ReplyChoice) -> dict[str, Any]:
+    """The assistant message of a finished choice. content is null only beside tool calls or a refusal."""
+    text, thinking, refusal = choice.text(), choice.text("thinking"), choice.text("refusal")
+    if text is None and not choice.calls and refusal is None:
+        text = ""
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": refusal}
+    if thinking is not None:
+        message["reasoning"] = message["reasoning_content"] = thinking
+    if choice.calls:
+        message["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            for call in choice.calls
+        ]
+    return message
+
+
+def write_choice(choice: ReplyChoice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "message": write_message(choice),
+        "logprobs": {"content": join_logprobs(choice.logprobs), "refusal": None} if choice.logprobs else None,
+        "finish_reason": choice.reason,
+    }
+
+
+def write_text_choice(choice: ReplyChoice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "text": choice.text() or "",
+        "logprobs": text_logprobs(choice.logprobs, 0) if choice.logprobs else None,
+        "finish_reason": choice.reason,
+        **(choice.extra or {}),
+    }
+
+
+def join_logprobs(raws: Sequence[Raw]) -> list[Any]:
+    return [item for raw in raws for item in msgspec.json.decode(raw)]
+
+
+def text_logprobs(raws: Sequence[Raw], offset: int) -> dict[str, Any]:
+    """Canonical logprobs as text completions have them; `offset` is where this text begins, in characters."""
+    items = join_logprobs(raws)
+    offsets = []
+    for item in items:
+        offsets.append(offset)
+        offset += len(item["token"])
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [item["logprob"] for item in items],
+        "tokens": [item["token"] for item in items],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in item["top_logprobs"]} or None for item in items],
+    }
+
+
+class StreamWriter:
+    """Canonical events to chunks. Everything that is the same in every chunk is written once."""
+
+    headers = sse.HEADERS
+    clean_end = False
+
+    def __init__(self, op: Generate, refuse: Callable[[GatewayError], bytes]) -> None:
+        self._op = op
+        self._refuse = refuse
+        self._chat = isinstance(op, Chat)
+        self._head = b""
+        self._tools: dict[tuple[int, int], int] = {}
+        self._calls: dict[int, int] = {}
+        self._kinds: dict[tuple[int, int], str] = {}
+        self._offsets: dict[int, int] = {}
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, Delta):
+            return self._delta(event)
+        if isinstance(event, PartStart):
+            return self._part(event)
+        if isinstance(event, Finish):
+            return self._finish(event)
+        if isinstance(event, Start):
+            return self._start(event)
+        if isinstance(event, UsageReport):
+            return self._usage(event.usage) if self._op.include_usage else b""
+        if isinstance(event, Failed):
+            return self._refuse(event.error)
+        return b"" if isinstance(event, PartEnd) else self._end()
+
+    def keepalive(self) -> bytes:
+        return sse.KEEPALIVE
+
+    def _start(self, event: Start) -> bytes:
+        head: dict[str, Any] = {
+            "id": event.id,
+            "object": "chat.completion.chunk" if self._chat else "text_completion",
+            "created": event.created,
+            "model": shown(self._op, event.model),
+        }
+        if event.fingerprint is not None:
+            head["system_fingerprint"] = event.fingerprint
+        if event.tier is not None:
+            head["service_tier"] = event.tier
+        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        if not self._chat:
+            return b""
+        role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+        return b"".join(self._head + b'{"index":%d,' % choice + role for choice in range(self._op.n))
+
+    def _chunk(self, choice: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
+            self._head,
+            choice,
+            delta,
+            logprobs,
+            reason,
+        )
+
+    def _part(self, event: PartStart) -> bytes:
+        key = (event.choice, event.index)
+        self._kinds[key] = event.kind
+        if event.kind != "tool":
+            return b""
+        position = self._calls.get(event.choice, 0)
+        self._calls[event.choice] = position + 1
+        self._tools[key] = position
+        call = {
+            "index": position,
+            "id": event.call_id,
+            "type": "function",
+            "function": {"name": event.name, "arguments": ""},
+        }
+        return self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode(call) + b"]}")
+
+    def _delta(self, event: Delta) -> bytes:
+        text = encode(event.text)
+        if not self._chat:
+            return self._text_delta(event, text)
+        key = (event.choice, event.index)
+        kind = self._kinds[key]
+        if kind == "text":
+            delta = b'"delta":{"content":' + text + b"}"
+        elif kind == "tool":
+            delta = b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (self._tools[key], text)
+        elif kind == "thinking":
+            delta = b'"delta":{"reasoning":%b,"reasoning_content":%b}' % (text, text)
+        else:
+            delta = b'"delta":{"refusal":' + text + b"}"
+        logprobs = b'{"content":%b,"refusal":null}' % bytes(event.logprobs) if event.logprobs is not None else b"null"
+        return self._chunk(event.choice, delta, logprobs)
+
+    def _text_delta(self, event: Delta, text: bytes) -> bytes:
+        if event.logprobs is None:
+            return self._chunk(event.choice, b'"text":' + text)
+        offset = self._offsets.get(event.choice, 0)
+        self._offsets[event.choice] = offset + len(event.text)
+        return self._chunk(event.choice, b'"text":' + text, encode(text_logprobs((event.logprobs,), offset)))
+
+    def _finish(self, event: Finish) -> bytes:
+        delta = b'"delta":{}' if self._chat else b'"text":""'
+        return self._chunk(event.choice, delta, reason=encode(event.reason))
+
+    def _usage(self, usage: Usage) -> bytes:
+        return self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n"
+
+    def _end(self) -> bytes:
+        return sse.DONE

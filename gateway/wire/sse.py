@@ -1,0 +1,114 @@
+"""Server-sent events: bytes to frames (WHATWG HTML §9.2.6, "interpreting an event stream"), and frames to bytes.
+
+Works on bytes throughout: text is split at CR, LF and CRLF only, never at U+2028 or U+0085.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers
+
+MAX_FRAME = 8 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class Frame(Struct):
+    """One dispatched event: `data` lines joined by LF; `event` is b"" for the default type."""
+
+    data: bytes
+    event: bytes = b""
+
+
+class Reader:
+    """Feed it blocks cut anywhere; it returns whole frames. A frame unfinished at the end is discarded, as the
+    standard says. Raises GatewayError(UPSTREAM) when one frame exceeds `max_frame` bytes."""
+
+    __slots__ = ("_at_start", "_cr", "_max", "_tail")
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._tail = bytearray()
+        self._cr = False
+        self._at_start = True
+        self._max = max_frame
+
+    def feed(self, block: bytes) -> list[Frame]:
+        # Nearly every block of a real stream is whole single-line frames: one split, no copy.
+        if not self._tail and not self._cr and not self._at_start and block.endswith(b"\n\n") and b"\r" not in block:
+            frames = []
+            for piece in block[:-2].split(b"\n\n"):
+                if piece.startswith(b"data: ") and b"\n" not in piece:
+                    frames.append(Frame(piece[6:]))
+                else:
+                    self._parse(piece, frames)
+            return frames
+        return self._feed_slow(block)
+
+    def eof(self) -> list[Frame]:
+        """No frame can come any more; what is unfinished is dropped."""
+        self._tail.clear()
+        return []
+
+    def _feed_slow(self, block: bytes) -> list[Frame]:
+        if self._at_start:
+            block = bytes(self._tail) + block
+            self._tail.clear()
+            if len(block) < 3 and _BOM.startswith(block):
+                self._tail += block
+                return []
+            self._at_start = False
+            block = block.removeprefix(_BOM)
+        if self._cr and block:
+            self._cr = False
+            block = block.removeprefix(b"\n")
+        if b"\r" in block:
+            self._cr = block.endswith(b"\r")
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        seen = len(self._tail)
+        self._tail += block
+        frames: list[Frame] = []
+        start = 0
+        search = max(0, seen - 1)
+        while (end := self._tail.find(b"\n\n", search)) >= 0:
+            self._parse(bytes(self._tail[start:end]), frames)
+            start = search = end + 2
+        if start:
+            del self._tail[:start]
+        if len(self._tail) > self._max:
+            raise GatewayError(Kind.UPSTREAM, "the worker sent an event that never ends", code="upstream_malformed")
+        return frames
+
+    @staticmethod
+    def _parse(piece: bytes, frames: list[Frame]) -> None:
+        data: list[bytes] = []
+        event = b""
+        for line in piece.split(b"\n"):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"event":
+                event = value
+        if data:
+            frames.append(Frame(b"\n".join(data), event))
+
+
+def frame(data: bytes, event: bytes = b"") -> bytes:
+    """One frame on the wire. LF only and exactly one space: azure-ai-inference rejects anything else. `data` must be
+    one line."""
+    if event:
+        return b"event: " + event + b"\ndata: " + data + b"\n\n"
+    return b"data: " + data + b"\n\n"
+
+
+# A bare newline between events is the one keep-alive that every measured client survives: SSE comments raise in
+# azure-ai-inference 1.0.0b9 and friendli-client 1.5.8.
+KEEPALIVE = b"\n"
+# X-Accel-Buffering tells nginx, often in front, to pass chunks on as they come.
+HEADERS: Headers = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+DONE = b"data: [DONE]\n\n"
