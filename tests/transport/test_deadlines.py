@@ -1,0 +1,147 @@
+"""Time limits: the clock is the subject here, so these tests do let time pass."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request
+from gateway.core.ports import Deadlines
+
+if TYPE_CHECKING:
+    from tests.transport.conftest import MakeClient, Peer, Serve
+
+ASK = Request("GET", "/")
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"
+
+
+async def test_connect(pooled: MakeClient) -> None:
+    """A worker whose accept queue is full drops what knocks."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        fillers = [socket.socket() for _ in range(3)]
+        try:
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            client = pooled()
+            with pytest.raises(GatewayError) as caught:
+                await client.send(ASK, f"http://127.0.0.1:{port}", Deadlines(connect=0.1))
+            assert (caught.value.kind, caught.value.retryable) == (Kind.TIMEOUT, True)
+            assert client.open == 0
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+async def test_connect_includes_tls(serve: Serve, pooled: MakeClient) -> None:
+    async def mute(peer: Peer) -> None:
+        await peer.gone()
+
+    worker, client = await serve(mute), pooled()
+    with pytest.raises(GatewayError, match="did not accept a connection") as caught:
+        await client.send(ASK, f"https://127.0.0.1:{worker.port}", Deadlines(connect=0.1))
+    assert caught.value.kind is Kind.TIMEOUT
+    await worker.tasks[0]
+
+
+@pytest.mark.parametrize("drip", [b"", b"HTTP/1.1 200 OK\r\n"])
+async def test_first_byte(drip: bytes, serve: Serve, pooled: MakeClient) -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.request()
+        peer.send(drip)
+        await peer.gone()
+
+    worker, client = await serve(silent), pooled()
+    start = time.monotonic()
+    with pytest.raises(GatewayError, match="did not begin to answer") as caught:
+        await client.send(ASK, worker.address, Deadlines(first_byte=0.1))
+    assert 0.09 < time.monotonic() - start < 1
+    assert (caught.value.kind, caught.value.retryable) == (Kind.TIMEOUT, False)
+    await worker.tasks[0]
+    assert client.open == 0
+
+
+async def test_idle_between_blocks(serve: Serve, pooled: MakeClient) -> None:
+    async def slow(peer: Peer) -> None:
+        await peer.request()
+        peer.send(HEAD)
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            peer.send(b"x")
+        await peer.gone()
+
+    worker = await serve(slow)
+    exchange = await pooled().send(ASK, worker.address, Deadlines(first_byte=5, idle=0.25))
+    body = b""
+    with pytest.raises(GatewayError, match="fell silent") as caught:  # noqa: PT012
+        while block := await exchange.read():
+            start = time.monotonic()
+            body += block
+    assert body == b"xxxx"  # 0.4 s in all, never 0.25 between two
+    assert 0.24 < time.monotonic() - start < 1
+    assert caught.value.kind is Kind.TIMEOUT
+    await worker.tasks[0]
+
+
+async def test_idle_does_not_run_while_we_are_the_ones_who_pause(serve: Serve, pooled: MakeClient) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.send(HEAD)
+        await told.wait()
+        peer.send(b"123456789")
+        await peer.gone()
+
+    told = asyncio.Event()
+    worker = await serve(script)
+    exchange = await pooled().send(ASK, worker.address, Deadlines(idle=0.1))
+    exchange.pause()
+    await asyncio.sleep(0.35)
+    exchange.resume()
+    told.set()
+    assert await exchange.body(9) == b"123456789"
+
+
+async def test_silence_after_a_pause_is_silence_again(serve: Serve, pooled: MakeClient) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.send(HEAD)
+        await peer.gone()
+
+    worker = await serve(script)
+    exchange = await pooled().send(ASK, worker.address, Deadlines(idle=0.1))
+    exchange.pause()
+    await asyncio.sleep(0.15)
+    exchange.resume()
+    start = time.monotonic()
+    with pytest.raises(GatewayError, match="fell silent"):
+        await exchange.read()
+    assert 0.09 < time.monotonic() - start < 1
+
+
+async def test_later_deadlines_do_not_linger(serve: Serve, pooled: MakeClient) -> None:
+    """A long limit that is overtaken by a short one, on one connection, and back."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        peer.send(HEAD + b"123456789")
+        await peer.request()
+        await asyncio.sleep(0.2)
+        peer.send(HEAD + b"123456789")
+        await peer.request()
+        await peer.gone()
+
+    worker, client = await serve(script), pooled(idle_expiry=0.15)
+    for limit in (0.1, 600):
+        exchange = await client.send(ASK, worker.address, Deadlines(first_byte=limit, idle=limit))
+        assert await exchange.body(9) == b"123456789"
+    with pytest.raises(GatewayError, match="did not begin"):
+        await client.send(ASK, worker.address, Deadlines(first_byte=0.05))
+    assert len(worker.peers) == 1
