@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
@@ -281,6 +282,9 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals reach only the main thread
+            return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)

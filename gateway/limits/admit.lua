@@ -125,7 +125,7 @@ local function add(w, slice, amount)
     if not w.live[slice] then w.order = nil end
     w.live[slice] = (w.live[slice] or 0) + amount
   end
-  w.u = w.u + amount + 1
+  w.u = w.u + amount
   w.dirty = true
 end
 

@@ -67,7 +67,7 @@ class Log:
             else:
                 self.lost += 1
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         with self._lock:
             lines, self._lines = self._lines, []
             lost, self.lost = self.lost, 0
@@ -82,7 +82,7 @@ class Log:
         while not closing:
             closing = self._closing.wait(_BATCH_S)
             try:
-                self._flush()
+                self.flush()
             except (OSError, ValueError):
                 return  # nobody reads our output any more
 

@@ -1,0 +1,176 @@
+"""A whole gateway with its workers, for tests: real sockets, a thread of their own, nothing left behind.
+
+    with Stack() as stack:                       # one simulated worker, model "m"
+        httpx.post(stack.url + "/v1/chat/completions", json=...)
+        stack.run(stack.sim.ledger.wait(aborted=1))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvloop
+import yaml
+
+from gateway.app import KNOWN, Gateway
+from gateway.config import Config, load
+from gateway.observe.log import Log
+from gateway.server import Edge, Server, server
+from workers.simulated import Simulated
+
+T = TypeVar("T")
+
+
+class Captured(io.BytesIO):
+    """Where a stack's log goes: `lines()` are its records."""
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.getvalue().splitlines()]
+
+
+class Stack:
+    """A gateway on a free port.
+
+    workers  options of the simulated workers, one mapping each; () for none
+    config   sections of gateway.yaml, merged over the default: model "m" on the simulated workers, alias "alias"
+    wrap     the ASGI application as it is served, for tests of the plain ASGI path
+    """
+
+    def __init__(
+        self,
+        workers: tuple[Mapping[str, Any], ...] = ({},),
+        config: Mapping[str, Any] | None = None,
+        wrap: Callable[[Any], Any] = lambda app: app,
+        edge: Edge | None = None,
+    ) -> None:
+        self._options = workers
+        self._config = dict(config or {})
+        self._wrap = wrap
+        self._edge = edge or Edge()
+        self._thread = threading.Thread(target=self._main, name="stack")
+        self._started = threading.Event()
+        self._failed: BaseException | None = None
+        self._stop: asyncio.Event
+        self.sims: list[Simulated] = []
+        self.output = Captured()
+        self.url = ""
+        self.gateway: Gateway
+        self.server: Server
+        self.loop: asyncio.AbstractEventLoop
+
+    @property
+    def sim(self) -> Simulated:
+        return self.sims[0]
+
+    def __enter__(self) -> Stack:
+        self._thread.start()
+        self._started.wait()
+        if self._failed is not None:
+            self._thread.join()
+            raise self._failed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def run(self, job: Coroutine[Any, Any, T] | Awaitable[T], timeout: float = 10.0) -> T:
+        """Awaits `job` on the stack's own loop and returns its result here."""
+
+        async def awaited() -> T:
+            async with asyncio.timeout(timeout):
+                return await job
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self.loop).result(timeout + 5)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The request records logged so far, flushed."""
+        self.gateway.log.flush()
+        return [line for line in self.output.lines() if line["event"] == "request"]
+
+    def config(self, sections: Mapping[str, Any] | None = None) -> Config:
+        """A configuration as from a file, `sections` merged over this stack's own."""
+        merged = {"listen": {"port": 0}, "health": {"interval_s": 0.2, "timeout_s": 0.2}}
+        merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
+        if self.sims:
+            merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
+        for section in (self._config, sections or {}):
+            merged = _merge(merged, section)
+        if not merged["models"].get("m", {}).get("workers"):
+            merged["models"].pop("m", None)
+        return load_text(yaml.safe_dump(merged))
+
+    def _main(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with contextlib.AsyncExitStack() as exits:
+            for options in self._options:
+                self.sims.append(await exits.enter_async_context(Simulated(**{"model": ("sim",), **options})))
+            config = self.config()
+            log = Log("info", True, self.output)
+            exits.callback(log.close)
+            self.gateway = Gateway(config, log)
+            listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+            listener.setblocking(False)
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+            async def nothing() -> None:
+                """A stack is stopped, not drained."""
+
+            self.server = server(self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing)
+            serving = asyncio.create_task(self.server.serve(sockets=[listener]))
+            while not self.server.started and not serving.done():
+                await asyncio.sleep(0.001)
+            self._started.set()
+            await self._stop.wait()
+            for connection in list(self.server.server_state.connections):
+                connection.transport.abort()  # type: ignore[union-attr]
+            self.server.should_exit = True
+            await serving
+
+
+def load_text(text: str) -> Config:
+    """The configuration in `text`, as from a file, with no environment."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gateway.yaml"
+        path.write_text(text)
+        return load(path, KNOWN, environ={})
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in over.items():
+        old = merged.get(name)
+        merged[name] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def sse_data(body: bytes) -> Iterator[bytes]:
+    """The data of every event in a finished stream, `[DONE]` included."""
+    for piece in body.split(b"\n\n"):
+        piece = piece.strip(b"\n")
+        if piece:
+            assert piece.startswith(b"data: "), piece
+            yield piece[6:]
