@@ -125,7 +125,7 @@ class Stack:
         self._stop = asyncio.Event()
         async with contextlib.AsyncExitStack() as exits:
             for options in self._options:
-                self.sims.append(await exits.enter_async_context(Simulated(**{"model": ("sim",), **options})))
+                self.sims.append(await exits.enter_async_context(Simulated(**{"models": ("sim",), **options})))
             config = self.config()
             log = Log("info", True, self.output)
             exits.callback(log.close)
