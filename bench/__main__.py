@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import uvloop
 
 from bench import report
 from bench.load import HOST, Sample, measure
-from bench.process import BenchError, Process, cores, cpu_seconds, free_port
+from bench.process import BenchError, Process, Stopped, cores, cpu_seconds, free_port
 from bench.rows import REFERENCE, ROWS, Row
 from bench.subjects import SUBJECTS, Subject
 
@@ -94,8 +93,9 @@ def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit status: 0, 1 over a limit, 2 when nothing could be measured."""
+    """Returns the exit status: 0, 1 over a limit, 2 when nothing could be measured, 128 + a signal's number."""
     options = parse(arguments)
+    Stopped.watch()
     rows = [row for row in ROWS if options.rows in row.name]
     names = [name for name in options.subjects.split(",") if not (options.no_nginx and name == "nginx")]
     try:
@@ -104,6 +104,8 @@ def main(arguments: Sequence[str]) -> int:
         if unknown := [name for name in names if name not in SUBJECTS]:
             raise BenchError(f"no such subject: {', '.join(unknown)}")
         result = run(options, [SUBJECTS[name] for name in names], rows)
+    except Stopped as error:
+        return error.status
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
@@ -117,9 +119,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # As an exception, so that a benchmark that is told to end stops what it started.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from bench.process import BenchError
+from bench.process import BenchError, Stopped
 from bench.replies import MARK
 from bench.rows import Row
 
@@ -43,10 +43,14 @@ class Load:
             self.failure.set_exception(BenchError(reason))
 
     async def wait(self, seconds: float) -> None:
-        """Sleeps, or raises what `fail` was told."""
-        done, _ = await asyncio.wait([self.failure], timeout=seconds)
-        for future in done:
-            future.result()
+        """Sleeps, or raises what `fail` was told, or Stopped."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            done, _ = await asyncio.wait([self.failure], timeout=min(left, 0.2))
+            for future in done:
+                future.result()
+            Stopped.check()
 
 
 class Connection(asyncio.Protocol):

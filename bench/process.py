@@ -11,12 +11,35 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 class BenchError(Exception):
     """The benchmark cannot go on; the message says why and what to do."""
+
+
+class Stopped(BenchError):
+    """SIGINT or SIGTERM came."""
+
+    status = 1
+
+    @classmethod
+    def watch(cls) -> None:
+        """From now on a signal is noted. Not raised: an event loop would take it for a protocol's own failure."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            cls.status = 128 + number
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, note)
+
+    @classmethod
+    def check(cls) -> None:
+        """Raises when a signal was noted."""
+        if cls.status != 1:
+            raise cls("stopped")
 
 
 def _stat(pid: str) -> list[str] | None:
@@ -87,6 +110,7 @@ class Process:
         """Until GET `url` answers 200."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
+            Stopped.check()
             if self.popen.poll() is not None:
                 raise BenchError(f"{self.name} ended with status {self.popen.returncode}:\n{self.tail()}")
             try:

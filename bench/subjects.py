@@ -101,7 +101,8 @@ def dragoman_command(directory: Path, port: int, worker: int) -> list[str]:
 def dragoman_config(port: int, worker: int) -> dict[str, object]:
     """One model on one worker, no keys, no limits (JSON is YAML)."""
     return {
-        "listen": f"127.0.0.1:{port}",
+        "listen": {"host": "127.0.0.1", "port": port},
+        "auth": "open",
         "models": {MODEL: {"backend": "vllm", "workers": [f"http://127.0.0.1:{worker}"]}},
     }
 

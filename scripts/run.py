@@ -1,0 +1,178 @@
+"""Starts the gateway and the embedded worker together, and stops both together: `make run`.
+
+    python scripts/run.py [--config gateway.yaml] [--model-file FILE.gguf]
+
+The worker listens where the configuration's first model expects it. Exit status: 0 after Ctrl-C or SIGTERM, 1 when
+either could not start or ended by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from urllib.parse import urlsplit
+
+from gateway.config import Config, ConfigError, load
+
+ROOT = Path(__file__).resolve().parent.parent
+POLL_S = 0.1
+START_S = 120.0
+"""Reading a model file of some gigabytes from a slow disk takes a while."""
+
+
+class Failed(Exception):
+    """Something that ends the run; the message is for the person who started it."""
+
+
+class Stop:
+    """Counts requests to stop. A flag and not an exception, so that none can fall between a start and its record."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._asked)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+
+class Child:
+    """A program in its own process group: a terminal's Ctrl-C reaches this script only, which sees to the order."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def check(self) -> None:
+        """Raises Failed when it has ended."""
+        status = self.process.poll()
+        if status is not None:
+            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            raise Failed(f"the {self.name} {how}")
+
+    def stop(self, grace_s: float, hurry: Callable[[], bool]) -> None:
+        """SIGTERM, then SIGKILL after `grace_s` or as soon as `hurry` says so; its whole group is gone afterwards."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            end = time.monotonic() + grace_s
+            while self.process.poll() is None and time.monotonic() < end and not hurry():
+                time.sleep(POLL_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def refuse_busy(host: str, port: int, hint: str) -> None:
+    """Raises Failed when somebody listens there: a child's own message would drown in its start-up log."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do it: connections of an earlier run that linger are no hindrance, a listener is.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise Failed(f"cannot listen on {host}:{port} ({error.strerror}); {hint}") from None
+
+
+def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
+    """Until GET `url` answers 200 or a stop is asked for. Raises Failed when a child ends or time is up."""
+    end = time.monotonic() + START_S
+    while not stop.count:
+        for child in children:
+            child.check()
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (OSError, urllib.error.URLError):
+            pass
+        if time.monotonic() > end:
+            raise Failed(f"{url} did not answer 200 within {START_S:.0f} s")
+        time.sleep(POLL_S)
+
+
+def welcome(base: str, model: str) -> str:
+    """What to try first."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is a dragoman?"}]})
+    return (
+        f"\nDragoman listens on {base} (model: {model}). Try:\n\n"
+        f"  curl {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f"    -d '{body}'\n\nCtrl-C stops it."
+    )
+
+
+def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: str | None, stop: Stop) -> None:
+    """Starts both, waits for the end, stops both. Raises Failed."""
+    if not config.models:
+        raise Failed(f"{config_file.name} names no model")
+    name, model = next(iter(config.models.items()))
+    worker = urlsplit(model.workers[0])
+    if worker.hostname not in {"127.0.0.1", "localhost", "::1"} or worker.port is None:
+        raise Failed(f"the first worker of model {name} is {model.workers[0]}: only one on this machine can be started")
+    refuse_busy(config.listen.host, config.listen.port, "set DRAGOMAN_LISTEN__PORT to another port")
+    refuse_busy(worker.hostname, worker.port, f"stop that program, or change the worker's port in {config_file.name}")
+
+    embedded = [*dragoman, "worker", "embedded", "--port", str(worker.port)]
+    if model_file:
+        embedded += ["--model-file", model_file]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.listen.host, config.listen.host)
+    base = f"http://[{host}]:{config.listen.port}" if ":" in host else f"http://{host}:{config.listen.port}"
+    children: list[Child] = []
+    try:
+        children.append(Child("worker", embedded))
+        wait_ok(f"{model.workers[0]}{config.health.path}", children, stop)
+        if not stop.count:
+            children.append(Child("gateway", [*dragoman, "serve", "--config", str(config_file)]))
+            wait_ok(f"{base}/readyz", children, stop)
+        if not stop.count:
+            print(welcome(base, name), flush=True)
+        while not stop.count:
+            for child in children:
+                child.check()
+            time.sleep(POLL_S)
+    finally:
+        # The gateway first: it lets running replies end, and for that the worker must still be there.
+        asked = stop.count
+        for child in reversed(children):
+            child.stop(config.relay.drain_s + 5, lambda: stop.count > asked)
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/run.py", description="Gateway and embedded worker together.")
+    parser.add_argument("--config", type=Path, default=ROOT / "gateway.yaml", help="gateway.yaml to serve")
+    parser.add_argument(
+        "--model-file",
+        default=os.environ.get("MODEL_FILE"),
+        help="GGUF file instead of the small model that is installed",
+    )
+    parser.add_argument(
+        "--dragoman", default=Path(sys.executable).with_name("dragoman"), type=Path, help="the installed command"
+    )
+    options = parser.parse_args()
+    stop = Stop()
+    try:
+        if options.model_file and not Path(options.model_file).is_file():
+            raise Failed(f"MODEL_FILE: there is no file {options.model_file}")
+        if not options.dragoman.exists():
+            raise Failed("the `dragoman` command is not installed beside this interpreter: run `make install`")
+        run([str(options.dragoman)], options.config, load(options.config), options.model_file, stop)
+    except (Failed, ConfigError) as failure:
+        print(f"run: {failure}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The benchmark measures what it says: chunks and CPU are counted right, limits are judged, nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench import report
+from bench.load import Load, Stream
+from bench.process import cpu_seconds
+from bench.replies import MARK, REPLIES
+from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
+from tests.repo.tree import ROOT
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="CPU of a process tree is read from /proc")
+
+
+def result(*cells: tuple[str, str, Kind, float]) -> report.Report:
+    found = [report.Cell(subject, row, kind, 100, [micros] * 3, 1.0) for subject, row, kind, micros in cells]
+    return report.Report("now", {}, {}, {}, found)
+
+
+def test_every_request_has_its_size_and_every_stream_its_mark() -> None:
+    assert {len(row.body) for row in [*ROWS, *REFERENCE.values()] if "openai" in row.name} == {BODY_SIZE}
+    for reply in REPLIES.values():
+        assert reply.head.count(MARK) == 0
+        assert reply.chunk.count(MARK) == (1 if reply.chunk else 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 100, 10000])
+async def test_chunks_are_counted_wherever_blocks_are_cut(size: int) -> None:
+    load = Load(b"")
+    stream = Stream(load)
+    stream.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+    data = REPLIES[b"/v1/chat/completions"].chunk * 20
+    for start in range(0, len(data), size):
+        stream.data_received(data[start : start + size])
+    assert load.count == 20
+    assert not load.failure.done()
+
+
+async def test_an_error_ends_the_run() -> None:
+    load = Load(b"")
+    Stream(load).data_received(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+    with pytest.raises(Exception, match="503"):
+        await load.wait(1)
+
+
+def test_cpu_of_a_tree_holds_living_and_ended_children() -> None:
+    burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    parent = (
+        "import subprocess, sys\n"
+        f"burn = {burn!r}\n"
+        "subprocess.run([sys.executable, '-c', burn])\n"
+        "child = subprocess.Popen([sys.executable, '-c', burn + '\\nprint(1, flush=True)\\ninput()'],"
+        " stdin=subprocess.PIPE)\n"
+        "child.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        used = cpu_seconds(process.pid)
+        # One child has ended, one lives; a third of a second each, and what starting an interpreter costs.
+        assert 0.55 <= used < 3
+        os.kill(process.pid, 9)
+
+
+def test_limits_are_judged() -> None:
+    rows = [
+        Row("a", "plain", "/", b"", limit_us=100),
+        Row("b", "stream", "/", b"", limit_ratio=2),
+        Row("free", "plain", "/", b""),
+    ]
+    good: list[tuple[str, str, Kind, float]]
+    good = [("nginx", "plain", "plain", 20.0), ("nginx", "stream", "stream", 10.0), ("dragoman", "a", "plain", 99.0)]
+    assert report.verdict(result(*good, ("dragoman", "b", "stream", 19.0)), rows) == []
+    assert len(report.verdict(result(*good, ("dragoman", "b", "stream", 21.0)), rows)) == 1
+    assert len(report.verdict(result(("dragoman", "a", "plain", 101.0), ("dragoman", "b", "stream", 1.0)), rows)) == 2
+    assert len(report.verdict(result(), rows)) == 2
+
+
+def test_a_run_reports_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    out, run = tmp_path / "out.json", uuid.uuid4().hex
+    command = [sys.executable, "-m", "bench", "--subjects", "bare", "--no-nginx", "--rounds", "2", "--json", str(out)]
+    command += ["--seconds", "0.5", "--warm-up", "0.2", "--connections", "4", "--streams", "5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "RUN": run})
+    assert done.returncode == 0, done.stderr
+    assert "| bare | plain | request |" in done.stdout
+    written = msgspec.json.decode(out.read_bytes(), type=report.Report)
+    assert [cell.kind for cell in written.cells] == ["plain", "stream"]
+    assert all(cell.n > 0 and len(cell.micros) == 2 for cell in written.cells)
+    assert str(ROOT) not in out.read_text()
+    assert leftovers(run) == []
+
+
+async def test_a_told_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    run = uuid.uuid4().hex
+    command = [sys.executable, "-m", "bench", "--subjects", "bare", "--json", str(tmp_path / "out.json")]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "RUN": run}
+    )
+    await asyncio.sleep(2)
+    process.terminate()
+    assert await asyncio.wait_for(process.wait(), 20) == 128 + 15
+    assert leftovers(run) == []
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "--rows", "no such row"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "openai → vllm plain" in done.stderr
+
+
+def test_a_missing_nginx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import subjects
+
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(Exception, match=r"apt-get install nginx-light.*--no-nginx"):
+        subjects.nginx_path()
+
+
+def leftovers(run: str) -> list[str]:
+    """Command lines of processes that still hold the environment variable RUN=`run`, after a moment to end in."""
+    found: list[str] = []
+    for _ in range(20):
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"RUN={run}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+        if not found:
+            break
+        time.sleep(0.1)
+    return found

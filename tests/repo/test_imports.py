@@ -1,0 +1,241 @@
+"""The import arrows of docs/architecture.md: who may import whom, and which room alone may touch an outside library."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repo.tree import ROOT, write
+
+CORE = {"core"}
+WIRE = {"core", "wire"}
+# Room (first name below `gateway`) -> rooms it may import beside itself. `app` and `cli` see all.
+ARROWS: dict[str, set[str]] = {
+    "core": set(),
+    "wire": CORE,
+    "dialects": WIRE,
+    "backends": WIRE,
+    "fleet": CORE,
+    "limits": CORE,
+    "transport": CORE,
+    "observe": CORE,
+    "config": CORE,
+    "auth": CORE | {"config"},
+    "client": CORE,
+    "server": CORE,
+    "relay": CORE | {"client"},
+    "pipeline": CORE | {"auth", "client", "relay"},
+}
+EVERYTHING = {"app", "cli"}
+
+# These translate bytes and values: no I/O, no framework.
+PURE = {"core", "wire", "dialects", "backends"}
+PURE_OUTSIDE = {"msgspec"}
+IMPURE_STDLIB = {"asyncio", "http", "os", "pathlib", "select", "selectors", "signal", "socket", "ssl", "subprocess"}
+IMPURE_STDLIB |= {"tempfile", "threading", "urllib"}
+# `urllib.parse` is text to text, `http` statuses are a table.
+HARMLESS = {"urllib.parse"}
+CLOCKS = {"datetime", "random", "secrets", "time"}
+
+# Outside library -> the only modules that import it.
+ONLY: dict[str, tuple[str, ...]] = {
+    "httptools": ("gateway.transport", "gateway.server", "gateway.client"),
+    "pydantic": ("gateway.config",),
+    "pydantic_settings": ("gateway.config",),
+    "redis": ("gateway.limits.store_redis",),
+    "yaml": ("gateway.config",),
+}
+
+
+def module_name(root: Path, path: Path) -> str:
+    """`gateway/core/errors.py` -> `gateway.core.errors`; a package's `__init__.py` is the package."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import, wherever it stands; `from a import b` gives `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                above = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*above, base] if base else above)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def within(name: str, *modules: str) -> bool:
+    """`name` is one of `modules` or inside one."""
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def room_of(module: str) -> str:
+    """First name below the top package, "" for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def exists(root: Path, dotted: str) -> bool:
+    """`dotted` is a module or package of the tree."""
+    path = root.joinpath(*dotted.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def reads_environment(node: ast.AST) -> bool:
+    """`os.environ` or `os.getenv`, also imported by name."""
+    names = {"environ", "environb", "getenv", "putenv"}
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr in names
+    return isinstance(node, ast.ImportFrom) and node.module == "os" and any(alias.name in names for alias in node.names)
+
+
+def wrong_arrow(root: Path, module: str, target: str) -> str | None:
+    """Why `module` must not import `target`, or None."""
+    room, top = room_of(module), target.split(".")[0]
+    mine = module.split(".")[0]
+    if top in {"tests", "bench", "scripts"}:
+        return "the product imports nothing that only develops it"
+    if mine == "workers":
+        return "a worker knows nothing of the gateway" if top == "gateway" else None
+    if top == "workers":
+        return None if room == "cli" else "only the command line starts workers"
+    if top == "gateway":
+        other = ".".join(target.split(".")[:2])
+        if room in EVERYTHING or room == room_of(target) or not exists(root, other):
+            return None
+        if room not in ARROWS:
+            return f"room {room!r} has no arrows; give it some here"
+        return None if room_of(target) in ARROWS[room] else f"{room} must not see {room_of(target)}"
+    if top in ONLY and not within(module, *ONLY[top]):
+        return f"only {', '.join(ONLY[top])} may import it"
+    if room in PURE and not within(target, *HARMLESS):
+        outside = top not in sys.stdlib_module_names and top not in PURE_OUTSIDE
+        if outside or top in IMPURE_STDLIB or (room == "core" and top in CLOCKS):
+            return f"{room} does no I/O, and reads no clock in core"
+    return None
+
+
+def violations(root: Path) -> list[str]:
+    """Every arrow in gateway/ and workers/ that must not be, as `file:line: target: why`."""
+    found = []
+    for path in sorted([*root.glob("gateway/**/*.py"), *root.glob("workers/**/*.py")]):
+        module, tree = module_name(root, path), ast.parse(path.read_text(), str(path))
+        place = path.relative_to(root)
+        for line, target in imports(tree, module, path.name == "__init__.py"):
+            if (why := wrong_arrow(root, module, target)) is not None:
+                found.append(f"{place}:{line}: {target}: {why}")
+        for node in ast.walk(tree):
+            if within(module, "gateway") and not within(module, "gateway.config") and reads_environment(node):
+                found.append(f"{place}:{getattr(node, 'lineno', 0)}: only gateway.config reads the environment")
+            # The protocols in ports.py say what others await; they have no body that does.
+            awaits = (ast.Await,) if path.name == "ports.py" else (ast.Await, ast.AsyncFunctionDef)
+            if within(module, "gateway.core") and isinstance(node, awaits):
+                found.append(f"{place}:{getattr(node, 'lineno', 0)}: core awaits nothing")
+    return found
+
+
+def names_of_parts(root: Path) -> set[str]:
+    """Names of the dialects, backends and limits there are: what pipeline and relay must not know."""
+    files = [*root.glob("gateway/dialects/[!_]*"), *root.glob("gateway/backends/[!_]*")]
+    return {path.stem for path in files}
+
+
+def literal_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Identifiers, attributes and whole string constants with their lines; docstrings are longer and so never match."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def partial_to(root: Path) -> list[str]:
+    """Where pipeline or relay name a dialect or a backend."""
+    names = names_of_parts(root)
+    found = []
+    for room in ("pipeline", "relay"):
+        for path in [*root.glob(f"gateway/{room}.py"), *root.glob(f"gateway/{room}/**/*.py")]:
+            for line, name in literal_names(ast.parse(path.read_text())):
+                if name.lower() in names:
+                    found.append(f"{path.relative_to(root)}:{line}: names {name}")
+    return found
+
+
+def test_arrows_hold() -> None:
+    assert violations(ROOT) == []
+
+
+def test_pipeline_and_relay_name_no_dialect_and_no_backend() -> None:
+    assert partial_to(ROOT) == []
+
+
+TREE = {
+    "gateway/__init__.py": "",
+    "gateway/core/__init__.py": "",
+    "gateway/core/errors.py": "import enum, msgspec\nfrom typing import Any\n",
+    "gateway/wire/sse.py": "from gateway.core import errors\nimport json\n",
+    "gateway/dialects/openai.py": "from gateway.wire import sse\nfrom urllib.parse import quote\nimport time\n",
+    "gateway/dialects/azure.py": "from gateway.dialects.openai import X\nfrom . import openai\n",
+    "gateway/backends/vllm.py": "from ..core.errors import Kind\n",
+    "gateway/limits/store_redis.py": "import redis.asyncio\nfrom gateway.core.errors import Kind\n",
+    "gateway/transport/pooled.py": "import asyncio, httptools\n",
+    "gateway/config/load.py": "import os, yaml\nfrom pydantic import BaseModel\nx = os.environ\n",
+    "gateway/relay.py": "from gateway.core import errors\n",
+    "gateway/pipeline.py": "from gateway import relay\n",
+    "gateway/app.py": "from gateway.dialects import openai\nfrom gateway.limits import store_redis\nimport starlette\n",
+    "gateway/cli.py": "def worker():\n    from workers import embedded\n",
+    "workers/embedded/__init__.py": "import os\nx = os.environ\n",
+}
+
+
+def test_a_good_tree_passes(tmp_path: Path) -> None:
+    write(tmp_path, TREE)
+    assert violations(tmp_path) == []
+    assert partial_to(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("gateway/core/errors.py", "from gateway.wire import sse"),
+        ("gateway/core/errors.py", "import httpx"),
+        ("gateway/core/errors.py", "import time"),
+        ("gateway/core/errors.py", "async def f(): ..."),
+        ("gateway/wire/sse.py", "from gateway.dialects.openai import X"),
+        ("gateway/wire/sse.py", "import asyncio"),
+        ("gateway/dialects/openai.py", "from gateway.backends import vllm"),
+        ("gateway/dialects/openai.py", "import urllib.request"),
+        ("gateway/backends/vllm.py", "from ..transport import pooled"),
+        ("gateway/limits/window.py", "import redis"),
+        ("gateway/limits/window.py", "from gateway.config import load"),
+        ("gateway/fleet/pool.py", "def f():\n    import httptools"),
+        ("gateway/fleet/pool.py", "from gateway import limits"),
+        ("gateway/observe/log.py", "import os\nx = os.getenv('A')"),
+        ("gateway/observe/log.py", "from os import environ"),
+        ("gateway/app.py", "import yaml"),
+        ("gateway/app.py", "from workers import embedded"),
+        ("gateway/relay.py", "from gateway.pipeline import x"),
+        ("gateway/pipeline.py", "from gateway.limits import window"),
+        ("gateway/newroom.py", "from gateway.core import errors"),
+        ("gateway/cli.py", "from tests.repo import tree"),
+        ("workers/embedded/__init__.py", "from gateway.core import errors"),
+        ("workers/embedded/__init__.py", "import gateway"),
+    ],
+)
+def test_each_wrong_arrow_is_found(tmp_path: Path, file: str, text: str) -> None:
+    write(tmp_path, {**TREE, "gateway/limits/__init__.py": "", file: text + "\n"})
+    assert [line.partition(":")[0] for line in violations(tmp_path)] == [file]
+
+
+@pytest.mark.parametrize("text", ["x = 'openai'", "x.vllm", "OpenAI = 1", "if dialect.name == 'azure': pass"])
+def test_a_name_in_the_pipeline_is_found(tmp_path: Path, text: str) -> None:
+    write(tmp_path, {**TREE, "gateway/pipeline.py": text + "\n"})
+    assert len(partial_to(tmp_path)) == 1

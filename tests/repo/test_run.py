@@ -1,0 +1,167 @@
+"""`make run` starts two programs and never leaves one: tried with stand-ins for the `dragoman` command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repo.tree import ROOT
+
+# Serves 200 on every path; FAIL_<ROLE>=N makes that role exit with status 3 after N seconds.
+STAND_IN = """\
+#!{python}
+import http.server, os, pathlib, sys, threading
+role = sys.argv[1]
+port = int(sys.argv[sys.argv.index("--port") + 1] if role == "worker" else os.environ["DRAGOMAN_LISTEN__PORT"])
+pathlib.Path({notes!r}, role).write_text(str(os.getpid()) + " " + " ".join(sys.argv[1:]))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(("127.0.0.1", port), Handler)
+if after := os.environ.get("FAIL_" + role.upper()):
+    threading.Timer(float(after), lambda: os._exit(3)).start()
+server.serve_forever()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Started:
+    """scripts/run.py with a stand-in, two free ports and a folder where the stand-ins note who they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, self.worker_port = free_port(), free_port()
+        self.command = folder / "dragoman"
+        self.command.write_text(STAND_IN.format(python=sys.executable, notes=str(folder)))
+        self.command.chmod(0o755)
+        self.config = folder / "gateway.yaml"
+        self.config.write_text(
+            f"models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:{self.worker_port}]\n"
+        )
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, **environment: str) -> subprocess.Popen[str]:
+        script = [sys.executable, "scripts/run.py", "--config", str(self.config), "--dragoman", str(self.command)]
+        self.process = subprocess.Popen(
+            script,
+            cwd=ROOT,
+            env={**os.environ, "DRAGOMAN_LISTEN__PORT": str(self.port), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return self.process
+
+    def note(self, role: str) -> str:
+        return (self.folder / role).read_text()
+
+    def alive(self) -> list[str]:
+        """Roles whose process still runs."""
+        found = []
+        for role in ("worker", "serve"):
+            if (self.folder / role).exists():
+                try:
+                    os.kill(int(self.note(role).split()[0]), 0)
+                except ProcessLookupError:
+                    continue
+                found.append(role)
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Started]:
+    run = Started(tmp_path)
+    yield run
+    if run.process is not None and run.process.poll() is None:
+        run.process.terminate()
+        run.process.communicate(timeout=20)
+
+
+def wait_welcome(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "Ctrl-C" in line:
+            break
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals) -> None:
+    process = run.start()
+    welcome = wait_welcome(process)
+    assert f"curl http://127.0.0.1:{run.port}/openai/v1/chat/completions" in welcome
+    assert run.alive() == ["worker", "serve"]
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+    assert run.alive() == []
+
+
+@pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
+def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) -> None:
+    process = run.start(**{f"FAIL_{role.upper()}": "1.5"})
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert errors == f"run: the {named} ended with status 3\n"
+    assert run.alive() == []
+
+
+def test_a_stop_during_the_start_leaves_nothing(run: Started) -> None:
+    process = run.start()
+    while process.poll() is None and not (run.folder / "worker").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert run.alive() == []
+
+
+@pytest.mark.parametrize("which", ["port", "worker_port"])
+def test_a_busy_port_is_named_and_nothing_starts(run: Started, which: str) -> None:
+    port: int = getattr(run, which)
+    with socket.create_server(("127.0.0.1", port)):
+        process = run.start()
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in errors
+    assert list(run.folder.glob("worker")) == []
+
+
+def test_a_model_file_is_passed_on(run: Started) -> None:
+    model = run.folder / "other.gguf"
+    model.touch()
+    wait_welcome(run.start(MODEL_FILE=str(model)))
+    assert run.note("worker").endswith(f"worker embedded --port {run.worker_port} --model-file {model}")
+
+
+def test_a_missing_model_file_is_said(run: Started) -> None:
+    _, errors = run.start(MODEL_FILE="gone.gguf").communicate(timeout=20)
+    assert errors == "run: MODEL_FILE: there is no file gone.gguf\n"
+
+
+def test_a_bad_configuration_is_said_without_a_traceback(run: Started) -> None:
+    run.config.write_text("modles: {}\n")
+    process = run.start()
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert errors.startswith("run: ")
+    assert "modles" in errors
+    assert "Traceback" not in errors
