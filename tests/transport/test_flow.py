@@ -133,6 +133,28 @@ async def test_pause_holds_blocks_and_the_end(serve: Serve, pooled: MakeClient) 
     assert sink.ends == [None]
 
 
+async def test_a_pause_does_not_outlive_its_response(serve: Serve, pooled: MakeClient) -> None:
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            peer.send(CHUNKED)
+            await piped.wait()
+            peer.send(chunk(b"one") + b"0\r\n\r\n")
+
+    piped = asyncio.Event()
+    worker, client = await serve(script), pooled()
+    exchange = await client.send(ASK, worker.address, SOON)
+    sink = Sink(lambda data: exchange.pause())
+    exchange.pipe(sink)
+    piped.set()
+    await asyncio.wait_for(sink.arrived.wait(), 5)
+    assert await (await client.send(ASK, worker.address, SOON)).body(9) == b"one"
+    assert len(worker.peers) == 1
+    assert sink.ends == []
+    exchange.resume()
+    assert sink.ends == [None]
+
+
 async def test_resume_from_within_a_block(serve: Serve, pooled: MakeClient) -> None:
     def toggle(data: bytes) -> None:
         exchange.pause()
