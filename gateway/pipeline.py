@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from gateway.auth import Principal
 from gateway.client import Client, Receive, Scope, Send, connect
+from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import fold
@@ -55,7 +56,12 @@ class Offer(Struct):
 
     def card(self, name: str) -> ModelCard:
         return ModelCard(
-            name, self.created, self.pool.ready, self.can.max_context, self.name if name != self.name else None
+            name,
+            self.created,
+            self.pool.ready,
+            self.can.max_context,
+            self.name if name != self.name else None,
+            self.can.features,
         )
 
 
@@ -222,13 +228,14 @@ class Run:
         await self._with_deadline(op, offer, principal)
 
     def _models(self, op: ListModels, principal: Principal) -> Response:
+        only = self.endpoint.default_model if op.one and op.model is None else op.model
         cards = [
             offer.card(name)
             for name, offer in self.hub.offers.items()
-            if principal.may_use(offer.name) and (op.model is None or name == op.model)
+            if principal.may_use(offer.name) and (only is None or name == only)
         ]
-        if op.model is not None and not cards:
-            raise unknown_model(op.model)
+        if only is not None and not cards:
+            raise unknown_model(only)
         return self.endpoint.dialect.models(cards, op)
 
     def _offer(self, op: Op, principal: Principal) -> Offer:
@@ -265,6 +272,7 @@ class Run:
     async def _try(self, op: Any, offer: Offer, principal: Principal) -> None:
         """Sends the same untouched request to one worker after another until one answers, within the retry budget."""
         hub, record, pool = self.hub, self.record, offer.pool
+        refuse_beyond(op, offer.can)
         outgoing = offer.backend.write(op, offer.can)
         outgoing.headers = [
             *outgoing.headers,

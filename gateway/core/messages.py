@@ -5,6 +5,9 @@ backend never has to guess. Fields that have no canonical name travel in `extra`
 
 `raw` keeps the client's own top-level JSON members when the client's wire is one that a backend may also speak
 (`wire` names it); such a backend then forwards them, so that nested fields unknown to us are not lost.
+
+`hints` are names beside the body (in the path, in headers) that choose the model if they are known here, in this order,
+before `model` does. `view` is the dialect's own word for the form of the reply asked for; nobody else reads it.
 """
 
 from __future__ import annotations
@@ -153,6 +156,8 @@ class Chat(Struct, kw_only=True):
     timeout: float | None = None
     extra: Extra = {}
     dropped: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    view: str = ""
     raw: Extra | None = None
     wire: str | None = None
 
@@ -185,6 +190,8 @@ class Complete(Struct, kw_only=True):
     timeout: float | None = None
     extra: Extra = {}
     dropped: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    view: str = ""
     raw: Extra | None = None
     wire: str | None = None
 
@@ -200,16 +207,20 @@ class Embed(Struct, kw_only=True):
     timeout: float | None = None
     extra: Extra = {}
     dropped: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    view: str = ""
     raw: Extra | None = None
     wire: str | None = None
     stream: bool = False
 
 
 class ListModels(Struct, kw_only=True):
-    """What is served here; `model` narrows it to one. `view` is the dialect's own name for the page asked for."""
+    """What is served here; `model` narrows it to one, `one` to the default model when `model` is None and there is one.
+    `view` is the dialect's own name for the page asked for."""
 
     model: str | None = None
     view: str = "models"
+    one: bool = False
     dropped: tuple[str, ...] = ()
 
 
@@ -218,10 +229,12 @@ Op = Chat | Complete | Embed | ListModels
 
 
 class ModelCard(Struct, frozen=True):
-    """One model as the gateway offers it. created is Unix seconds; max_context in tokens, None when unknown."""
+    """One model as the gateway offers it. created is Unix seconds; max_context in tokens and features (as in
+    `ports.Capabilities`) None when unknown."""
 
     name: str
     created: int
     ready: bool
     max_context: int | None = None
     alias_of: str | None = None
+    features: frozenset[str] | None = None

@@ -1,0 +1,97 @@
+"""What a model's workers cannot do, refused before any of them is asked.
+
+Knows operations and capabilities, no dialect and no backend: each dialect gives the refusal its own status and form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Audio, Chat, Complete, Embed, Image, Message, Op, Opaque, Output, Thinking, ToolCall
+from gateway.core.ports import Capabilities
+
+# Content parts without a canonical form whose type nevertheless tells what they are.
+_OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
+_NOUNS = {"vision": "images", "audio": "audio"}
+# What a constraint on the output needs; any one is enough. A grammar engine that takes a schema takes any JSON.
+_OUTPUT = {
+    "json": ("json", "json_schema"),
+    "schema": ("json_schema",),
+    "regex": ("regex",),
+    "grammar": ("regex",),
+    "choice": ("regex",),
+}
+# The words of OpenAI's wire for them, which clients sent.
+_OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
+
+
+def refuse_beyond(op: Op, can: Capabilities) -> None:
+    """Raises GatewayError(UNSUPPORTED) for the first thing that `op` asks and the model's declared features lack.
+
+    `param` is the field by its name on OpenAI's wire (a dialect with other names renames it), dotted for content parts;
+    `value` is what was asked, where that is a word. Nothing is refused where no features are declared.
+    """
+    features = can.features
+    if features is None:
+        return
+    if isinstance(op, Chat):
+        _chat(op, features)
+    elif isinstance(op, Complete):
+        _complete(op, features)
+    elif isinstance(op, Embed) and "embeddings" not in features:
+        raise _beyond("makes no embeddings", None)
+
+
+def _chat(op: Chat, features: frozenset[str]) -> None:
+    if op.tools and "tools" not in features:
+        raise _beyond("cannot call tools", "tools")
+    for index, message in enumerate(op.messages):
+        for position, need in _content(message):
+            if need not in features:
+                raise _beyond(f"does not understand {_NOUNS[need]}", f"messages.{index}.content.{position}")
+    if op.reasoning is not None and "reasoning" not in features:
+        raise _beyond("does not reason", "reasoning_effort", op.reasoning)
+    _generate(op, features)
+
+
+def _complete(op: Complete, features: frozenset[str]) -> None:
+    if "completions" not in features:
+        raise _beyond("takes chats only, no plain prompts", "prompt")
+    if op.beams is not None and "beams" not in features:
+        raise _beyond("cannot search with beams", "num_beams", op.beams.width)
+    if "prompt_tokens" not in features and any(not isinstance(prompt, str) for prompt in op.prompts):
+        raise _beyond("takes no token ids as a prompt", "prompt")
+    _generate(op, features)
+
+
+def _generate(op: Chat | Complete, features: frozenset[str]) -> None:
+    if op.output is not None:
+        _output(op.output, features)
+    if op.logprobs is not None and "logprobs" not in features:
+        raise _beyond("gives no logprobs", "logprobs")
+    if op.want_tokens and "token_ids" not in features:
+        raise _beyond("gives no token ids", "tokens")
+
+
+def _output(output: Output, features: frozenset[str]) -> None:
+    needs = _OUTPUT.get(output.kind)
+    if needs is not None and features.isdisjoint(needs):
+        word = _OUTPUT_WORDS.get(output.kind, output.kind)
+        raise _beyond(f"cannot be held to the output format {word}", "response_format", word)
+
+
+def _content(message: Message) -> Iterator[tuple[int, str]]:
+    """(position in the message's content, feature) of every part that needs one."""
+    content = [part for part in message.parts if not isinstance(part, (Thinking, ToolCall))]
+    for position, part in enumerate(content):
+        if isinstance(part, Image):
+            yield position, "vision"
+        elif isinstance(part, Audio):
+            yield position, "audio"
+        elif isinstance(part, Opaque) and part.type in _OPAQUE:
+            yield position, _OPAQUE[part.type]
+
+
+def _beyond(what: str, param: str | None, value: object = None) -> GatewayError:
+    return GatewayError(Kind.UNSUPPORTED, f"this model {what}", param=param, code="beyond_model", value=value)
