@@ -62,13 +62,23 @@ def active_dialects(config: Config) -> list[Dialect]:
     return found
 
 
+def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:
+    """Every path of `dialect`, its prefixes included, and what is there by method."""
+    found: dict[str, dict[str, Route]] = {}
+    for prefix in dialect.prefixes:
+        for route in dialect.routes:
+            path = route.path if route.absolute else prefix.rstrip("/") + route.path
+            found.setdefault(path, {})[route.method] = route
+    return found
+
+
 def route_table(config: Config) -> list[Line]:
     """Every path that `config` serves, the gateway's own included."""
     lines = [
-        Line(route.method, prefix.rstrip("/") + route.path, dialect.name, route.name)
+        Line(route.method, path, dialect.name, route.name)
         for dialect in active_dialects(config)
-        for prefix in dialect.prefixes
-        for route in dialect.routes
+        for path, routes in paths(dialect).items()
+        for route in routes.values()
     ]
     own = ["/livez", "/readyz", *(["/metrics"] if config.metrics.enabled else [])]
     return lines + [Line("GET", path, "-", path[1:]) for path in own]
@@ -87,11 +97,11 @@ class Observer:
         self._log.request(record)
 
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
-        self._metrics.retried(model, worker, error)
+        self._metrics.retries.labels(model).inc()
         self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
 
     def bug(self, record: Record, error: BaseException) -> None:
-        self._metrics.bug()
+        self._metrics.bugs.inc()
         self._log.bug(record, error)
 
 
@@ -118,7 +128,7 @@ class State:
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         self.hub = Hub(
             offers=offers,
-            authenticate=self._keyring.authenticate,
+            identify=self._keyring.identify,
             observer=Observer(log, metrics),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
@@ -206,15 +216,10 @@ class State:
         for dialect in active_dialects(self.config):
             default = self.config.dialect(dialect.name).default_model
             default = self.config.resolve(default) if default is not None else None
-            by_path: dict[str, dict[str, Route]] = {}
-            for route in dialect.routes:
-                by_path.setdefault(route.path, {})[route.method] = route
+            for path, methods in paths(dialect).items():
+                routes.append(StarletteRoute(path, Endpoint(self.hub, dialect, methods, default)))
             for prefix in dialect.prefixes:
-                base = prefix.rstrip("/")
-                for path, methods in by_path.items():
-                    endpoint = Endpoint(self.hub, dialect, methods, default)
-                    routes.append(StarletteRoute(base + path, endpoint))
-                fallbacks.append((base, Endpoint(self.hub, dialect, {}, default)))
+                fallbacks.append((prefix.rstrip("/"), Endpoint(self.hub, dialect, {}, default)))
         fallbacks.sort(key=lambda item: -len(item[0]))
         return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
 

@@ -53,7 +53,43 @@ class Client(Protocol):
         ...
 
 
-class AsgiClient:
+class _Base:
+    """What both do by plain ASGI: the request body, and the head and the end of a streamed response."""
+
+    gone: bool
+    started: bool
+    _headers: Headers
+    _receive: Receive
+    _send: Send
+
+    async def body(self, limit: int) -> bytes:
+        """The whole request body. Raises GatewayError: TOO_LARGE, before reading on; CLIENT_GONE."""
+        for name, value in self._headers:
+            if name == b"content-length" and int(value) > limit:
+                raise too_large(limit)
+        message = await self._receive()
+        if not message.get("more_body", False) and message["type"] == "http.request":
+            body: bytes = message["body"]
+            if len(body) > limit:
+                raise too_large(limit)
+            return body
+        parts = bytearray()
+        while message["type"] == "http.request":
+            parts += message["body"]
+            if len(parts) > limit:
+                raise too_large(limit)
+            if not message["more_body"]:
+                return bytes(parts)
+            message = await self._receive()
+        self.gone = True
+        raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
+
+    async def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+class AsgiClient(_Base):
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.gone = False
         self.started = False
@@ -81,28 +117,6 @@ class AsgiClient:
     def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._pause, self._resume = pause, resume
 
-    async def body(self, limit: int) -> bytes:
-        """The whole request body. Raises GatewayError: TOO_LARGE, before reading on; CLIENT_GONE."""
-        for name, value in self._headers:
-            if name == b"content-length" and int(value) > limit:
-                raise too_large(limit)
-        message = await self._receive()
-        if not message.get("more_body", False) and message["type"] == "http.request":
-            body: bytes = message["body"]
-            if len(body) > limit:
-                raise too_large(limit)
-            return body
-        parts = bytearray()
-        while message["type"] == "http.request":
-            parts += message["body"]
-            if len(parts) > limit:
-                raise too_large(limit)
-            if not message["more_body"]:
-                return bytes(parts)
-            message = await self._receive()
-        self.gone = True
-        raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
-
     async def respond(self, response: Response, extra: Headers) -> None:
         self.started = True
         length = (b"content-length", str(len(response.body)).encode())
@@ -114,10 +128,6 @@ class AsgiClient:
             }
         )
         await self._send({"type": "http.response.body", "body": response.body})
-
-    async def start(self, status: int, headers: Headers) -> None:
-        self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def write(self, data: bytes) -> None:
         self._queue.append(data)
@@ -158,11 +168,15 @@ class AsgiClient:
             self._watcher.cancel()
 
 
-class DirectClient(AsgiClient):
+class DirectClient(_Base):
     """On the server of gateway.server: `downstream` is its seam."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any) -> None:
-        super().__init__(scope, receive, send)
+        self.gone = False
+        self.started = False
+        self._headers: Headers = scope["headers"]
+        self._receive = receive
+        self._send = send
         self._downstream = downstream
 
     def watch(self, on_gone: Callable[[], None]) -> None:
@@ -185,6 +199,13 @@ class DirectClient(AsgiClient):
 
     async def carry(self, until: asyncio.Future[None]) -> None:
         await until
+
+    async def respond(self, response: Response, extra: Headers) -> None:
+        self.started = True
+        self._downstream.respond(response.status, response.headers + extra, response.body)
+
+    async def finish(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def cut(self, data: bytes) -> None:
         if data:

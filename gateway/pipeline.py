@@ -6,7 +6,9 @@ match route -> authenticate -> read body -> dialect.read -> model to pool -> pic
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import random
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +16,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from gateway.auth import Principal
+from gateway.auth import ANONYMOUS, Claim, Principal
 from gateway.client import Client, Receive, Scope, Send, connect
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -34,10 +36,15 @@ from gateway.core.ports import (
 from gateway.core.usage import Usage
 from gateway.relay import EventLane, Pump
 
+# A worker must never see one id twice: vLLM's become ids of sequences, while a client may repeat its own.
+_ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 _MAX_FAULT_BYTES = 1 << 20
 # What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.
 _PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
+
+
+_NOBODY = Claim(ANONYMOUS)
 
 
 class Offer(Struct):
@@ -74,7 +81,7 @@ class Hub(Struct):
     """
 
     offers: Mapping[str, Offer]
-    authenticate: Callable[[Headers, str], Principal]
+    identify: Callable[[Headers, str], Claim]
     observer: Observer
     extension: str
     max_body_bytes: int
@@ -154,7 +161,7 @@ class Run:
         finally:
             hub.running.discard(self)
             self.client.close()
-            self.record.seconds = hub.clock() - self._began
+            self.record.ms = round((hub.clock() - self._began) * 1000, 3)
             hub.observer.finished(self.record)
 
     async def _guarded(self) -> None:
@@ -196,27 +203,34 @@ class Run:
     async def serve(self) -> None:
         hub, endpoint, scope, record = self.hub, self.endpoint, self.scope, self.record
         dialect = endpoint.dialect
-        principal = hub.authenticate(scope["headers"], dialect.name)
-        record.key, record.team = principal.key, principal.team
+        route = endpoint.routes.get(scope["method"])
+        request = self.request = Request(
+            scope["method"],
+            scope["path"],
+            scope["headers"],
+            b"",
+            scope["query_string"],
+            route.name if route is not None else "",
+            scope.get("path_params") or {},
+            record.id,
+        )
+        claim = _NOBODY if route is not None and route.open else hub.identify(scope["headers"], dialect.name)
+        principal = claim.principal
+        if claim.prove is None:
+            record.key, record.team = principal.key, principal.team
         if not endpoint.routes:
             raise GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {scope['method']} {scope['path'][:200]}")
-        route = endpoint.routes.get(scope["method"])
         if route is None:
             self.headers.append((b"allow", ", ".join(sorted(endpoint.routes)).encode()))
             raise GatewayError(Kind.NO_METHOD, f"{scope['method']} is not allowed here")
         record.operation = route.name
-        body = await self.client.body(hub.max_body_bytes) if route.method == "POST" else b""
+        if route.method == "POST":
+            request.body = await self.client.body(hub.max_body_bytes)
         self.client.watch(self.left)
-        self.request = Request(
-            scope["method"],
-            scope["path"],
-            scope["headers"],
-            body,
-            scope["query_string"],
-            route.name,
-            scope.get("path_params") or {},
-        )
-        op = self.op = dialect.read(self.request)
+        if claim.prove is not None:
+            claim.prove(scope["method"], scope["raw_path"], scope["query_string"], request.body)
+            record.key, record.team = principal.key, principal.team
+        op = self.op = dialect.read(request)
         if op.dropped:
             record.dropped = op.dropped
             self.headers.append((b"x-dragoman-dropped", named(op.dropped)))
@@ -225,7 +239,10 @@ class Run:
             return
         offer = self._offer(op, principal)
         record.model, record.stream = offer.name, op.stream
-        await self._with_deadline(op, offer, principal)
+        if op.timeout is None and offer.total_s is None:
+            await self._try(op, offer, principal)
+        else:
+            await self._with_deadline(op, offer, principal)
 
     def _models(self, op: ListModels, principal: Principal) -> Response:
         only = self.endpoint.default_model if op.one and op.model is None else op.model
@@ -239,6 +256,12 @@ class Run:
         return self.endpoint.dialect.models(cards, op)
 
     def _offer(self, op: Op, principal: Principal) -> Offer:
+        assert not isinstance(op, ListModels)
+        for hint in op.hints:
+            offer = self.hub.offers.get(hint)
+            if offer is not None and principal.may_use(offer.name):
+                op.model = hint
+                break
         name = op.model
         offer = self.hub.offers.get(name) if name is not None else None
         default = self.endpoint.default_model
@@ -256,14 +279,11 @@ class Run:
 
     async def _with_deadline(self, op: Op, offer: Offer, principal: Principal) -> None:
         assert not isinstance(op, ListModels)
-        limits = [seconds for seconds in (op.timeout, offer.total_s) if seconds is not None]
-        if not limits:
-            await self._try(op, offer, principal)
-            return
+        seconds = min(limit for limit in (op.timeout, offer.total_s) if limit is not None)
         late = GatewayError(
-            Kind.TIMEOUT, f"the request took longer than {min(limits):g} s", blame=Blame.US, code="deadline_exceeded"
+            Kind.TIMEOUT, f"the request took longer than {seconds:g} s", blame=Blame.US, code="deadline_exceeded"
         )
-        timer = asyncio.get_running_loop().call_later(min(limits), self.interrupt, late)
+        timer = asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
         try:
             await self._try(op, offer, principal)
         finally:
@@ -277,7 +297,7 @@ class Run:
         outgoing.headers = [
             *outgoing.headers,
             *offer.headers,
-            (b"x-request-id", b"%b-%b" % (record.id.encode(), os.urandom(4).hex().encode())),
+            (b"x-request-id", b"%b-%d" % (record.id.encode(), next(_ATTEMPTS))),
         ]
         hub.earn()
         tried: list[Any] = []
@@ -344,11 +364,11 @@ class Run:
             lane = EventLane(offer.backend.reader(op), dialect.writer(op))  # type: ignore[assignment]
         pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
         try:
-            await pump.run(self.headers)
+            await pump.run(self._head())
         finally:
             record.usage = lane.usage or Usage(None, lane.produced, source="estimated")
             if pump.first_output_at is not None:
-                record.ttft = pump.first_output_at - self._began
+                record.ttft_ms = round((pump.first_output_at - self._began) * 1000, 3)
             if self.client.started:
                 record.status = 200
             if lane.error is not None and self.client.started:
@@ -371,7 +391,10 @@ class Run:
 
     async def respond(self, response: Response) -> None:
         self.record.status = response.status
-        await self.client.respond(response, self.headers)
+        await self.client.respond(response, self._head())
+
+    def _head(self) -> Headers:
+        return [*self.headers, *self.request.reply] if self.request is not None else self.headers
 
     async def refuse(self, error: GatewayError) -> None:
         """Tells the client, if it has seen nothing yet; else its connection is cut."""
@@ -396,7 +419,7 @@ def request_id(headers: Headers) -> str:
             if _REQUEST_ID.match(value):
                 return value.decode()
             break
-    return os.urandom(16).hex()
+    return f"{random.getrandbits(128):032x}"
 
 
 def named(fields: tuple[str, ...]) -> bytes:

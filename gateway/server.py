@@ -21,9 +21,13 @@ import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from gateway.core.http import Headers
+
 EXTENSION = "dragoman"
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
 _WRITE_HIGH = 65536
+# Up to this size copying a body behind its head is cheaper than handing over two buffers.
+_JOINED = 65536
 
 
 class Edge(Struct, frozen=True):
@@ -72,6 +76,30 @@ class Downstream:
         """One body block of a chunked response whose head was sent by plain ASGI. `data` must not be empty."""
         if not self.gone:
             self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole response in one write; plain ASGI makes two. Raises ValueError when a header would end its line."""
+        if self.gone:
+            return
+        cycle = self.cycle
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        lines.append(b"content-length: %d\r\n" % len(body))
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
+            raise ValueError("a response header holds a line ending")
+        cycle.response_started = cycle.response_complete = True
+        if len(body) <= _JOINED:
+            self.protocol.transport.write(head + body)
+        else:
+            self.protocol.transport.writelines((head, body))
+        if not cycle.keep_alive:
+            self.protocol.transport.close()
+        cycle.on_response()
 
     def cut(self) -> None:
         """Ends the connection after what was written, without the last chunk: the client can tell that it was cut."""

@@ -42,13 +42,15 @@ class PartStart(Struct):
 
 class Delta(Struct):
     """More of an open part. tokens are the ids behind `text`, when asked for and known. logprobs is JSON text, a list
-    of OpenAI chat token objects `{token, logprob, bytes, top_logprobs}`."""
+    of OpenAI chat token objects `{token, logprob, bytes, top_logprobs}`. last says that the worker ended the choice in
+    the same chunk: its PartEnd and Finish follow at once, so that a writer may put all into one chunk too."""
 
     choice: int
     index: int
     text: str
     tokens: tuple[int, ...] = ()
     logprobs: Raw | None = None
+    last: bool = False
 
 
 class PartEnd(Struct):

@@ -18,6 +18,9 @@ class Request(Struct):
     params   path parameters of that route, decoded
     query    raw query string without "?"
     body     the whole body
+    id       on the client's side the id that the gateway gave this request
+    reply    headers that any reply to it carries, whole, streamed or an error; the dialect's `read` and `refuse` may
+             set them
     """
 
     method: str
@@ -27,6 +30,8 @@ class Request(Struct):
     query: bytes = b""
     route: str = ""
     params: dict[str, str] = {}
+    id: str = ""
+    reply: Headers = []
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
@@ -54,13 +59,17 @@ class Response(Struct):
 class Route(Struct, frozen=True):
     """One path of a dialect, relative to its prefix.
 
-    path  Starlette's path syntax: `/v1/models/{model:path}`
-    name  what the dialect's `read` switches on
+    path      Starlette's path syntax: `/v1/models/{model:path}`
+    name      what the dialect's `read` switches on
+    absolute  the path stands as it is, whatever the prefixes
+    open      needs no key: it must tell nothing that everybody may not know
     """
 
     method: str
     path: str
     name: str
+    absolute: bool = False
+    open: bool = False
 
 
 JSON_TYPE = (b"content-type", b"application/json")

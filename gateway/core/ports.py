@@ -225,7 +225,8 @@ class Pool(Protocol):
 class Record(Struct):
     """What became of one request: for the log, the metrics and accounting. Never holds text of a prompt or a reply.
 
-    seconds is the whole time, ttft that to the first output of a stream; status is what the client saw (0: nothing).
+    ms is the whole time in milliseconds, ttft_ms that to the first output of a stream; status is what the client saw
+    (0: nothing); time is Unix seconds at the end.
     outcome: ok | refused (our or the worker's 4xx) | failed | cancelled (the client left).
     """
 
@@ -239,12 +240,15 @@ class Record(Struct):
     status: int = 0
     outcome: str = "ok"
     code: str | None = None
-    seconds: float = 0.0
-    ttft: float | None = None
+    ms: float = 0.0
+    ttft_ms: float | None = None
     attempts: int = 0
     worker: str | None = None
     usage: Usage | None = None
     dropped: tuple[str, ...] = ()
+    time: float = 0.0
+    level: str = "info"
+    event: str = "request"
 
 
 class Observer(Protocol):

@@ -40,7 +40,8 @@ class Log:
 
     def request(self, record: Record) -> None:
         if self.requests and self._level <= 20:
-            self._put(_line(record))
+            record.time = _now()
+            self._put(encode(record) + b"\n")
 
     def event(self, level: str, message: str, **fields: Any) -> None:
         """An event of the gateway itself; fields must be JSON-able and free of secrets."""
@@ -89,37 +90,3 @@ class Log:
 
 def _now() -> float:
     return round(time.time(), 6)
-
-
-def _line(record: Record) -> bytes:
-    usage = record.usage
-    return (
-        encode(
-            {
-                "time": _now(),
-                "level": "info",
-                "event": "request",
-                "id": record.id,
-                "dialect": record.dialect,
-                "operation": record.operation,
-                "model": record.model,
-                "key": record.key,
-                "team": record.team,
-                "stream": record.stream,
-                "status": record.status,
-                "outcome": record.outcome,
-                "code": record.code,
-                "ms": round(record.seconds * 1000, 3),
-                "ttft_ms": None if record.ttft is None else round(record.ttft * 1000, 3),
-                "attempts": record.attempts,
-                "worker": record.worker,
-                "input": usage.input if usage else None,
-                "output": usage.output if usage else None,
-                "cached": usage.cached if usage else None,
-                "reasoning": usage.reasoning if usage else None,
-                "source": usage.source if usage else None,
-                "dropped": record.dropped,
-            }
-        )
-        + b"\n"
-    )

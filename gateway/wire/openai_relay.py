@@ -182,8 +182,13 @@ def whole(body: bytes, model: str, *, chat: bool) -> tuple[bytes, Usage | None]:
         raise wire.malformed()
     words = {choice.finish_reason for choice in tally.choices or ()}
     usage = wire.usage(tally.usage) if tally.usage is not None else None
-    if tally.model == model and words <= _KNOWN_REASONS and not (chat and b'"reasoning' in body):
-        return body, usage
+    if words <= _KNOWN_REASONS and not (chat and b'"reasoning' in body):
+        if tally.model == model:
+            return body, usage
+        if tally.model is not None:
+            said = b'"model":' + encode(tally.model)
+            if body.count(said) == 1:
+                return body.replace(said, b'"model":' + encode(model)), usage
     reply = _decode(body)
     reply["model"] = model
     for choice in reply.get("choices") or ():
