@@ -20,7 +20,8 @@
 * Errors: `{"error": {"code": <int>, "message", "type": "invalid_request_error" | "not_found_error" | ...}}`; a prompt
   longer than the slot's context is 400 `exceed_context_size_error` with `n_prompt_tokens` and `n_ctx`; embeddings are
   501 `not_supported_error`. An empty `messages` list is answered with 200.
-* Idle connections are closed after 5 s and 100 requests. A stream that is silent for 30 s gets a comment line.
+* Idle connections are closed after 5 s and 100 requests, and after every streamed reply, although its head says
+  `Keep-Alive` and never `Connection: close`. A stream that is silent for 30 s gets a comment line.
 * A client that leaves a stream stops its generation at the next token. One that leaves a plain request is noticed after
   a second without any result from the engine: at once on an otherwise idle worker, not while others get tokens.
 * The server sets SO_REUSEPORT: two workers on one port would both start and share it, so the port is tried first here.

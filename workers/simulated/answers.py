@@ -14,12 +14,13 @@ from workers.simulated import requests as wire
 from workers.simulated.engine import Engine, Full, chain
 from workers.simulated.faults import Defaults, Fault, parse
 from workers.simulated.http import Connection, Request
-from workers.simulated.jobs import Exchange, Plain, Streamed
+from workers.simulated.jobs import Exchange, Plain
 from workers.simulated.ledger import Entry, Ledger
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
 from workers.simulated.plan import Plan, Step, constrained, draw, least, said, script_of, scripted, stopped
 from workers.simulated.requests import Chat, Complete, Generate, Message, Refused, Script
+from workers.simulated.stream import Streamed
 
 
 class Worker(Protocol):

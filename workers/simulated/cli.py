@@ -9,7 +9,7 @@ import gc
 import signal
 import sys
 
-from workers.simulated import faults
+from workers.simulated import control, faults, plan
 from workers.simulated.options import Options
 from workers.simulated.server import Simulated
 
@@ -20,7 +20,8 @@ def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="dragoman worker simulated",
         description="A worker that speaks vLLM's OpenAI wire, without a model: for tests, trials and benchmarks.",
-        epilog="Faults, scripts and the /sim control endpoints are described in docs/worker-simulated.md.",
+        epilog="\n".join(filter(None, (faults.__doc__, plan.__doc__, control.__doc__))),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = out.add_argument
     add("--host", default=default.host, help="address to listen on (%(default)s)")

