@@ -96,7 +96,7 @@ async def test_a_leaving_client_is_noticed_at_once(client: httpx.AsyncClient, st
         await sim.wait(running=0, aborted=1)
         entry = sim.entries[0]
         assert entry.state == "aborted"
-        assert 0 <= entry.ended - left < 0.2
+        assert 0 <= entry.ended - left < 1
         assert sim.engine.running == sim.engine.blocks == 0
 
 
