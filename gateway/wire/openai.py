@@ -203,6 +203,12 @@ def usage(found: UsageIn) -> Usage:
     )
 
 
+# What vLLM says of a model's limits without naming the parameter.
+_TELLING = (
+    ("tool choice requires --enable-auto-tool-choice", "tools"),
+    ("is not a multimodal model", "messages"),
+    ("may be provided in one prompt", "messages"),
+)
 _CONTEXT_WORDS = ("maximum context length", "context length", "max_model_len", "exceed_context_size", "context size")
 
 
@@ -236,6 +242,8 @@ def classify(status: int, message: str | None, param: str | None) -> GatewayErro
         text = message or "the worker refused the request"
         if any(word in text for word in _CONTEXT_WORDS):
             return GatewayError(Kind.CONTEXT_LENGTH, text, param=param, upstream=status)
+        if param is None:
+            param = next((name for words, name in _TELLING if words in text), None)
         return GatewayError(Kind.BAD_REQUEST, text, param=param, upstream=status)
     if status == 413:
         return GatewayError(Kind.TOO_LARGE, message or "the request is too large for the worker", upstream=status)

@@ -6,6 +6,7 @@ from being harmed by one request (vLLM has crashed on huge `n`, penalties and bi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -33,7 +34,9 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import invalid, typed
+from gateway.wire.json import encode, invalid, typed
+
+PartReader = Callable[[Raw, str], Part]
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
@@ -46,7 +49,8 @@ _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 class _FunctionIn(Struct):
     name: str
-    arguments: str = ""
+    # JSON text; an object is what clients of Ollama send.
+    arguments: str | dict[str, Any] = ""
 
 
 class _CallIn(Struct):
@@ -165,14 +169,19 @@ class _EmbedBody(Struct):
     user: str | None = None
 
 
+CHAT_MEMBERS = frozenset(_ChatBody.__struct_fields__)
+"""The members that `read_chat` gives a canonical place; others can only travel as they are."""
+
 _chat = msgspec.json.Decoder(_ChatBody)
 _text = msgspec.json.Decoder(_TextBody)
 _embed = msgspec.json.Decoder(_EmbedBody)
 _part = msgspec.json.Decoder(_PartIn)
 
 
-def read_chat(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -> Chat:
+def read_chat(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader | None = None) -> Chat:
+    """`part` reads content parts, for dialects that know other forms of them than `read_part`."""
     found = typed(body, _chat)
+    part = part or read_part
     for name in ("functions", "function_call"):
         if name in raw:
             raise GatewayError(
@@ -184,7 +193,7 @@ def read_chat(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -
         )
     return Chat(
         model=found.model,
-        messages=tuple(_read_message(message, i) for i, message in enumerate(found.messages)),
+        messages=tuple(_read_message(message, i, part) for i, message in enumerate(found.messages)),
         stream=bool(found.stream),
         include_usage=_include_usage(found),
         max_output=found.max_completion_tokens or found.max_tokens,
@@ -315,7 +324,7 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
     )
 
 
-def _read_message(found: _MessageIn, index: int) -> Message:
+def _read_message(found: _MessageIn, index: int, part: PartReader) -> Message:
     parts: list[Part] = []
     thinking = found.reasoning or found.reasoning_content
     if thinking:
@@ -324,11 +333,14 @@ def _read_message(found: _MessageIn, index: int) -> Message:
         parts.append(Text(found.content))
     else:
         for position, raw in enumerate(found.content or ()):
-            parts.append(read_part(raw, f"messages.{index}.content.{position}"))
+            parts.append(part(raw, f"messages.{index}.content.{position}"))
     if found.refusal:
         parts.append(Refusal(found.refusal))
     for call in found.tool_calls or ():
-        parts.append(ToolCall(call.id, call.function.name, call.function.arguments))
+        arguments = call.function.arguments
+        if not isinstance(arguments, str):
+            arguments = encode(arguments).decode()
+        parts.append(ToolCall(call.id, call.function.name, arguments))
     return Message(found.role, tuple(parts), found.name, found.tool_call_id)
 
 
