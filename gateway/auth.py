@@ -9,6 +9,9 @@ A key of ours reads `dgm_<id>_<secret>_<checksum>`:
 
 The configuration holds only the SHA-256 of a key. That is enough without salt or stretching, because the secret is
 random: there is nothing to guess. A key that was made elsewhere has no id and is found by its hash.
+
+A caller may also sign its requests with an AWS key pair (gateway.sigv4). Whose pair it claims is known from the head;
+that it is theirs only when the whole request is there. Hence a `Claim`.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from hmac import compare_digest
 
 from msgspec import Struct
 
+from gateway import sigv4
 from gateway.config import Config
 from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
@@ -68,6 +72,14 @@ class Principal(Struct, frozen=True):
 ANONYMOUS = Principal("anonymous")
 
 
+class Claim(Struct, frozen=True):
+    """Whom a request claims to be from. Where there is a `prove`, nothing may be done for it before that was called
+    with (method, raw path, raw query, body): it raises GatewayError when the claim is false."""
+
+    principal: Principal
+    prove: Callable[[str, bytes, bytes, bytes], None] | None = None
+
+
 class _Entry:
     """A key's hash, who it is, and until when (Unix seconds)."""
 
@@ -92,20 +104,52 @@ class Keyring:
         self._clock = clock
         self._by_id: dict[bytes, _Entry] = {}
         self._by_digest: dict[bytes, _Entry] = {}
+        self._by_access_key: dict[str, tuple[_Entry, str]] = {}
+        self._count = len(config.keys)
         for name, key in config.keys.items():
             # A model that is gone stays in the set: an empty set would still mean "none", never "all".
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
             dialects = None if key.dialects is None else frozenset(key.dialects)
             principal = Principal(name, key.team, models, dialects, key.priority)
-            digest = bytes.fromhex(key.hash.removeprefix("sha256:"))
+            digest = bytes.fromhex(key.hash.removeprefix("sha256:")) if key.hash is not None else b""
             entry = _Entry(digest, principal, key.expires.timestamp() if key.expires else None, key.disabled)
+            if key.aws_access_key_id is not None and key.aws_secret is not None:
+                self._by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
+            if key.hash is None:
+                continue
             if key.id is None:
                 self._by_digest[digest] = entry
             else:
                 self._by_id[key.id.encode()] = entry
 
     def __repr__(self) -> str:
-        return f"Keyring(open={self.open}, keys={len(self._by_id) + len(self._by_digest)})"
+        return f"Keyring(open={self.open}, keys={self._count})"
+
+    def identify(self, headers: Headers, dialect: str | None = None) -> Claim:
+        """As `authenticate`, for signed requests too: those still have to be proven."""
+        if self.open:
+            return Claim(ANONYMOUS)
+        signature = sigv4.read(headers)
+        if signature is None:
+            return Claim(self.authenticate(headers, dialect))
+        if any(name in _KEY_HEADERS and value.strip() for name, value in headers):
+            raise _refused("different API keys were sent in several headers")
+        found = self._by_access_key.get(signature.access_key)
+        if found is None:
+            raise GatewayError(
+                Kind.UNAUTHENTICATED,
+                "The security token included in the request is invalid: its access key id is not known here.",
+                code="unknown_access_key",
+            )
+        sigv4.check_time(signature, self._clock())
+        entry, secret = found
+
+        def prove(method: str, path: bytes, query: bytes, body: bytes) -> None:
+            if not sigv4.matches(signature, secret, method, path, query, headers, body):
+                raise sigv4.mismatch()
+            self._admit(entry, dialect)
+
+        return Claim(entry.principal, prove)
 
     def authenticate(self, headers: Headers, dialect: str | None = None) -> Principal:
         """Whose key `headers` (lower-case names) show.
@@ -118,12 +162,19 @@ class Keyring:
         token = find_key(headers)
         if token is None:
             raise _refused(f"no API key was given; send it as {_WHERE}")
-        principal = self._lookup(token)
-        if dialect is not None and not principal.may_speak(dialect):
-            raise GatewayError(Kind.FORBIDDEN, "this API key may not use this API", code="dialect_not_allowed")
-        return principal
+        return self._admit(self._lookup(token), dialect)
 
-    def _lookup(self, token: bytes) -> Principal:
+    def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
+        """From here on the caller has shown the right secret, and may be told what became of it."""
+        if entry.disabled:
+            raise _refused("the API key is disabled")
+        if entry.expires is not None and self._clock() >= entry.expires:
+            raise _refused("the API key has expired")
+        if dialect is not None and not entry.principal.may_speak(dialect):
+            raise GatewayError(Kind.FORBIDDEN, "this API key may not use this API", code="dialect_not_allowed")
+        return entry.principal
+
+    def _lookup(self, token: bytes) -> _Entry:
         if len(token) > _LONGEST:
             raise _refused("the API key is not valid")
         digest = sha256(token).digest()
@@ -136,12 +187,7 @@ class Keyring:
             if token.startswith(b"dgm_") and not well_formed(token):
                 raise _refused("the API key is mistyped or cut short: its checksum does not match")
             raise _refused("the API key is not valid")
-        # From here on the caller has shown the right secret, and may be told what became of it.
-        if entry.disabled:
-            raise _refused("the API key is disabled")
-        if entry.expires is not None and self._clock() >= entry.expires:
-            raise _refused("the API key has expired")
-        return entry.principal
+        return entry
 
 
 def find_key(headers: Headers) -> bytes | None:

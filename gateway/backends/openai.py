@@ -368,7 +368,14 @@ class _Reader(ABC):
         return parts
 
     def text(
-        self, choice: int, parts: _Parts, kind: PartKind, text: str, tokens: tuple[int, ...], logprobs: Raw | None
+        self,
+        choice: int,
+        parts: _Parts,
+        kind: PartKind,
+        text: str,
+        tokens: tuple[int, ...],
+        logprobs: Raw | None,
+        last: bool = False,
     ) -> Iterator[Event]:
         if parts.open_kind != kind:
             if parts.open_kind is not None:
@@ -377,7 +384,7 @@ class _Reader(ABC):
             parts.open_index = parts.next
             parts.next += 1
             yield PartStart(choice, parts.open_index, kind)
-        yield Delta(choice, parts.open_index, text, tokens, logprobs)
+        yield Delta(choice, parts.open_index, text, tokens, logprobs, last)
 
     def close(
         self, choice: int, parts: _Parts, word: str, stop: str | int | None, extra: Extra | None = None
@@ -422,18 +429,19 @@ class _ChatReader(_Reader):
         logprobs = Raw(encode(found.logprobs.content)) if found.logprobs and found.logprobs.content else None
         if delta is not None:
             thinking = delta.reasoning or delta.reasoning_content
+            ends = found.finish_reason is not None and not delta.tool_calls and delta.function_call is None
             if thinking:
                 # Ids and logprobs of a chunk belong to its last text.
                 last = not delta.content
                 yield from self.text(
-                    index, parts, "thinking", thinking, tokens if last else (), logprobs if last else None
+                    index, parts, "thinking", thinking, tokens if last else (), logprobs if last else None, ends and last
                 )
             if delta.refusal:
                 yield from self.text(index, parts, "refusal", delta.refusal, (), None)
             if delta.content:
-                yield from self.text(index, parts, "text", delta.content, tokens, logprobs)
+                yield from self.text(index, parts, "text", delta.content, tokens, logprobs, ends)
             elif (tokens or logprobs) and not thinking:
-                yield from self.text(index, parts, parts.open_kind or "text", "", tokens, logprobs)
+                yield from self.text(index, parts, parts.open_kind or "text", "", tokens, logprobs, ends)
             if delta.tool_calls:
                 yield from self.calls(index, parts, delta.tool_calls)
             if delta.function_call is not None:
@@ -479,7 +487,8 @@ class _TextReader(_Reader):
             tokens = tuple(choice.token_ids) if choice.token_ids else ()
             logprobs = _chat_logprobs(choice.logprobs) if choice.logprobs is not None else None
             if choice.text or tokens or logprobs is not None:
-                yield from self.text(choice.index, parts, "text", choice.text or "", tokens, logprobs)
+                ends = choice.finish_reason is not None
+                yield from self.text(choice.index, parts, "text", choice.text or "", tokens, logprobs, ends)
             if choice.finish_reason is not None:
                 extra = _extra(prompt_logprobs=choice.prompt_logprobs, prompt_token_ids=choice.prompt_token_ids)
                 yield from self.close(choice.index, parts, choice.finish_reason, choice.stop_reason, extra or None)

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from gateway.config.faults import Path, masked
 from gateway.config.kinds import header_fault
-from gateway.config.model import Config, Model
+from gateway.config.model import Config, Key, Model
 from gateway.config.source import why
 
 MOST_SECRET_BYTES = 16384
@@ -114,19 +114,39 @@ def _workers(config: Config) -> Found:
 def _keys(config: Config, names: set[str]) -> Found:
     ids: dict[str, str] = {}
     hashes: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for name, key in config.keys.items():
         if masked(name) != name:
             yield ("keys", name), "looks like a key, not like its name; a key stands nowhere but with its owner"
+        if key.hash is None and key.aws_access_key_id is None:
+            yield ("keys", name, "hash"), "is required, unless there is aws_access_key_id"
         if key.hash in hashes:
             yield ("keys", name, "hash"), f"is the same as that of {hashes[key.hash]}"
         if key.id is not None and key.id in ids:
             yield ("keys", name, "id"), f"is the same as that of {ids[key.id]}"
-        hashes.setdefault(key.hash, name)
+        if key.hash is not None:
+            hashes.setdefault(key.hash, name)
+        yield from _pair(name, key, pairs)
         if key.id is not None:
             ids.setdefault(key.id, name)
         for index, model in enumerate(key.models or ()):
             if model not in names:
                 yield ("keys", name, "models", index), "is no model" + _meant(model, names)
+
+
+def _pair(name: str, key: Key, pairs: dict[str, str]) -> Found:
+    secret = "aws_secret_file" if key.aws_secret_file else "aws_secret_env" if key.aws_secret_env else None
+    if key.aws_access_key_id is None:
+        if secret is not None:
+            yield ("keys", name, secret), "needs aws_access_key_id beside it"
+        return
+    if secret is None:
+        yield ("keys", name, "aws_access_key_id"), "needs aws_secret_file or aws_secret_env beside it"
+    if key.aws_secret_file and key.aws_secret_env:
+        yield ("keys", name, "aws_secret_env"), "and aws_secret_file exclude each other"
+    if key.aws_access_key_id in pairs:
+        yield ("keys", name, "aws_access_key_id"), f"is the same as that of {pairs[key.aws_access_key_id]}"
+    pairs.setdefault(key.aws_access_key_id, name)
 
 
 def _defaults(config: Config, names: set[str]) -> Found:
@@ -186,28 +206,22 @@ def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
 
 
 def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
-    """Reads the workers' keys into `config` and tries its certificate bundles; the faults it met."""
+    """Reads the workers' keys and the secrets of AWS key pairs into `config` and tries its certificate bundles; the
+    faults it met."""
+    for name, key in config.keys.items():
+        secret, option, wrong = _secret(key, "aws_secret", environ)
+        key._aws_secret = secret
+        if wrong is not None:
+            yield ("keys", name, option), wrong
     for name, model in config.models.items():
         for option, wrong in _secrets(model, environ):
             yield ("models", name, option), wrong
 
 
 def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if model.api_key_env is not None:
-        if model.api_key_env in environ:
-            wrong = _keep(model, environ[model.api_key_env])
-        else:
-            wrong = "names a variable that is not set"
-        if wrong:
-            yield "api_key_env", wrong
-    elif model.api_key_file is not None:
-        try:
-            with FilePath(model.api_key_file).open("rb") as file:
-                wrong = _keep(model, file.read(MOST_SECRET_BYTES + 1).decode("latin-1"))
-        except (OSError, ValueError) as error:
-            wrong = f"names a file that cannot be read: {why(error)}"
-        if wrong:
-            yield "api_key_file", wrong
+    model._api_key, option, wrong = _secret(model, "api_key", environ)
+    if wrong is not None:
+        yield option, wrong
     if model.ca_file is not None:
         try:
             ssl.create_default_context(cafile=os.fspath(model.ca_file))
@@ -217,9 +231,25 @@ def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, st
             yield "ca_file", f"names a file that cannot be read: {why(error)}"
 
 
-def _keep(model: Model, text: str) -> str | None:
+def _secret(options: Key | Model, name: str, environ: Mapping[str, str]) -> tuple[SecretStr | None, str, str | None]:
+    """(the secret that NAME_env or NAME_file leads to, which of them, what is wrong with it)."""
+    variable: str | None = getattr(options, f"{name}_env")
+    file_name: str | None = getattr(options, f"{name}_file")
+    if variable is not None:
+        option = f"{name}_env"
+        if variable not in environ:
+            return None, option, "names a variable that is not set"
+        text = environ[variable]
+    elif file_name is not None:
+        option = f"{name}_file"
+        try:
+            with FilePath(file_name).open("rb") as file:
+                text = file.read(MOST_SECRET_BYTES + 1).decode("latin-1")
+        except (OSError, ValueError) as error:
+            return None, option, f"names a file that cannot be read: {why(error)}"
+    else:
+        return None, "", None
     secret = text.strip()
     if not re.match(r"[\x21-\x7e]+\Z", secret) or len(secret) > MOST_SECRET_BYTES:
-        return "must lead to one line of printable ASCII without spaces"
-    model._api_key = SecretStr(secret)
-    return None
+        return None, option, "must lead to one line of printable ASCII without spaces"
+    return SecretStr(secret), option, None

@@ -157,8 +157,12 @@ class _Gathered:
 
     def _resolve_paths(self) -> None:
         models = self.values.get("models")
-        for options in models.values() if isinstance(models, dict) else ():
-            for name in ("api_key_file", "ca_file"):
+        keys = self.values.get("keys")
+        for options in [
+            *(models.values() if isinstance(models, dict) else ()),
+            *(keys.values() if isinstance(keys, dict) else ()),
+        ]:
+            for name in ("api_key_file", "ca_file", "aws_secret_file"):
                 if isinstance(options, dict) and isinstance(options.get(name), str) and options[name]:
                     options[name] = os.fspath(self.folder / options[name])
 

@@ -93,7 +93,15 @@ class Listen(Section):
 class Key(Section):
     """One client key. The key itself is stored nowhere: `dragoman keys new` prints it once, with this entry."""
 
-    hash: Hash = Field(description="`sha256:` and the SHA-256 of the whole key in hexadecimal.")
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["hash"]}, {"required": ["aws_access_key_id"]}]}
+    )
+
+    hash: Hash | None = Field(
+        default=None,
+        description="`sha256:` and the SHA-256 of the whole key in hexadecimal."
+        " Required, unless `aws_access_key_id` is there.",
+    )
     id: str | None = Field(
         default=None,
         pattern=r"^[0-9a-z]{4,32}$",
@@ -111,6 +119,24 @@ class Key(Section):
     priority: Whole = Field(
         default=0, ge=-100, le=100, description="Of requests that wait for a worker, the highest goes first."
     )
+    aws_access_key_id: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]{4,128}$",
+        description="Also, or only: the id of a key pair with which requests are signed (AWS Signature Version 4).",
+    )
+    aws_secret_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with that pair's secret; relative to the folder of gateway.yaml.",
+    )
+    aws_secret_env: Variable | None = Field(default=None, description="Environment variable with that secret.")
+
+    _aws_secret: SecretStr | None = PrivateAttr(None)
+
+    @property
+    def aws_secret(self) -> str | None:
+        """The pair's secret, read by `load` from `aws_secret_file` or `aws_secret_env`."""
+        return self._aws_secret.get_secret_value() if self._aws_secret else None
 
 
 class Deadlines(Section):

@@ -42,7 +42,7 @@ def _tidy(node: Any) -> None:
     if isinstance(node.get("title"), str):
         del node["title"]
     if isinstance(node.get("properties"), dict) and node.get("type") == "object":
-        node["type"] = ["object", "null"] if not node.get("required") else "object"
+        node["type"] = "object" if node.get("required") or "anyOf" in node else ["object", "null"]
     elif "additionalProperties" in node and node.get("type") == "object" and node.get("default") == {}:
         node["type"] = ["object", "null"]
     for value in node.values():
