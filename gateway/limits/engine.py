@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from asyncio import Task
+from asyncio import Future, Task
 from collections import Counter
 from collections.abc import Callable, Sequence
 from weakref import ref
@@ -106,14 +106,24 @@ class Limiter:
         if not plan.rules:
             return Lease(lease_id, plan, (), (-1, 0), self._store.up)
         costs = self._costs(plan, cost)
-        if self._store.up:
-            try:
-                answer = self._store.admit(plan, costs, lease_id)
-                raw: Verdict = await answer if isinstance(answer, asyncio.Future) else answer
-            except StoreDown:
-                return self._reserve_alone(plan, cost, lease_id)
-            return self._verdict(plan, costs, raw, lease_id, True)
-        return self._reserve_alone(plan, cost, lease_id)
+        if not self._store.up:
+            return self._reserve_alone(plan, cost, lease_id)
+        try:
+            answer = self._store.admit(plan, costs, lease_id)
+            raw: Verdict = await self._wait(plan, costs, answer, lease_id) if isinstance(answer, Future) else answer
+        except StoreDown:
+            return self._reserve_alone(plan, cost, lease_id)
+        return self._verdict(plan, costs, raw, lease_id, True)
+
+    async def _wait(self, plan: Plan, costs: Sequence[int], answer: Future[Verdict], lease_id: str) -> Verdict:
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # The store undoes what it grants to a waiter who has left, but this one left after the answer came and
+            # before it was resumed.
+            if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result()[0] == -1:
+                self.settle(Lease(lease_id, plan, costs, answer.result(), True), None, "unserved")
+            raise
 
     def settle(self, lease: Lease, tokens: int | None, outcome: Outcome = "finished") -> None:
         """Ends a lease: frees its slots and corrects its tokens to what was used. Returns at once and cannot be

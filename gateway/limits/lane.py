@@ -65,6 +65,7 @@ class Lane:
         self._pump: Task[None] | None = None
         self._probe: Task[None] | None = None
         self._failures = 0
+        self._jumped = False
         self._offset: int | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -119,6 +120,7 @@ class Lane:
             while queue and self.up:
                 items = [queue.popleft() for _ in range(min(len(queue), BATCH))]
                 items = [item for item in items if item[4] is None or not item[4].done()]
+                asked = monotonic()
                 try:
                     answer = await self._exchange(items, self._timeout)
                 except asyncio.CancelledError:
@@ -129,7 +131,7 @@ class Lane:
                     self._failed(items, error)
                     return
                 self._failures = 0
-                self._resolve(items, answer)
+                self._resolve(items, answer, monotonic() - asked < self._timeout / 2)
         finally:
             self._pump = None
 
@@ -144,8 +146,9 @@ class Lane:
         self._offset = now - sent
         return answer
 
-    def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict]) -> None:
+    def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict], prompt: bool) -> None:
         at = 0
+        late: list[Item] = []
         for item in items:
             if not answered(item):
                 continue
@@ -156,9 +159,19 @@ class Lane:
             if waiter.done():  # its client left meanwhile
                 self._undo(item, verdict)
             elif verdict[0] == -2:
-                waiter.set_exception(StoreDown("the store's clock jumped"))
+                late.append(item)
             else:
                 waiter.set_result(verdict)
+
+        # A prompt answer that says "late": one of the clocks jumped. Nothing was done, so asking again, now that the
+        # clocks agree, is no blind retry.
+        again = bool(late) and prompt and not self._jumped
+        self._jumped = again
+        for item in late:
+            if again:
+                self._queue.append(item)
+            elif item[4] is not None:
+                item[4].set_exception(StoreDown("the store's clock jumps"))
 
     def _undo(self, item: Item, verdict: Verdict) -> None:
         code, lease, plan, costs, _ = item

@@ -92,8 +92,8 @@ class _FromFile(CredentialProvider):
         return (self._username, password) if self._username else (password,)
 
 
-def connect(settings: RedisSettings) -> Any:
-    """A client without any retries of its own. Does no I/O yet."""
+def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
+    """A client without any retries of its own, and all that must be closed in the end. Does no I/O yet."""
     options: dict[str, Any] = {
         "protocol": 2,
         "socket_timeout": None,  # the lane has one deadline for all of a call
@@ -115,21 +115,18 @@ def connect(settings: RedisSettings) -> Any:
         }
     nodes = [split_address(one) for one in settings.addresses]
     if settings.mode == "cluster":
-        return RedisCluster(
-            startup_nodes=[ClusterNode(host, port) for host, port in nodes],
-            cluster_error_retry_attempts=0,
-            **options,
-            **auth,
-            **tls,
-        )
+        cluster = RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes], **options, **auth, **tls)
+        return cluster, [cluster]
     if settings.mode == "sentinel":
         asking = {**options, **tls, **(auth if settings.sentinel_auth else {})}
         # Sentinels are asked only while connecting, and one of them may be the machine that just died.
         asking["socket_timeout"] = 0.3
         sentinel = Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
-        return sentinel.master_for(settings.sentinel_name, db=settings.db, **options, **auth, **tls)
+        primary = sentinel.master_for(settings.sentinel_name, db=settings.db, **options, **auth, **tls)
+        return primary, [primary, *sentinel.sentinels]
     host, port = nodes[0]
-    return Redis(host=host, port=port, db=settings.db, **options, **auth, **tls)
+    single = Redis(host=host, port=port, db=settings.db, **options, **auth, **tls)
+    return single, [single]
 
 
 class RedisStore:
@@ -156,6 +153,7 @@ class RedisStore:
         self._sha = hashlib.sha1(self._script, usedforsecurity=False).hexdigest().encode()
         self._me = secrets.token_hex(6)
         self._client: Any = None
+        self._to_close: list[Any] = []
         self._lanes: list[Lane] = []
         self._started = False
 
@@ -176,7 +174,7 @@ class RedisStore:
         await self._lanes[plan.tag].ask(RESET, plan, ())
 
     async def start(self, lease_ttl: float) -> None:
-        self._client = connect(self._settings)
+        self._client, self._to_close = connect(self._settings)
         for tag in range(self.layout.partitions):
             key = self.layout.key(tag, "replicas")
             beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
@@ -199,9 +197,9 @@ class RedisStore:
         for lane in self._lanes:
             await lane.close()
         self.up, self.reason = False, "closed"
-        if self._client is not None:
+        for client in self._to_close:
             with contextlib.suppress(Exception):
-                await self._client.aclose()
+                await client.aclose()
 
     def _lane_changed(self) -> None:
         if not self._started:

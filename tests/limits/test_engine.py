@@ -1,0 +1,280 @@
+"""What the limiter promises, on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import Kind
+from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject
+from gateway.limits.store_redis import RedisStore
+from tests.limits.server import Server
+
+Make = Callable[..., Awaitable[Limiter]]
+ANN = Subject(key="ann", team="red", model="m", address="192.0.2.1")
+BOB = Subject(key="bob", team="red", model="m", address="2001:db8::1")
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """A started limiter of the rules given."""
+    made: list[Limiter] = []
+
+    async def one(*rules: Rule, **options: Any) -> Limiter:
+        store: Store = MemoryStore()
+        if request.param == "redis":
+            server: Server = request.getfixturevalue("server")
+            store = RedisStore(server.settings)
+        limiter = Limiter(rules, store, **options)
+        await limiter.start()
+        made.append(limiter)
+        return limiter
+
+    yield one
+    for limiter in made:
+        await limiter.close()
+
+
+def requests(limit: int, **more: Any) -> Rule:
+    return Rule(**{"name": "rpm", "kind": "requests", "limit": limit, **more})
+
+
+def tokens(limit: int, **more: Any) -> Rule:
+    return Rule(**{"name": "tpm", "kind": "tokens", "limit": limit, **more})
+
+
+def slots(limit: int, **more: Any) -> Rule:
+    return Rule(**{"name": "slots", "kind": "concurrency", "limit": limit, **more})
+
+
+async def left(limiter: Limiter, subject: Subject = ANN) -> dict[str, int]:
+    await limiter.flush()
+    return {state.rule.name: state.remaining for state in (await limiter.inspect(subject)).states}
+
+
+async def refusal(limiter: Limiter, subject: Subject = ANN, cost: Cost = Cost()) -> Limited:  # noqa: B008
+    with pytest.raises(Limited) as caught:
+        await limiter.reserve(subject, cost)
+    return caught.value
+
+
+async def test_a_refusal_says_which_limit_and_when(make: Make) -> None:
+    limiter = await make(requests(2), tokens(1000))
+    for _ in range(2):
+        lease = await limiter.reserve(ANN, Cost(10))
+    state = lease.decision.tightest("requests")
+    assert state is not None
+    assert (state.limit, state.remaining, state.used) == (2, 0, 2)
+    assert 60 <= state.reset_s <= 61.5
+    error = await refusal(limiter, cost=Cost(10))
+    assert (error.kind, error.code) == (Kind.LIMITED, "rpm")
+    assert error.retry_after == error.decision.retry_after_s
+    assert 59 < (error.retry_after or 0) < 61.5
+    assert "limit 'rpm' reached: 2 requests a minute, 0 left; try again in 60" in error.message.replace(
+        "in 59", "in 60"
+    )
+    assert error.decision.violated is not None
+    assert limiter.refused == {"rpm": 1}
+
+
+async def test_all_limits_or_none(make: Make) -> None:
+    limiter = await make(requests(5), tokens(100), slots(9))
+    lease = await limiter.reserve(ANN, Cost(90))
+    for _ in range(20):
+        error = await refusal(limiter, cost=Cost(20))
+        assert error.code == "tpm"
+    assert await left(limiter) == {"rpm": 4, "tpm": 10, "slots": 8}
+    limiter.settle(lease, 90)
+
+
+async def test_keeps_what_a_held_lease_holds(make: Make) -> None:
+    limiter = await make(slots(2))
+    held = [await limiter.reserve(ANN) for _ in range(2)]
+    assert limiter.in_flight == 2
+    error = await refusal(limiter)
+    assert (error.code, error.retry_after) == ("slots", 1.0)
+    assert "2 requests in flight" in error.message
+    for lease in held:
+        limiter.settle(lease, None)
+        limiter.settle(lease, None)
+    assert await left(limiter) == {"slots": 2}
+    assert limiter.in_flight == 0
+
+
+async def test_the_longest_wait_is_the_one_to_obey(make: Make) -> None:
+    limiter = await make(requests(1, name="second", per=1.0), requests(1, name="hour", per=3600.0))
+    await limiter.reserve(ANN)
+    assert (await refusal(limiter)).code == "hour"
+
+
+async def test_scopes_count_apart_and_together(make: Make) -> None:
+    limiter = await make(
+        requests(3, name="key"),
+        requests(4, name="team", scope=("team",)),
+        requests(9, name="all", scope=()),
+        requests(9, name="pair", scope=("address", "model")),
+    )
+    for _ in range(3):
+        await limiter.reserve(ANN)
+    assert (await refusal(limiter)).code == "key"
+    await limiter.reserve(BOB)
+    assert (await refusal(limiter, BOB)).code == "team"
+    assert await left(limiter, BOB) == {"key": 2, "team": 0, "all": 5, "pair": 8}
+    assert await left(limiter, Subject()) == {"all": 5}  # what is unknown is not counted
+
+
+async def test_an_exception_stands_before_its_default(make: Make) -> None:
+    limiter = await make(
+        requests(1, match={"key": ["ann"]}), requests(3), requests(2, name="gpt", match={"model": ["x"]})
+    )
+    await limiter.reserve(ANN)
+    assert (await refusal(limiter)).decision.violated.limit == 1  # type: ignore[union-attr]
+    assert await left(limiter, BOB) == {"rpm": 3}
+
+
+async def test_tokens_are_settled_to_what_was_used(make: Make) -> None:
+    limiter = await make(tokens(1000), requests(10))
+    lease = await limiter.reserve(ANN, Cost(700))
+    assert (await refusal(limiter, cost=Cost(400))).code == "tpm"
+    limiter.settle(lease, 100)
+    assert await left(limiter) == {"tpm": 900, "rpm": 9}
+    limiter.settle(await limiter.reserve(ANN, Cost(300)), 450)  # more than was reserved
+    assert await left(limiter) == {"tpm": 450, "rpm": 8}
+    limiter.settle(await limiter.reserve(ANN, Cost(300)), None, "failed")  # unknown keeps the reservation
+    assert await left(limiter) == {"tpm": 150, "rpm": 7}
+    limiter.settle(await limiter.reserve(ANN, Cost(150)), 0, "cancelled")
+    assert await left(limiter) == {"tpm": 150, "rpm": 6}
+    limiter.settle(await limiter.reserve(ANN, Cost(150)), None, "unserved")  # as if it had never come
+    assert await left(limiter) == {"tpm": 150, "rpm": 6}
+
+
+async def test_a_limit_below_the_cap_admits_one_call(make: Make) -> None:
+    limiter = await make(tokens(100))
+    lease = await limiter.reserve(ANN, Cost(5000))
+    assert (await refusal(limiter, cost=Cost(1))).retry_after is not None
+    limiter.settle(lease, 40)
+    assert await left(limiter) == {"tpm": 60}
+
+
+async def test_what_can_never_fit_is_refused_for_good(make: Make) -> None:
+    limiter = await make(tokens(100), requests(5), slots(5))
+    error = await refusal(limiter, cost=Cost(5000, least=101))
+    assert (error.code, error.retry_after) == ("tpm", None)
+    assert "at least 101 tokens" in error.message
+    assert await left(limiter) == {"tpm": 100, "rpm": 5, "slots": 5}
+
+
+async def test_a_shadow_rule_counts_and_refuses_nothing(make: Make) -> None:
+    limiter = await make(requests(2, shadow=True), tokens(100, name="hidden", shadow=True), slots(9))
+    leases = [await limiter.reserve(ANN, Cost(60)) for _ in range(4)]
+    assert limiter.shadowed == {"rpm": 2, "hidden": 3}
+    assert not limiter.refused
+    assert leases[3].decision.shadowed == ("rpm", "hidden")
+    assert leases[0].decision.tightest("requests") is None  # no header tells of it
+    for lease in leases:
+        limiter.settle(lease, 10)
+    assert await left(limiter) == {"rpm": 0, "hidden": 90, "slots": 9}
+
+
+async def test_reset_forgets(make: Make) -> None:
+    limiter = await make(requests(2), tokens(100), slots(1))
+    lease = await limiter.reserve(ANN, Cost(100))
+    await limiter.reset(ANN)
+    assert await left(limiter) == {"rpm": 2, "tpm": 100, "slots": 1}
+    other = await limiter.reserve(ANN, Cost(80))
+    limiter.settle(lease, 0)  # its charge is gone, so it takes nothing from the other's
+    assert await left(limiter) == {"rpm": 1, "tpm": 20, "slots": 0}
+    limiter.settle(other, 80)
+    assert await left(limiter) == {"rpm": 1, "tpm": 20, "slots": 1}
+
+
+async def test_no_rules_no_store(make: Make) -> None:
+    limiter = await make()
+    lease = await limiter.reserve(ANN, Cost(5))
+    assert lease.decision == Decision(True, None, 0.0, ())
+    limiter.settle(lease, 5)
+    assert (await limiter.inspect(ANN)).states == ()
+    await limiter.reset(ANN)
+
+
+async def test_rules_can_be_exchanged(make: Make) -> None:
+    limiter = await make(requests(5))
+    lease = await limiter.reserve(ANN)
+    limiter.use([requests(2)])
+    await limiter.reserve(ANN)
+    assert (await refusal(limiter)).code == "rpm"  # what was counted stays counted
+    limiter.settle(lease, None, "unserved")
+    assert await left(limiter) == {"rpm": 1}
+
+
+async def test_many_at_once_admit_exactly_the_limit(make: Make) -> None:
+    limiter = await make(requests(50), slots(10_000))
+    results = await asyncio.gather(*(limiter.reserve(ANN) for _ in range(300)), return_exceptions=True)
+    assert sum(isinstance(one, Lease) for one in results) == 50
+    assert limiter.refused == {"rpm": 250}
+
+
+async def test_a_lost_lease_is_not_renewed_and_a_held_one_is(make: Make) -> None:
+    limiter = await make(slots(2), lease_ttl=0.15)
+    held = await limiter.reserve(ANN)
+    lost: Lease | None = await limiter.reserve(ANN)
+    assert await left(limiter) == {"slots": 0}
+    del lost
+    gc.collect()
+    await until(limiter, {"slots": 1})
+    await asyncio.sleep(0.2)
+    assert await left(limiter) == {"slots": 1}
+    limiter.settle(held, None)
+    assert await left(limiter) == {"slots": 2}
+
+
+async def until(limiter: Limiter, want: dict[str, int]) -> None:
+    async with asyncio.timeout(5):
+        while await left(limiter) != want:  # noqa: ASYNC110 - the server's clock is what is waited for
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5])
+async def test_a_client_that_leaves_while_waiting_costs_nothing(make: Make, turns: int) -> None:
+    limiter = await make(requests(5), tokens(100), slots(5))
+    waiting = asyncio.create_task(limiter.reserve(ANN, Cost(60)))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if waiting.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await limiter.flush()
+        assert await left(limiter) == {"rpm": 5, "tpm": 100, "slots": 5}
+
+
+async def test_random_traffic_returns_to_zero(make: Make) -> None:
+    limiter = await make(tokens(10**6), slots(50), requests(10**6))
+    used = 0
+
+    async def client(number: int) -> None:
+        nonlocal used
+        for turn in range(20):
+            try:
+                async with asyncio.timeout(0.0005 if (number + turn) % 5 == 0 else 5):
+                    lease = await limiter.reserve(ANN, Cost(100))
+            except (TimeoutError, Limited):
+                continue
+            await asyncio.sleep(0)
+            limiter.settle(lease, number, ("finished", "cancelled", "failed")[turn % 3])
+            used += number
+
+    await asyncio.gather(*(client(number) for number in range(60)))
+    now = await left(limiter)
+    assert now["slots"] == 50
+    assert now["tpm"] == 10**6 - used
+    assert limiter.in_flight == 0
+
+
+async def test_closed_rules_do_not_matter_while_the_store_is_up(make: Make) -> None:
+    limiter = await make(requests(1, on_redis_failure="closed"))
+    assert limiter.state == "strict"
+    assert (await limiter.reserve(ANN)).decision.strict

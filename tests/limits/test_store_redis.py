@@ -1,0 +1,277 @@
+"""The shared store against a real server: what it leaves behind, how it connects, and where its keys lie."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import pytest
+from redis.crc import key_slot
+
+from gateway.limits import Cost, Limited, Limiter, Rule, Subject
+from gateway.limits.batch import ADMIT, BEAT, pack, unpack
+from gateway.limits.model import Plan
+from gateway.limits.plan import Layout, Plans
+from gateway.limits.store_redis import SCRIPT, RedisSettings, RedisStore, split_address
+from tests.limits.server import Server, free_port
+
+RULES = (
+    Rule(name="rpm", kind="requests", limit=20, per=5, scope=("key",)),
+    Rule(name="paced", kind="requests", limit=20, burst=10, scope=("team", "model")),
+    Rule(name="tpm", kind="tokens", limit=3000, scope=("team",)),
+    Rule(name="slots", kind="concurrency", limit=9, scope=("key", "address")),
+    Rule(name="shadow", kind="tokens", limit=500, scope=(), shadow=True),
+)
+
+
+async def traffic(limiter: Limiter, turns: int, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def client() -> None:
+        for _ in range(turns):
+            subject = Subject(
+                key=f"k{chance.randrange(9)}",
+                team=f"t{chance.randrange(4)}",
+                model=f"m{chance.randrange(3)}",
+                address=f"10.0.0.{chance.randrange(9)}",
+            )
+            try:
+                async with asyncio.timeout(chance.choice([0.001, 1])):
+                    lease = await limiter.reserve(subject, Cost(chance.randrange(500)))
+            except (Limited, TimeoutError):
+                continue
+            if chance.random() < 0.1:
+                await limiter.reset(subject)
+            if chance.random() < 0.9:
+                limiter.settle(lease, chance.choice([None, 0, 100, 900]), chance.choice(["finished", "unserved"]))
+
+    await asyncio.gather(*(client() for _ in range(20)))
+    await limiter.flush()
+
+
+async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
+    limiter = Limiter(RULES, RedisStore(server.settings))
+    await limiter.start()
+    await traffic(limiter, 30, 1)
+    keys = server.command("KEYS", "*")
+    assert len(keys) > 20
+    for key in keys:
+        assert 0 < server.command("PTTL", key) <= 65_000, key
+        if server.command("TYPE", key) == b"hash":
+            fields = server.command("HGETALL", key)
+            amounts = {name: int(value) for name, value in fields.items() if name.isdigit()}
+            assert all(amount >= 0 for amount in amounts.values()), (key, fields)
+            assert int(fields[b"u"]) == sum(amounts.values()), (key, fields)
+    await limiter.close()
+
+
+async def test_a_flushed_script_is_sent_again(server: Server) -> None:
+    limiter = Limiter(RULES, RedisStore(server.settings))
+    await limiter.start()
+    subject = Subject("k", "t", "m", "10.0.0.1")
+    await limiter.reserve(subject, Cost(1))
+    server.command("SCRIPT", "FLUSH")
+    lease = await limiter.reserve(subject, Cost(1))
+    assert lease.strict
+    assert lease.decision.states[0].remaining == 18
+    await limiter.close()
+
+
+async def test_one_loop_turn_shares_one_call(server: Server) -> None:
+    limiter = Limiter(RULES[:1], RedisStore(server.settings), heartbeat=1000)
+    await limiter.start()
+    await limiter.flush()
+    await asyncio.sleep(0.05)
+
+    def calls() -> int:
+        stats = server.command("INFO", "commandstats")
+        return int(stats["cmdstat_evalsha"]["calls"]) if "cmdstat_evalsha" in stats else 0
+
+    before = calls()
+    results = await asyncio.gather(*(limiter.reserve(Subject(f"k{n % 3}")) for n in range(200)), return_exceptions=True)
+    assert calls() - before == 1
+    assert sum(not isinstance(one, Exception) for one in results) == 60
+    await limiter.close()
+
+
+async def test_late_admissions_do_nothing(server: Server) -> None:
+    plan = Plans(RULES, Layout()).of(Subject("k", "t", "m", "10.0.0.1"))
+    seconds, micros = server.command("TIME")
+    past = int(seconds) * 1_000_000 + int(micros) - 1
+
+    def ask(deadline: int) -> list[int]:
+        items = [(ADMIT, "lease", plan, (1, 1, 5, 1, 5), None), (BEAT, "me", Plan((), (), ()), (b"beats", 10**6), None)]
+        keys, payload = pack(items, deadline, 10**6)
+        return [answer[0] for answer in unpack(server.command("EVAL", SCRIPT, len(keys), *keys, payload))[1]]
+
+    assert ask(past) == [-2, 0]
+    assert server.command("DBSIZE") == 0
+    assert ask(past + 10_000_000) == [-1, 1]
+
+
+async def test_the_server_clock_decides(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, slow = (Limiter([Rule(name="r", kind="requests", limit=10)], RedisStore(server.settings)) for _ in range(2))
+    await fast.start()
+    await slow.start()
+    total = 0
+    for turn in range(30):
+        monkeypatch.setattr("gateway.limits.lane.monotonic", lambda turn=turn: monotonic() + (5 if turn % 2 else -5))
+        try:
+            await (fast if turn % 2 else slow).reserve(Subject("k"))
+            total += 1
+        except Limited:
+            pass
+        assert fast.state == slow.state == "strict"
+    assert total == 10
+    await fast.close()
+    await slow.close()
+
+
+def test_the_keys_of_a_request_lie_in_one_slot() -> None:
+    subject = Subject("k}{x", "t", "m{9}", "2001:db8::1")
+    plan = Plans(RULES, Layout("a.b-c")).of(subject)
+    assert len({key_slot(key) for key in (*plan.keys, Layout("a.b-c").key(0, "replicas"))}) == 1
+    per_team = [rule for rule in RULES if "team" in rule.scope]
+    layout = Layout(partitions=8, partition_by="team")
+    slots = set()
+    for team in "abcdefghij":
+        plan = Plans(per_team, layout).of(Subject("k", team, "m", "10.0.0.1"))
+        assert len({key_slot(key) for key in (*plan.keys, layout.key(plan.tag, "replicas"))}) == 1
+        slots.add(key_slot(plan.keys[0]))
+    assert len(slots) > 1
+
+
+def test_rules_that_partitions_would_tear_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="limit 'rpm' is not counted per team"):
+        Plans(RULES, Layout(partitions=8, partition_by="team"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path, "--cluster-enabled", "yes", "--cluster-port", str(free_port())) as server:
+        server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+        yield server
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+async def test_a_cluster(cluster: Server, partitions: int) -> None:
+    settings = msgspec.structs.replace(cluster.settings, mode="cluster")
+    layout = Layout(partitions=partitions, partition_by="team" if partitions > 1 else None)
+    rules = RULES if partitions == 1 else [rule for rule in RULES if "team" in rule.scope]
+    limiter = Limiter(rules, RedisStore(settings, layout=layout))
+    await limiter.start()
+    for _ in range(500):
+        if limiter.state == "strict":
+            break
+        await asyncio.sleep(0.01)
+    await traffic(limiter, 10, 2)
+    cluster.command("SCRIPT", "FLUSH")
+    await traffic(limiter, 10, 3)
+    assert (limiter.state, limiter.reason) == ("strict", "")
+    assert not limiter.refused.keys() - {rule.name for rule in rules}
+    assert all(cluster.command("PTTL", key) > 0 for key in cluster.command("KEYS", "*"))
+    await limiter.close()
+
+
+async def test_a_primary_behind_sentinel(server: Server, tmp_path: Path) -> None:
+    port = free_port()
+    file = tmp_path / "sentinel.conf"
+    file.write_text(f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n")
+    dead = f"127.0.0.1:{free_port()}"
+    with Server(tmp_path, "--sentinel", port=port, file=file):
+        settings = RedisSettings(addresses=(dead, f"127.0.0.1:{port}"), mode="sentinel", timeout=1)
+        limiter = Limiter(RULES, RedisStore(settings))
+        await limiter.start()
+        assert (limiter.state, limiter.reason) == ("strict", "")
+        await traffic(limiter, 5, 4)
+        assert limiter.state == "strict"
+        await limiter.close()
+
+
+async def test_an_acl_user_with_a_password_file(mortal: Server, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("wrong\n")
+    grants = "~{dragoman:*}:* +eval +evalsha +time +hmget +hget +hgetall +hset +hdel +hincrby +del +pexpire"
+    grants += " +zadd +zrem +zcard +zremrangebyscore"
+    mortal.command("ACL", "SETUSER", "limits", "on", ">secret", *grants.split())
+    settings = msgspec.structs.replace(mortal.settings, username="limits", password_file=str(file))
+    limiter = Limiter(RULES, RedisStore(settings), heartbeat=0.1)
+    await limiter.start()
+    assert limiter.state == "degraded"
+    file.write_text("secret\n")  # rotated: no restart
+    async with asyncio.timeout(5):
+        while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
+            await asyncio.sleep(0.01)
+    await traffic(limiter, 10, 5)
+    assert (limiter.state, limiter.reason) == ("strict", "")
+    await limiter.close()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """(certificate, key) for 127.0.0.1, signed by itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    words += ["-days", "1", "-keyout", str(key), "-out", str(cert), "-subj", "/CN=limits"]
+    subprocess.run([*words, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return cert, key
+
+
+async def test_tls(server: Server, certificate: tuple[Path, Path]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while block := await reader.read(65_536):
+            writer.write(block)
+        writer.close()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(copy(reader, outer), copy(inner, writer))
+
+    front = await asyncio.start_server(carry, "127.0.0.1", 0, ssl=context)
+    address = f"127.0.0.1:{front.sockets[0].getsockname()[1]}"
+    for trusted in (True, False):
+        ca_file = str(certificate[0]) if trusted else None
+        settings = RedisSettings(addresses=(address,), tls=True, ca_file=ca_file, timeout=1)
+        limiter = Limiter(RULES, RedisStore(settings))
+        await limiter.start()
+        assert limiter.state == ("strict" if trusted else "degraded")
+        await limiter.close()
+    front.close()
+    await front.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"), [("localhost:6379", ("localhost", 6379)), ("[::1]:7000", ("::1", 7000)), ("a:1", ("a", 1))]
+)
+def test_addresses(address: str, parts: tuple[str, int]) -> None:
+    assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"addresses": ()},
+        {"addresses": ("a",)},
+        {"addresses": (":1",)},
+        {"addresses": ("a:0",)},
+        {"addresses": ("a:1", "b:2")},
+        {"addresses": ("a:1",), "mode": "ring"},
+        {"addresses": ("a:1",), "mode": "cluster", "db": 3},
+        {"addresses": ("a:1",), "timeout": 0},
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        RedisSettings(**settings)  # type: ignore[arg-type]
