@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from gateway.core.ports import Dialect, Settings
+from gateway.dialects.azure import Azure
+from gateway.dialects.ollama import Ollama
 from gateway.dialects.openai import OpenAI
 
-REGISTRY = {
+
+class Made(Dialect, Protocol):
+    """A dialect as it is made here."""
+
+    def __init__(self, settings: Settings) -> None: ...
+
+
+REGISTRY: Mapping[str, type[Made]] = {
     "openai": OpenAI,
+    "azure": Azure,
+    "ollama": Ollama,
 }
 
 

@@ -344,6 +344,24 @@ def _read_message(found: _MessageIn, index: int, part: PartReader) -> Message:
     return Message(found.role, tuple(parts), found.name, found.tool_call_id)
 
 
+def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages with a `call_id` on every tool message: one that has none answers the first open call before it.
+    For dialects whose tool messages have no tool_call_id, which chat templates want."""
+    if all(message.role != "tool" or message.call_id is not None for message in messages):
+        return messages
+    found = []
+    waiting: list[str] = []
+    for message in messages:
+        calls = [part.id for part in message.parts if isinstance(part, ToolCall) and part.id is not None]
+        waiting = calls or waiting
+        if message.role == "tool":
+            if message.call_id is None and waiting:
+                message = msgspec.structs.replace(message, call_id=waiting[0])
+            waiting = [call for call in waiting if call != message.call_id]
+        found.append(message)
+    return tuple(found)
+
+
 def read_part(raw: Raw, place: str) -> Part:
     """One content part. Raises GatewayError(BAD_REQUEST) naming `place`."""
     try:

@@ -1,0 +1,437 @@
+"""Azure AI Model Inference: chat completions and embeddings, streamed and whole, and the model's card.
+
+Sources: "Reference: Chat Completions" of 2024-05-03 (docs/dialects/azure.md); azure-ai-inference 1.0.0b9 and
+@azure-rest/ai-inference 1.0.0-beta.6 as recorded clients. Decisions where those two disagree are in the same document.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Field, Policy, settle_extras
+from gateway.core.http import JSON_TYPE, Request, Response, Route
+from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
+from gateway.core.messages import (
+    Chat,
+    Embed,
+    Generate,
+    Image,
+    ListModels,
+    ModelCard,
+    NamedTool,
+    Op,
+    Part,
+    Sampling,
+    Text,
+)
+from gateway.core.ports import Lane, Settings
+from gateway.core.usage import Usage
+from gateway.wire import images, sse
+from gateway.wire import openai_replies as replies
+from gateway.wire import openai_requests as requests
+from gateway.wire.json import check_depth, encode, members, require_json
+
+_MODEL = Field("model", "consumed", note="names the pool; the header azureml-model-deployment comes first", sample="m")
+_DEPLOYMENT = Field("azureml-model-deployment", "consumed", note="header; names the pool")
+_VERSION = Field("api-version", "consumed", note="query, required: YYYY-MM-DD or YYYY-MM-DD-preview")
+_EXTRAS = Field(
+    "extra-parameters", "consumed", note="header: pass-through, ignore (also drop) or error, which is the default"
+)
+
+FATES: Mapping[str, Sequence[Field]] = {
+    "chat": (
+        _VERSION,
+        _EXTRAS,
+        _DEPLOYMENT,
+        Field("messages", "mapped", note="role developer becomes system", sample=[{"role": "user", "content": "hi"}]),
+        Field("frequency_penalty", "mapped", note="0 is sent when absent", sample=0.5),
+        Field("max_tokens", "mapped", sample=16),
+        _MODEL,
+        Field("presence_penalty", "mapped", note="0 is sent when absent", sample=0.5),
+        Field("response_format", "mapped", note="type text is not sent", sample={"type": "json_object"}),
+        Field("seed", "mapped", sample=7),
+        Field("stop", "mapped", note="sent as an array", sample=["END"]),
+        Field("stream", "mapped", sample=True),
+        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
+        Field("tool_choice", "mapped", note="none and auto are dropped without tools", sample="auto"),
+        Field(
+            "tools",
+            "mapped",
+            note="an empty array is dropped",
+            sample=[{"type": "function", "function": {"name": "f"}}],
+        ),
+        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
+    ),
+    "embed": (
+        _VERSION,
+        _EXTRAS,
+        _DEPLOYMENT,
+        Field("input", "mapped", sample=["hi"]),
+        _MODEL,
+        Field("dimensions", "mapped", sample=8),
+        Field("encoding_format", "mapped", note="float and base64; 422 to others", sample="float"),
+        Field("input_type", "refused", note="422, unless it is text, which is what a worker assumes", sample="query"),
+    ),
+}
+_KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    kind: (status, phrase, "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value)
+    for kind, status, phrase in (
+        (Kind.BAD_REQUEST, 400, "Bad Request"),
+        (Kind.UNSUPPORTED, 422, "Unprocessable Content"),
+        (Kind.UNAUTHENTICATED, 401, "Unauthorized"),
+        (Kind.FORBIDDEN, 403, "Forbidden"),
+        (Kind.NO_ROUTE, 404, "Not Found"),
+        (Kind.NO_METHOD, 405, "Method Not Allowed"),
+        (Kind.NO_MODEL, 404, "Not Found"),
+        (Kind.MEDIA_TYPE, 415, "Unsupported Media Type"),
+        (Kind.TOO_LARGE, 413, "Content Too Large"),
+        (Kind.CONTEXT_LENGTH, 422, "Unprocessable Content"),
+        (Kind.LIMITED, 429, "Too Many Requests"),
+        (Kind.OVERLOADED, 503, "Service Unavailable"),
+        (Kind.NO_WORKER, 503, "Service Unavailable"),
+        (Kind.DRAINING, 503, "Service Unavailable"),
+        (Kind.TIMEOUT, 504, "Gateway Timeout"),
+        (Kind.UPSTREAM, 502, "Bad Gateway"),
+        (Kind.TRUNCATED, 502, "Bad Gateway"),
+        (Kind.CLIENT_GONE, 499, "Client Closed Request"),
+        (Kind.INTERNAL, 500, "Internal Server Error"),
+    )
+}
+"""Here the second member is S4's `error`, the description. The code, also in x-ms-error-code, is that of the log, but
+for `parameter_not_supported`, which is Microsoft's own."""
+# S4's NotFoundError, TooManyRequestsError and UnauthorizedError have these three keys only.
+_BRIEF = frozenset({401, 404, 429})
+
+_API_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?\Z")
+_POLICIES: Mapping[str, Policy] = {"pass-through": "pass", "ignore": "drop", "drop": "drop", "error": "error"}
+# Valid by S4 whatever the number; a worker takes less. S4 promises 422 for those, while a wrong type is a 400.
+_RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
+_LONGEST_VALUE = 1024
+
+
+class _PartIn(Struct):
+    type: str
+    content: str | None = None
+    detail: str | None = None
+
+
+_part = msgspec.json.Decoder(_PartIn)
+# Content parts that the recorded clients can send; anything else no model understands.
+_PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url"})
+
+
+class Azure:
+    """The dialect `azure`."""
+
+    name = "azure"
+    prefixes: tuple[str, ...] = ("/azure",)
+    routes: tuple[Route, ...] = (
+        Route("POST", "/chat/completions", "chat"),
+        Route("POST", "/models/chat/completions", "chat"),
+        Route("POST", "/embeddings", "embed"),
+        Route("POST", "/models/embeddings", "embed"),
+        Route("GET", "/info", "info"),
+        Route("GET", "/models/info", "info"),
+    )
+    fates = FATES
+    errors = ERRORS
+    # Not the bytes lane: finish reasons, defaults and keys are those of S4, which vLLM's chunks are not.
+    wire: str | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
+        self.extras = settings.extras or "error"
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def read(self, request: Request) -> Op:
+        _check_version(request)
+        deployment = (request.header(b"azureml-model-deployment") or b"").decode("latin-1").strip() or None
+        if request.route == "info":
+            return ListModels(model=deployment, view="info", one=True)
+        require_json(request)
+        raw = members(request)
+        known = _KNOWN[request.route]
+        policy = self._policy(request)
+        kept, dropped = settle_extras(policy, (name for name in raw if name not in known))
+        body = request.body
+        if dropped:
+            for name in dropped:
+                del raw[name]
+            # What was dropped must not be read either, where it has a meaning for us.
+            body = encode(raw)
+        read = _read_chat if request.route == "chat" else _read_embed
+        op: Chat | Embed = read(body, raw, kept, dropped)
+        op.model = deployment or op.model
+        return op
+
+    def _policy(self, request: Request) -> Policy:
+        asked = request.header(b"extra-parameters")
+        if asked is None:
+            return self.extras
+        word = asked.decode("latin-1").strip().lower()
+        if word not in _POLICIES:
+            raise GatewayError(
+                Kind.BAD_REQUEST,
+                "the header 'extra-parameters' must be 'pass-through', 'ignore', 'drop' or 'error'",
+                param="extra-parameters",
+                code="invalid_header",
+            )
+        return _POLICIES[word]
+
+    # -- replies ----------------------------------------------------------------------------------------------------
+
+    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+        if isinstance(reply, Embeddings):
+            vectors = [
+                {"index": index, "object": "embedding", "embedding": vector}
+                for index, vector in enumerate(reply.vectors)
+            ]
+            body: dict[str, Any] = {
+                "id": f"embd-{secrets.token_hex(12)}",
+                "object": "list",
+                "data": vectors,
+                "model": replies.shown(op, reply.model),
+                "usage": replies.write_usage(reply.usage or Usage()),
+            }
+            return Response(200, [JSON_TYPE], encode(body))
+        body = {
+            "id": reply.start.id,
+            "model": replies.shown(op, reply.start.model),
+            "choices": [_write_choice(choice) for choice in reply.choices],
+            "created": reply.start.created,
+            "object": "chat.completion",
+        }
+        if reply.start.fingerprint is not None:
+            body["system_fingerprint"] = reply.start.fingerprint
+        body["usage"] = replies.write_usage(reply.usage) if reply.usage is not None else None
+        return Response(200, [JSON_TYPE], encode(body))
+
+    def writer(self, op: Generate) -> replies.StreamWriter:
+        """S4 gives no schema of a chunk: they are OpenAI's, ended by `[DONE]`, as the recorded clients expect."""
+        return replies.StreamWriter(op, self.error_event)
+
+    def relay(self, op: Generate) -> Lane:
+        raise NotImplementedError("this dialect has no bytes lane")
+
+    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        raise NotImplementedError("this dialect has no bytes lane")
+
+    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
+        if not cards:
+            raise GatewayError(Kind.NO_MODEL, "no model is served here")
+        found = [card for card in cards if card.alias_of is None] or cards
+        if len(found) != 1:
+            raise GatewayError(
+                Kind.BAD_REQUEST,
+                "several models are served here: name one in the header 'azureml-model-deployment'",
+                param="azureml-model-deployment",
+                code="missing_parameter",
+            )
+        features = found[0].features or frozenset()
+        kind = "embeddings" if features == {"embeddings"} else "chat_completion"
+        body = {"model_name": found[0].name, "model_type": kind, "model_provider_name": "dragoman"}
+        return Response(200, [JSON_TYPE], encode(body))
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """azure-ai-inference skips it in silence: what its caller notices is the cut connection that follows."""
+        code = error.code or self.errors[error.kind][2]
+        return sse.frame(encode({"error": {"code": code, "message": error.message}}))
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
+        kind, message = _kind(error, request, op), error.message
+        status, phrase, code = self.errors[kind]
+        if kind is Kind.NO_ROUTE:
+            why = error.message if error.kind is kind else "it makes no embeddings"
+            message = f"Modality not supported by the model: {why}"
+        elif kind is not Kind.UNSUPPORTED:
+            code = error.code or code
+        body: dict[str, Any] = {"error": phrase, "message": message, "status": status}
+        if status == 422:
+            body["code"] = code
+            body["detail"] = _detail(error, request, op)
+        elif status not in _BRIEF:
+            body = {"code": code, "error": phrase, "message": message, "param": error.param, "status": status}
+        headers = [JSON_TYPE, (b"x-ms-error-code", code.encode()), *replies.error_headers(error, status)]
+        return Response(status, headers, encode(body))
+
+
+# -- requests to canonical ------------------------------------------------------------------------------------------
+
+
+def _check_version(request: Request) -> None:
+    version = parse_qs(request.query.decode("latin-1"), keep_blank_values=True).get("api-version", [""])[0]
+    if not version:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "The api-version query parameter (?api-version=) is required for all requests.",
+            param="api-version",
+            code="MissingApiVersionParameter",
+        )
+    if not _API_VERSION.match(version):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "The api-version query parameter must have the form YYYY-MM-DD or YYYY-MM-DD-preview.",
+            param="api-version",
+            code="InvalidApiVersionParameter",
+        )
+
+
+def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...]) -> Chat:
+    extra = {name: raw[name] for name in kept if name not in requests.CHAT_MEMBERS}
+    check_depth(extra)
+    op = requests.read_chat(body, raw, extra, dropped, _read_part)
+    op.raw = op.wire = None  # S4's own content parts and its defaults would be lost on the way
+    # The SDK knows the role developer, chat templates hardly do. S4's messages have no tool_call_id.
+    op.messages = requests.answer_calls(
+        tuple(
+            msgspec.structs.replace(message, role="system") if message.role == "developer" else message
+            for message in op.messages
+        )
+    )
+    op.sampling = _with_defaults(op.sampling)
+    if not op.tools and op.tool_choice is not None:
+        if op.tool_choice == "required" or isinstance(op.tool_choice, NamedTool):
+            raise GatewayError(
+                Kind.BAD_REQUEST, "'tool_choice' asks for a tool, but there are no 'tools'", param="tool_choice"
+            )
+        op.tool_choice = None
+    return op
+
+
+def _read_embed(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...]) -> Embed:
+    for name, allowed in (("encoding_format", ("float", "base64")), ("input_type", ("text",))):
+        if name in raw:
+            value = msgspec.json.decode(raw[name])
+            if isinstance(value, str) and value not in allowed:
+                raise GatewayError(
+                    Kind.UNSUPPORTED, f"'{name}' must be {' or '.join(allowed)} here", param=name, value=value
+                )
+    extra = {name: raw[name] for name in kept if name not in ("user",)}
+    check_depth(extra)
+    op = requests.read_embed(body, raw, extra, dropped)
+    op.raw = op.wire = None
+    return op
+
+
+def _with_defaults(sampling: Sampling) -> Sampling:
+    """S4's defaults, said aloud: vLLM would take the model's generation_config for what is absent."""
+    return msgspec.structs.replace(
+        sampling,
+        temperature=1.0 if sampling.temperature is None else sampling.temperature,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        frequency_penalty=sampling.frequency_penalty or 0.0,
+        presence_penalty=sampling.presence_penalty or 0.0,
+    )
+
+
+def _read_part(raw: Raw, place: str) -> Part:
+    """S4's `{type, content, detail}` or the OpenAI form that the SDK sends."""
+    try:
+        found = _part.decode(raw)
+    except msgspec.ValidationError:
+        return requests.read_part(raw, place)
+    if found.type not in _PART_TYPES:
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"this model does not understand content of type '{found.type[:64]}'", param=place
+        )
+    if found.content is None:
+        return requests.read_part(raw, place)
+    if found.type == "text":
+        return Text(found.content)
+    if found.type in ("image", "image_url"):
+        url = images.as_url(found.content)
+        if url is not None:
+            return Image(url, found.detail)
+    raise GatewayError(
+        Kind.UNSUPPORTED,
+        "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image",
+        param=f"{place}.content",
+    )
+
+
+# -- canonical to replies -------------------------------------------------------------------------------------------
+
+
+def _write_choice(choice: ReplyChoice) -> dict[str, Any]:
+    message = replies.write_message(choice)
+    if message["refusal"] is None:
+        del message["refusal"]
+    body: dict[str, Any] = {"index": choice.index, "finish_reason": choice.reason, "message": message}
+    if choice.logprobs:
+        body["logprobs"] = {"content": replies.join_logprobs(choice.logprobs)}
+    return body
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
+    """The row of the error table: finer than `error.kind` where S4 is.
+
+    A 400 is a request that S4 does not allow; a 422 one that it allows and the model cannot do. So a worker's 400 that
+    names a field the client sent is a 422, and so is a number that is only out of our range.
+    """
+    if isinstance(op, Embed) and _no_embeddings(error):
+        return Kind.NO_ROUTE
+    if error.kind is not Kind.BAD_REQUEST or error.param is None:
+        return error.kind
+    found, value = _look_up(request, error.param)
+    if error.upstream is not None and found:
+        return Kind.UNSUPPORTED
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if error.param in _RANGED and number and not (error.param == "temperature" and value < 0):
+        return Kind.UNSUPPORTED
+    return error.kind
+
+
+def _no_embeddings(error: GatewayError) -> bool:
+    """The model makes none: by its configuration, or as its worker says (no such path, or vLLM's words)."""
+    return (
+        (error.kind is Kind.UNSUPPORTED and error.param is None)
+        or error.upstream == 404
+        or (error.upstream == 400 and "does not support Embeddings" in error.message)
+    )
+
+
+def _detail(error: GatewayError, request: Request | None, op: Op | None) -> dict[str, Any]:
+    """S4's Detail, with `value` also as `input`, the name in Microsoft's example and its Python sample."""
+    param = error.param or ""
+    if error.kind is Kind.CONTEXT_LENGTH:
+        param = "input" if isinstance(op, Embed) else "messages"
+    value = error.value if error.value is not None else _look_up(request, param)[1]
+    text = value if isinstance(value, str) else encode(value).decode()
+    text = text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+    return {"loc": ["body", *(param.split(".") if param else ())], "value": text, "input": text}
+
+
+def _look_up(request: Request | None, param: str) -> tuple[bool, Any]:
+    """(whether the client sent its top-level member, the value at dotted `param` or None)."""
+    if request is None or not param:
+        return False, None
+    try:
+        value = msgspec.json.decode(request.body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False, None
+    keys = param.split(".")
+    sent = isinstance(value, dict) and keys[0] in value
+    for key in keys:
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return sent, None
+    return sent, value
