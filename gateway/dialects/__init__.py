@@ -9,6 +9,7 @@ from gateway.core.ports import Dialect, Settings
 from gateway.dialects.azure import Azure
 from gateway.dialects.ollama import Ollama
 from gateway.dialects.openai import OpenAI
+from gateway.dialects.sagemaker import SageMaker
 
 
 class Made(Dialect, Protocol):
@@ -19,6 +20,7 @@ class Made(Dialect, Protocol):
 
 REGISTRY: Mapping[str, type[Made]] = {
     "openai": OpenAI,
+    "sagemaker": SageMaker,
     "azure": Azure,
     "ollama": Ollama,
 }

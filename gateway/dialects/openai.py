@@ -22,7 +22,7 @@ from gateway.core.messages import (
     ModelCard,
     Op,
 )
-from gateway.core.ports import Settings
+from gateway.core.ports import Settings, StreamWriter
 from gateway.core.usage import Usage
 from gateway.wire import openai_relay, sse
 from gateway.wire import openai_replies as replies
@@ -198,7 +198,7 @@ class OpenAI:
         body.update(reply.start.extra or {})
         return Response(200, [JSON_TYPE], encode(body))
 
-    def writer(self, op: Generate) -> replies.StreamWriter:
+    def writer(self, op: Generate) -> StreamWriter:
         return replies.StreamWriter(op, self.error_event)
 
     def relay(self, op: Generate) -> openai_relay.Relay:
