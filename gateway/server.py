@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
@@ -307,6 +308,11 @@ class Server(uvicorn.Server):
         self._reload = reload
         self._jobs: set[asyncio.Task[None]] = set()
         self._ending = False
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """A whole gateway with its workers, for tests: real sockets, a thread of their own, nothing left behind.
 
-    with Stack() as stack:                       # one simulated worker, model "m"
-        httpx.post(stack.url + "/v1/chat/completions", json=...)
-        stack.run(stack.sim.ledger.wait(aborted=1))
+with Stack() as stack:                       # one simulated worker, model "m"
+    httpx.post(stack.url + "/v1/chat/completions", json=...)
+    stack.run(stack.sim.ledger.wait(aborted=1))
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Stack:
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
-        merged = {"listen": {"port": 0}, "health": {"interval_s": 0.2, "timeout_s": 0.2}}
+        merged: dict[str, Any] = {"listen": {"port": 0}, "health": {"interval_s": 0.2, "timeout_s": 0.2}}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
@@ -139,12 +139,11 @@ class Stack:
 
             self.server = server(self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing)
             serving = asyncio.create_task(self.server.serve(sockets=[listener]))
-            while not self.server.started and not serving.done():
-                await asyncio.sleep(0.001)
+            await self.server.listening.wait()
             self._started.set()
             await self._stop.wait()
             for connection in list(self.server.server_state.connections):
-                connection.transport.abort()  # type: ignore[union-attr]
+                connection.transport.abort()
             self.server.should_exit = True
             await serving
 

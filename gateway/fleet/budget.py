@@ -6,31 +6,31 @@ from collections.abc import Callable
 
 
 class RetryBudget:
-    """Each request earns `share` of a retry; besides, `min_per_second` are free. Unused ones are kept for 10 s."""
+    """Retries may be `share` of the requests, or `min_per_second` where those are too few for that, whichever is more.
 
-    _KEPT_S = 10.0
+    What is not used is kept, up to `BURST`: enough for one worker's breaker to open while the others answer.
+    """
+
+    BURST = 10.0
 
     def __init__(self, share: float, min_per_second: float, clock: Callable[[], float]) -> None:
         self._share = share
         self._rate = min_per_second
         self._clock = clock
+        self._kept = self.BURST if share or min_per_second else 0.0
         self._earned = 0.0
-        self._free = min_per_second
-        self._at = clock()
+        self._since = clock()
 
     def earn(self) -> None:
-        self._earned = min(self._earned + self._share, 100.0)
+        """Notes a request."""
+        self._earned += self._share
 
     def spend(self) -> bool:
         """Whether one more retry may be made now."""
         now = self._clock()
-        elapsed, self._at = now - self._at, now
-        self._free = min(self._free + elapsed * self._rate, self._rate)
-        self._earned *= max(0.0, 1.0 - elapsed / self._KEPT_S)
-        if self._earned >= 1.0:
-            self._earned -= 1.0
-            return True
-        if self._free >= 1.0:
-            self._free -= 1.0
-            return True
-        return False
+        self._kept = min(self.BURST, self._kept + max(self._earned, (now - self._since) * self._rate))
+        self._earned, self._since = 0.0, now
+        if self._kept < 1.0:
+            return False
+        self._kept -= 1.0
+        return True

@@ -1,4 +1,5 @@
-"""Health probes: a worker is ready while its health path answers with anything below 500.
+"""Health probes: a worker is ready while its health path answers with anything below 500. A refused connection or a
+5xx takes it out at once, silence after three probes.
 
 A server without that path answers 404, which is a sign of life too. httpx serves here: probes are rare.
 """
@@ -12,6 +13,8 @@ import httpx
 from msgspec import Struct
 
 from gateway.fleet.worker import Worker
+
+_MISSES = 3
 
 
 class HealthPolicy(Struct, frozen=True):
@@ -78,12 +81,17 @@ class Health:
             await self._probe(model, worker)
 
     async def _probe(self, model: str, worker: Worker) -> None:
-        client = self._clients[model]
         try:
-            answer = await client.get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
+            answer = await self._clients[model].get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
             ready = answer.status_code < 500
+        except (httpx.TimeoutException, httpx.ReadError):
+            # One late answer is a busy machine, not a dead worker.
+            worker.missed_probes += 1
+            ready = worker.ready and worker.missed_probes < _MISSES
         except (httpx.HTTPError, httpx.InvalidURL):
             ready = False
+        else:
+            worker.missed_probes = 0
         if ready != worker.ready:
             worker.ready = ready
             self._on_change(model, worker)

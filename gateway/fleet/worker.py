@@ -8,7 +8,7 @@ from gateway.fleet.breaker import Breaker, BreakerPolicy
 class Worker:
     """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests."""
 
-    __slots__ = ("address", "breaker", "in_flight", "max_in_flight", "ready", "turn")
+    __slots__ = ("address", "breaker", "in_flight", "max_in_flight", "missed_probes", "ready", "turn")
 
     def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
         self.address = address
@@ -16,6 +16,7 @@ class Worker:
         self.max_in_flight = max_in_flight
         self.in_flight = 0
         self.ready = False
+        self.missed_probes = 0
         self.turn = 0
 
     def open_to(self, now: float) -> bool:

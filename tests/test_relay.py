@@ -1,0 +1,305 @@
+"""What passes through the gateway: the client's leaving, back-pressure, failures before and after the first byte.
+
+Every test runs on both client paths: the direct one and plain ASGI, which is the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.server import EXTENSION
+from tests.harness import Stack, sse_data
+
+PATH = "/v1/chat/completions"
+
+
+def plain_asgi(app: Any) -> Any:
+    """The application without the server's seam, as any other ASGI server would run it."""
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "extensions": {}}
+        await app(scope, receive, send)
+
+    assert EXTENSION
+    return wrapped
+
+
+@pytest.fixture(params=["direct", "asgi"])
+def wrap(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    return plain_asgi if request.param == "asgi" else lambda app: app
+
+
+@pytest.fixture
+def stack(wrap: Callable[[Any], Any]) -> Iterator[Stack]:
+    with Stack(wrap=wrap) as running:
+        yield running
+
+
+@pytest.fixture
+def paced(wrap: Callable[[Any], Any]) -> Iterator[Stack]:
+    """A worker slow enough that its first token is on its way to the client before the second one is made."""
+    with Stack(({"itl_ms": 30},), wrap=wrap) as running:
+        yield running
+
+
+def chat(content: str = "hi", **members: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": content}], **members}
+
+
+def scripted(**script: Any) -> str:
+    """A user message by which the simulated worker says exactly this."""
+    return "sim:" + json.dumps(script)
+
+
+def raw_request(stack: Stack, body: dict[str, Any]) -> socket.socket:
+    """A request on a socket of its own, so that the test decides when and how the client leaves."""
+    data = json.dumps(body).encode()
+    port = int(stack.url.rsplit(":", 1)[1])
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(
+        b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        % (PATH.encode(), len(data), data)
+    )
+    return client
+
+
+def read_whole(client: socket.socket) -> bytes:
+    """All bytes until the gateway ends the connection."""
+    received = b""
+    with client:
+        client.settimeout(10)
+        while block := client.recv(65536):
+            received += block
+    return received
+
+
+def post(stack: Stack, body: dict[str, Any], **options: Any) -> httpx.Response:
+    return httpx.post(stack.url + PATH, json=body, timeout=10, **options)
+
+
+# -- the client leaves ----------------------------------------------------------------------------------------------
+
+
+def test_client_leaving_mid_stream_closes_the_worker_connection(stack: Stack) -> None:
+    client = raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True))
+    seen = b""
+    while b"content" not in seen or seen.count(b"data:") < 2:
+        seen += client.recv(65536)
+    left = time.monotonic()
+    client.close()
+    stack.run(stack.sim.ledger.wait(aborted=1))
+    assert stack.sim.ledger.entries[-1].ended - left < 0.2
+    assert stack.records()[-1]["outcome"] == "cancelled"
+
+
+def test_client_leaving_before_a_plain_reply_closes_the_worker_connection(stack: Stack) -> None:
+    client = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
+    stack.run(stack.sim.ledger.wait(running=1))
+    left = time.monotonic()
+    client.close()
+    stack.run(stack.sim.ledger.wait(aborted=1))
+    assert stack.sim.ledger.entries[-1].ended - left < 0.2
+    assert stack.records()[-1]["outcome"] == "cancelled"
+
+
+def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config={"models": {"m": {"max_in_flight": 1}}}) as stack:
+        first = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
+        stack.run(stack.sim.ledger.wait(running=1))
+        second = raw_request(stack, chat("second"))
+        pool = stack.gateway.state.pools[0]
+        until(lambda: pool.waiting == 1)
+        second.close()
+        until(lambda: pool.waiting == 0)
+        first.close()
+        assert post(stack, chat("third")).status_code == 200
+        until(lambda: all(worker.in_flight == 0 for worker in pool.workers))
+        assert stack.sim.ledger.received == 2  # the one that left while it waited was never sent
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Waits for what happens in the stack's thread and announces itself in no other way."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
+
+
+# -- the worker fails -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["reset@2", "fin@2", "eof@2", "bad-chunk@2", "bad-json@2", "error-frame@2"])
+def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> None:
+    stack = paced
+    received = read_whole(raw_request(stack, chat(scripted(text="one two three four", fault=fault), stream=True)))
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"[DONE]" not in body
+    assert b'"finish_reason":"' not in body
+    assert not body.endswith(b"0\r\n\r\n"), "the chunked body must not be completed"
+    assert body.count(b'"error"') == 1
+    record = stack.records()[-1]
+    assert (record["outcome"], record["attempts"], record["status"]) == ("failed", 1, 200)
+
+
+@pytest.mark.parametrize("fault", ["reset", "fin@headers", "status:500", "error-frame:500", "html:502"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_failure_before_the_first_byte_goes_to_another_worker(
+    wrap: Callable[[Any], Any], fault: str, stream: bool
+) -> None:
+    with Stack(({"fault": fault}, {}), wrap=wrap) as stack:
+        replies = [post(stack, chat(stream=stream)) for _ in range(4)]
+        assert [reply.status_code for reply in replies] == [200] * 4
+        if stream:
+            assert all(list(sse_data(reply.content))[-1] == b"[DONE]" for reply in replies)
+        assert max(record["attempts"] for record in stack.records()) == 2
+
+
+def test_an_error_frame_first_is_an_error_status(stack: Stack) -> None:
+    reply = post(stack, chat(scripted(text="a", fault="error-frame:400"), stream=True))
+    assert reply.status_code == 400
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_worker_4xx_keeps_its_words_and_is_no_failure_of_the_worker(stack: Stack) -> None:
+    reply = post(stack, chat(scripted(text="a", fault="status:400")))
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert error["message"]
+    assert error["code"] == "invalid_request"
+    assert stack.gateway.state.pools[0].workers[0].breaker.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        ("status:500", 502, "upstream_error"),
+        ("status:503", 503, "overloaded"),
+        ("status:429:7", 503, "overloaded"),
+        ("status:401", 502, "upstream_error"),
+        ("html", 502, "upstream_malformed"),
+        ("bad-json", 502, "upstream_malformed"),
+        ("empty", 502, "upstream_malformed"),
+        ("gzip-bomb", 502, "upstream_error"),
+        ("header-junk", 502, "upstream_error"),
+        ("huge-headers", 502, "upstream_error"),
+        ("short-body", 502, "upstream_truncated"),
+    ],
+)
+def test_hostile_answers_are_clear_errors(stack: Stack, fault: str, status: int, code: str) -> None:
+    reply = post(stack, chat(scripted(text="a", fault=fault)))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+    if fault == "status:429:7":
+        assert reply.headers["retry-after"] == "7"
+    assert "<html" not in reply.text
+
+
+def test_no_worker_is_a_503_at_once(wrap: Callable[[Any], Any]) -> None:
+    config = {"models": {"gone": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}}}
+    with Stack((), config=config, wrap=wrap) as stack:
+        began = time.monotonic()
+        reply = post(stack, {**chat(), "model": "gone"})
+        assert time.monotonic() - began < 1
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_worker_available")
+        assert reply.headers["retry-after"] == "1"
+        assert httpx.get(stack.url + "/readyz").status_code == 503
+
+
+def test_worker_that_dies_is_noticed_and_returns(stack: Stack) -> None:
+    stack.run(stack.sim.stop())
+    reply = post(stack, chat())
+    assert reply.status_code in (502, 503)
+    until(lambda: not stack.gateway.state.ready)
+    stack.run(stack.sim.start())
+    until(lambda: stack.gateway.state.ready)
+    assert post(stack, chat()).status_code == 200
+
+
+def test_first_byte_deadline(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config={"deadlines": {"first_byte_s": 0.2}}) as stack:
+        reply = post(stack, chat(scripted(text="a", fault="stall@before")))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+        assert stack.records()[-1]["attempts"] == 1  # twice the wait helps nobody
+
+
+def test_idle_deadline_mid_stream(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config={"deadlines": {"idle_s": 0.3}}) as stack:
+        began = time.monotonic()
+        received = read_whole(raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True)))
+        assert 0.25 < time.monotonic() - began < 2
+        assert b'"code":"timeout"' in received
+        assert b"[DONE]" not in received
+        stack.run(stack.sim.ledger.wait(running=0))
+
+
+def test_total_deadline(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config={"deadlines": {"total_s": 0.3}}) as stack:
+        reply = post(stack, chat(scripted(text="a", fault="stall@before")))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
+        received = read_whole(raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True)))
+        assert b'"code":"deadline_exceeded"' in received
+        assert not received.endswith(b"0\r\n\r\n")
+        assert stack.gateway.state.pools[0].workers[0].breaker.failures == 0  # our deadline is not the worker's fault
+
+
+# -- keep-alive, back-pressure --------------------------------------------------------------------------------------
+
+
+def test_keepalive_newlines_before_and_between_tokens(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
+        for at in ("headers", "2"):
+            body = chat(scripted(text="a b c", fault=f"stall:0.3@{at}"), stream=True)
+            reply = post(stack, body)
+            assert reply.content.count(b"\n\n\n") + reply.content.startswith(b"\n") >= 1
+            assert list(sse_data(reply.content))[-1] == b"[DONE]"
+
+
+def test_slow_reader_stops_the_worker_not_the_memory(wrap: Callable[[Any], Any]) -> None:
+    with Stack(({"max_model_len": 400_000},), wrap=wrap) as stack:
+        client = raw_request(stack, chat("long", stream=True, max_tokens=300_000, ignore_eos=True))
+        client.recv(1000)
+        origin = next(iter(stack.gateway.state.transports[0].origins.values()))
+        until(lambda: any(connection.held for connection in origin.connections))
+        (downstream,) = stack.server.server_state.connections
+        assert downstream.transport.get_write_buffer_size() < 1 << 20
+        client.close()
+        stack.run(stack.sim.ledger.wait(aborted=1))
+
+
+# -- shutdown and reload --------------------------------------------------------------------------------------------
+
+
+def test_drain_ends_what_outlives_the_grace_in_the_clients_own_words(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config={"relay": {"drain_s": 0.2}}) as stack:
+        streamed = raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True))
+        plain = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
+        stack.run(stack.sim.ledger.wait(running=2))
+        assert b"200 OK" in streamed.recv(100)
+        stack.run(stack.gateway.drain())
+        assert httpx.get(stack.url + "/readyz").status_code == 503
+        assert b'"code":"shutting_down"' in read_whole(streamed)
+        plain.settimeout(5)
+        assert plain.recv(65536).startswith(b"HTTP/1.1 503")
+        plain.close()
+
+
+def test_reload_serves_new_requests_under_the_new_configuration(stack: Stack) -> None:
+    running = raw_request(stack, chat(scripted(text="a b c", fault="stall:0.5@2"), stream=True))
+    stack.run(stack.sim.ledger.wait(running=1))
+    renamed = stack.config({"models": {"m": {"aliases": ["other"]}}})
+    stack.run(stack.gateway.reload(renamed))
+    assert post(stack, {**chat(), "model": "other"}).status_code == 200
+    assert post(stack, {**chat(), "model": "alias"}).status_code == 404
+    received = b""
+    running.settimeout(5)
+    while b"[DONE]" not in received:
+        received += running.recv(65536)
+    running.close()
