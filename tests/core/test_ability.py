@@ -1,0 +1,89 @@
+"""What declared features rule out, and by which name it is refused."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Raw
+
+from gateway.core.ability import refuse_beyond
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.messages import (
+    Audio,
+    Beams,
+    Chat,
+    Complete,
+    Embed,
+    Image,
+    ListModels,
+    Logprobs,
+    Message,
+    Op,
+    Opaque,
+    Output,
+    Part,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+)
+from gateway.core.ports import Capabilities
+
+ALL = frozenset(
+    "tools vision audio reasoning json json_schema regex beams embeddings completions logprobs token_ids"
+    " prompt_tokens".split()
+)
+
+
+def chat(*parts: Part, **members: object) -> Chat:
+    messages = (Message("system", (Text("s"),)), Message("user", parts or (Text("hi"),)))
+    return Chat(model="m", messages=messages, **members)  # type: ignore[arg-type]
+
+
+ROWS: list[tuple[Op, str, str | None]] = [
+    (chat(tools=(Tool("f"),)), "tools", "tools"),
+    (chat(Text("look"), Image("http://x/y")), "vision", "messages.1.content.1"),
+    (chat(Thinking("hm"), ToolCall("1", "f", "{}"), Image("http://x/y")), "vision", "messages.1.content.0"),
+    (chat(Audio("AAAA", "wav")), "audio", "messages.1.content.0"),
+    (chat(Opaque("audio_url", Raw(b"{}"))), "audio", "messages.1.content.0"),
+    (chat(Opaque("video_url", Raw(b"{}"))), "vision", "messages.1.content.0"),
+    (chat(reasoning="low"), "reasoning", "reasoning_effort"),
+    (chat(output=Output("schema", Raw(b"{}"))), "json_schema", "response_format"),
+    (chat(output=Output("regex", pattern="a")), "regex", "response_format"),
+    (chat(output=Output("grammar", pattern="a")), "regex", "response_format"),
+    (chat(output=Output("choice", choices=("a",))), "regex", "response_format"),
+    (chat(logprobs=Logprobs()), "logprobs", "logprobs"),
+    (chat(want_tokens=True), "token_ids", "tokens"),
+    (Complete(model="m", prompts=("hi",)), "completions", "prompt"),
+    (Complete(model="m", prompts=("hi",), beams=Beams(2)), "beams", "num_beams"),
+    (Complete(model="m", prompts=((1, 2),)), "prompt_tokens", "prompt"),
+    (Embed(model="m", inputs=("hi",)), "embeddings", None),
+]
+
+
+@pytest.mark.parametrize(("op", "feature", "param"), ROWS)
+def test_each_need_is_refused_only_where_its_feature_is_missing(op: Op, feature: str, param: str | None) -> None:
+    refuse_beyond(op, Capabilities("m", features=ALL))
+    with pytest.raises(GatewayError) as caught:
+        refuse_beyond(op, Capabilities("m", features=ALL - {feature}))
+    error = caught.value
+    assert (error.kind, error.param, error.blame) == (Kind.UNSUPPORTED, param, Blame.CLIENT)
+
+
+@pytest.mark.parametrize(("op", "feature", "param"), ROWS)
+def test_nothing_declared_refuses_nothing(op: Op, feature: str, param: str | None) -> None:
+    refuse_beyond(op, Capabilities("m"))
+
+
+def test_json_needs_either_of_two_features() -> None:
+    op = chat(output=Output("json"))
+    refuse_beyond(op, Capabilities("m", features=frozenset({"json"})))
+    refuse_beyond(op, Capabilities("m", features=frozenset({"json_schema"})))
+    with pytest.raises(GatewayError) as caught:
+        refuse_beyond(op, Capabilities("m", features=frozenset()))
+    assert caught.value.value == "json_object"
+
+
+def test_plain_chats_text_and_lists_need_nothing() -> None:
+    none = Capabilities("m", features=frozenset())
+    refuse_beyond(chat(output=Output("text"), n=2, stop=("a",)), none)
+    refuse_beyond(ListModels(), none)
