@@ -42,6 +42,7 @@ class Stack:
 
     workers  options of the simulated workers, one mapping each; () for none
     config   sections of gateway.yaml, merged over the default: model "m" on the simulated workers, alias "alias"
+    environ  the environment that the configuration may refer to
     wrap     the ASGI application as it is served, for tests of the plain ASGI path
     """
 
@@ -51,11 +52,13 @@ class Stack:
         config: Mapping[str, Any] | None = None,
         wrap: Callable[[Any], Any] = lambda app: app,
         edge: Edge | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._options = workers
         self._config = dict(config or {})
         self._wrap = wrap
         self._edge = edge or Edge()
+        self._environ = environ
         self._thread = threading.Thread(target=self._main, name="stack")
         self._started = threading.Event()
         self._failed: BaseException | None = None
@@ -109,7 +112,7 @@ class Stack:
             merged = _merge(merged, section)
         if not merged["models"].get("m", {}).get("workers"):
             merged["models"].pop("m", None)
-        return load_text(yaml.safe_dump(merged))
+        return load_text(yaml.safe_dump(merged), self._environ)
 
     def _main(self) -> None:
         try:
@@ -148,14 +151,14 @@ class Stack:
             await serving
 
 
-def load_text(text: str) -> Config:
-    """The configuration in `text`, as from a file, with no environment."""
+def load_text(text: str, environ: Mapping[str, str] | None = None) -> Config:
+    """The configuration in `text`, as from a file, with `environ` alone as its environment."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gateway.yaml"
         path.write_text(text)
-        return load(path, KNOWN, environ={})
+        return load(path, KNOWN, environ or {})
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def test_schema_is_a_schema_and_describes_every_option() -> None:
         ({"models": {"small": {"backend": "other", "workers": ["http://a"]}}}, False),
         ({"dialects": {"klingon": {}}}, False),
         ({"keys": {"a": {"hash": "plain"}}}, False),
+        ({"keys": {"a": {"team": "b"}}}, False),
+        ({"keys": {"a": None}}, False),
     ],
 )
 def test_schema_agrees_with_load(tmp_path: Path, tree: dict[str, Any], valid: bool) -> None:
@@ -88,6 +90,6 @@ def test_examples_on_the_page_are_valid(tmp_path: Path) -> None:
     validator = jsonschema.Draft202012Validator(json_schema(KNOWN))
     for example in examples:
         (tmp_path / "gateway.yaml").write_text(example)
-        load(tmp_path / "gateway.yaml", KNOWN, {"UPSTREAM_KEY": "x"})
+        load(tmp_path / "gateway.yaml", KNOWN, {"UPSTREAM_KEY": "x", "NOTEBOOKS_SECRET": "x"})
         values, _, _ = read_yaml(tmp_path / "gateway.yaml", "gateway.yaml")
         validator.validate(values)

@@ -45,6 +45,7 @@ _STAND_INS: dict[str | int, Any] = {
     "backend": "-",
     "workers": ["http://127.0.0.1"],
     "hash": "sha256:" + "0" * 64,
+    "aws_access_key_id": "stand-in",
 }
 
 
