@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw])
-_NULL = Raw(b"null")
+# msgspec reads `Raw | None` as "null only": an optional raw member is a Raw that defaults to this.
+NULL = Raw(b"null")
 _anything = msgspec.json.Decoder()
 # msgspec names the place as `$.messages[0].content`
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
@@ -53,7 +54,12 @@ def members(request: Request) -> dict[str, Raw]:
                 param=name,
                 code="ambiguous_model",
             )
-    return {name: raw for name, raw in top.items() if raw != _NULL}
+    return {name: raw for name, raw in top.items() if raw != NULL}
+
+
+def present(raw: Raw) -> Raw | None:
+    """None for JSON's null."""
+    return None if raw == NULL else raw
 
 
 def require_json(request: Request) -> None:

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Reason
 from gateway.core.usage import Usage
+from gateway.wire.json import NULL
 
 
 class FunctionIn(Struct):
@@ -64,8 +65,8 @@ class TextChoiceIn(Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
-    prompt_logprobs: Raw | None = None
-    prompt_token_ids: Raw | None = None
+    prompt_logprobs: Raw = NULL
+    prompt_token_ids: Raw = NULL
 
 
 class PromptDetailsIn(Struct):
@@ -101,8 +102,8 @@ class ChatIn(Struct):
     error: ErrorIn | str | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
-    prompt_logprobs: Raw | None = None
-    kv_transfer_params: Raw | None = None
+    prompt_logprobs: Raw = NULL
+    kv_transfer_params: Raw = NULL
 
 
 class TextIn(Struct):
@@ -116,7 +117,7 @@ class TextIn(Struct):
     error: ErrorIn | str | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
-    kv_transfer_params: Raw | None = None
+    kv_transfer_params: Raw = NULL
 
 
 class VectorIn(Struct):
@@ -151,7 +152,7 @@ class FaultIn(Struct):
     error: ErrorIn | str | None = None
     message: str | None = None
     param: str | None = None
-    detail: Raw | None = None
+    detail: Raw = NULL
 
 
 chat_decoder = msgspec.json.Decoder(ChatIn)
@@ -222,7 +223,7 @@ def fault(status: int, body: bytes) -> GatewayError:
         return classify(status, parsed.error, None)
     if parsed.error is not None:
         return classify(status, parsed.error.message, parsed.error.param)
-    if parsed.message is None and parsed.detail is not None:
+    if parsed.message is None and parsed.detail != NULL:
         return classify(status, bytes(parsed.detail).decode(), None)
     return classify(status, parsed.message, parsed.param)
 

@@ -34,7 +34,7 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import encode, invalid, typed
+from gateway.wire.json import NULL, encode, invalid, present, typed
 
 PartReader = Callable[[Raw, str], Part]
 
@@ -90,7 +90,7 @@ class _PartIn(Struct):
 class _ToolFunctionIn(Struct):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     description: str | None = None
-    parameters: Raw | None = None
+    parameters: Raw = NULL
     strict: bool | None = None
 
 
@@ -110,7 +110,7 @@ class _NamedToolIn(Struct):
 
 class _SchemaIn(Struct):
     name: str | None = None
-    schema: Raw | None = None
+    schema: Raw = NULL
     strict: bool | None = None
 
 
@@ -399,7 +399,7 @@ def _read_tool(found: _ToolIn, index: int) -> Tool:
             code="invalid_value",
         )
     function = found.function
-    return Tool(function.name, function.description, function.parameters, function.strict)
+    return Tool(function.name, function.description, present(function.parameters), function.strict)
 
 
 def _read_tool_choice(found: str | _NamedToolIn | None) -> ToolChoice | None:
@@ -424,7 +424,7 @@ def _read_output(found: _FormatIn | None) -> Output | None:
         return Output("json")
     if found.type == "json_schema" and found.json_schema is not None:
         schema = found.json_schema
-        return Output("schema", schema.schema, name=schema.name, strict=schema.strict)
+        return Output("schema", present(schema.schema), name=schema.name, strict=schema.strict)
     raise GatewayError(
         Kind.BAD_REQUEST,
         "'response_format.type' must be 'text', 'json_object' or 'json_schema' (with a 'json_schema' object)",
