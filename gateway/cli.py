@@ -167,3 +167,7 @@ async def _run(config: Config, path: str | None, listener: socket.socket, log: L
     await server(gateway, edge, listen.keep_alive_s, drain, reload).serve(sockets=[listener])
     log.event("info", "stopped")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
