@@ -35,7 +35,7 @@ test: install .venv-friendli/locked ## Run the tests
 lint: install ## Check style, formatting and types
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy --explicit-package-bases $(CODE)
+	$(BIN)/mypy $(CODE)
 
 .PHONY: format
 format: install ## Format the code and mend what ruff can

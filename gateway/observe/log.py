@@ -12,9 +12,11 @@ import time
 import traceback
 from typing import Any, BinaryIO
 
-from gateway.core.ports import Record
-from gateway.wire.json import encode
+import msgspec
 
+from gateway.core.ports import Record
+
+encode = msgspec.json.Encoder().encode
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
 _BATCH_S = 0.05

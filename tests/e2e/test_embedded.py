@@ -87,11 +87,12 @@ def test_a_real_model_answers_whole(gateway: str) -> None:
 
 
 def test_context_overflow_is_the_callers_error(gateway: str) -> None:
-    with OpenAI(base_url=gateway + "/v1", api_key="none", max_retries=0) as client:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(
-                model="smollm2", messages=[{"role": "user", "content": "word " * 20_000}], max_tokens=8
-            )
+    long = "word " * 20_000
+    with (
+        OpenAI(base_url=gateway + "/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.BadRequestError) as caught,
+    ):
+        client.chat.completions.create(model="smollm2", messages=[{"role": "user", "content": long}], max_tokens=8)
     assert caught.value.code == "context_length_exceeded"
 
 
