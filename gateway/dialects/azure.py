@@ -312,13 +312,10 @@ def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped:
 
 
 def _read_embed(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...]) -> Embed:
-    for name, allowed in (("encoding_format", ("float", "base64")), ("input_type", ("text",))):
-        if name in raw:
-            value = msgspec.json.decode(raw[name])
-            if isinstance(value, str) and value not in allowed:
-                raise GatewayError(
-                    Kind.UNSUPPORTED, f"'{name}' must be {' or '.join(allowed)} here", param=name, value=value
-                )
+    for name, allowed in (("encoding_format", (b'"float"', b'"base64"')), ("input_type", (b'"text"',))):
+        if name in raw and bytes(raw[name]) not in allowed:
+            words = b" or ".join(allowed).decode().replace('"', "'")
+            raise GatewayError(Kind.UNSUPPORTED, f"'{name}' must be {words} here", param=name)
     extra = {name: raw[name] for name in kept if name not in ("user",)}
     check_depth(extra)
     op = requests.read_embed(body, raw, extra, dropped)

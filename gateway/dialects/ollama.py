@@ -153,8 +153,7 @@ class Ollama:
         output = _lift_format(known)
         if request.route == "sse":
             known.pop("stream", None)
-        own = {name: msgspec.json.decode(known.pop(name)) for name in _LIMITS if name in known}
-        validate(own, _LIMITS)
+        own = _take_sampling(known)
         op = requests.read_chat(encode(known), known, extra, dropped + left_out)
         if op.n != 1:
             raise GatewayError(Kind.BAD_REQUEST, "'n' must be 1 here: a reply has one message", param="n")
@@ -223,6 +222,17 @@ class Ollama:
 
 
 # -- requests to canonical ------------------------------------------------------------------------------------------
+
+
+def _take_sampling(known: dict[str, Raw]) -> dict[str, Any]:
+    """Takes those parameters out of `known` that OpenAI's wire has no name for."""
+    raws = {name: known.pop(name) for name in _LIMITS if name in known}
+    check_depth(raws)
+    values = {name: msgspec.json.decode(raw) for name, raw in raws.items()}
+    validate(values, _LIMITS)
+    if "top_k" in values:
+        values["top_k"] = int(values["top_k"])
+    return values
 
 
 def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:

@@ -28,10 +28,8 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import Capabilities
 
-ALL = frozenset(
-    "tools vision audio reasoning json json_schema regex beams embeddings completions logprobs token_ids"
-    " prompt_tokens".split()
-)
+ALL = frozenset({"tools", "vision", "audio", "reasoning", "json", "json_schema", "regex", "beams", "embeddings"})
+ALL |= {"completions", "logprobs", "token_ids", "prompt_tokens"}
 
 
 def chat(*parts: Part, **members: object) -> Chat:

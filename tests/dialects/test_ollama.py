@@ -1,0 +1,357 @@
+"""The Ollama-style dialect, byte by byte: what it reads, writes and refuses. No socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.backends.vllm import Vllm
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request, Response
+from gateway.core.lifecycle import fold
+from gateway.core.messages import Chat
+from gateway.core.ports import Capabilities, Settings
+from gateway.dialects.ollama import ERRORS, FATES, Ollama
+from gateway.relay import EventLane
+
+DIALECT = Ollama(Settings())
+HI = [{"role": "user", "content": "hi"}]
+PNG = "iVBORw0KGgoAAAANSUhEUg=="
+
+
+def request(body: Any, route: str = "chat") -> Request:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Request("POST", "/chat/completions", [(b"content-type", b"application/json")], raw, b"", route)
+
+
+def read(body: Any, route: str = "chat", dialect: Ollama = DIALECT) -> Chat:
+    op = dialect.read(request(body, route))
+    assert isinstance(op, Chat)
+    return op
+
+
+def chat(**members: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": HI, **members}
+
+
+def to_worker(op: Chat) -> Any:
+    return json.loads(Vllm().write(op, Capabilities("w")).body)
+
+
+def refused(body: Any, route: str = "chat", dialect: Ollama = DIALECT) -> tuple[int, Any]:
+    """Status and error object of a request that the dialect itself refuses."""
+    asked = request(body, route)
+    with pytest.raises(GatewayError) as caught:
+        dialect.read(asked)
+    response = dialect.refuse(caught.value, asked, None)
+    found = json.loads(response.body)
+    assert list(found) == ["error"]
+    assert list(found["error"]) == ["message", "type", "code"]
+    return response.status, found["error"]
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+
+
+def test_sample_request() -> None:
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": "Hello, how are you?"},
+    ]
+    op = read({"model": "model-name", "messages": messages, "stream": False, "temperature": 0.7})
+    assert to_worker(op) == {"messages": messages, "temperature": 0.7, "model": "w"}
+    assert (op.model, op.stream) == ("model-name", False)
+
+
+def with_field(name: str, value: Any) -> dict[str, Any]:
+    if name.startswith("options."):
+        return chat(options={name.removeprefix("options."): value})
+    body = chat(**{name: value})
+    if name in ("tool_choice", "parallel_tool_calls"):
+        body["tools"] = [{"type": "function", "function": {"name": "f"}}]
+    return body
+
+
+@pytest.mark.parametrize(
+    "field", [field for field in FATES["chat"] if field.fate in ("mapped", "renamed")], ids=lambda field: field.name
+)
+def test_each_field_reaches_the_worker(field: Any) -> None:
+    op = read(with_field(field.name, field.sample))
+    expected = {"type": "json_object"} if field.name == "format" else field.sample
+    assert to_worker(op)[field.to or field.name] == expected
+    assert op.dropped == ()
+
+
+def test_null_is_absent_for_every_field() -> None:
+    names = [field.name for field in FATES["chat"] if "." not in field.name and field.name not in ("model", "messages")]
+    options = {"num_predict": None, "num_ctx": None}
+    assert read(chat(**dict.fromkeys([*names, "unheard_of"]))) == read(chat())
+    assert read(chat(options=options)) == read(chat())
+
+
+def test_what_is_unknown_is_dropped_and_named() -> None:
+    op = read(chat(keep_alive="5m", think=True, options={"num_ctx": 2048, "temperature": 0.1}))
+    assert op.dropped == ("keep_alive", "options.num_ctx", "think")
+    assert to_worker(op) == {"messages": HI, "temperature": 0.1, "model": "w"}
+
+
+def test_the_extras_policy_is_configurable() -> None:
+    passing = read(chat(safe_mode=True, options={"num_ctx": 1}), dialect=Ollama(Settings(extras="pass")))
+    assert to_worker(passing)["safe_mode"] is True
+    assert passing.dropped == ("options.num_ctx",)
+    strict = Ollama(Settings(extras="error"))
+    assert refused(chat(keep_alive="5m"), dialect=strict)[1]["code"] == "unknown_parameter"
+    assert "'options.num_ctx'" in refused(chat(options={"num_ctx": 1}), dialect=strict)[1]["message"]
+
+
+@pytest.mark.parametrize("value", [-1, -2])
+def test_no_limit_of_output(value: int) -> None:
+    assert read(chat(options={"num_predict": value})) == read(chat())
+
+
+def test_a_schema_as_format() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    found = to_worker(read(chat(format=schema)))["response_format"]
+    assert found == {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (chat(n=2), "'n' must be 1"),
+        (chat(temperature=3), "'temperature'"),
+        (chat(top_k="x"), "'top_k' must be an integer"),
+        (chat(max_tokens=5, options={"num_predict": 5}), "'options.num_predict' and 'max_tokens'"),
+        (chat(options={"num_predict": "x"}), "'options.num_predict'"),
+        (chat(options={"repeat_penalty": 0}), "'options.repeat_penalty'"),
+        (chat(options=[1]), "'options' must be an object"),
+        (chat(format="xml"), "'format'"),
+        (chat(stream="yes"), "'stream'"),
+        (chat(messages=[]), "'messages'"),
+        ({"model": "m"}, "'messages'"),
+        (chat(messages=[{"role": "user", "content": "x", "images": ["?"]}]), "'messages.0.images.0'"),
+        (chat(messages=[{"role": "user", "content": "x", "images": 5}]), "'messages'"),
+        (b'{"model":"m","messages":[],"top_k":' + b"[" * 5000 + b"]" * 5000 + b"}", "too deeply"),
+        (b"{", "not valid JSON"),
+        (b'{"model":"m",}', "not valid JSON"),
+    ],
+)
+def test_bad_requests_name_the_clients_own_field(body: Any, what: str) -> None:
+    status, error = refused(body)
+    assert (status, error["type"]) == (400, "invalid_request_error")
+    assert what in error["message"]
+
+
+def test_worker_errors_use_the_clients_own_names() -> None:
+    asked = request(chat(options={"num_predict": 5}, format="json"))
+    for error, what in (
+        (
+            GatewayError(Kind.BAD_REQUEST, "'max_tokens' is too large", param="max_tokens"),
+            "'options.num_predict' is too",
+        ),
+        (GatewayError(Kind.UNSUPPORTED, "this model cannot", param="response_format"), "'format': this model cannot"),
+        (GatewayError(Kind.UNSUPPORTED, "this model cannot", param="tools"), "'tools': this model cannot"),
+    ):
+        assert json.loads(DIALECT.refuse(error, asked, None).body)["error"]["message"].startswith(what)
+
+
+def test_sse_always_streams() -> None:
+    for given in (False, True, None, "nonsense"):
+        op = read(chat(stream=given), "sse")
+        assert (op.stream, op.view) == (True, "sse")
+    assert read(chat(stream=True)).view == "ndjson"
+
+
+def test_messages_with_images_thinking_and_calls() -> None:
+    messages = [
+        {"role": "user", "content": "look", "images": [PNG]},
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
+        {"role": "tool", "content": "r", "tool_name": "f"},
+    ]
+    messages[1]["tool_calls"][0]["function"]["arguments"] = {"a": 1}  # type: ignore[index]
+    sent = to_worker(read(chat(messages=messages)))["messages"]
+    assert sent[0]["content"][1] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+    assert sent[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
+    assert sent[1]["reasoning_content"] == "hm"
+    assert sent[2]["tool_call_id"] == "1"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_error_table_is_total(kind: Kind) -> None:
+    response = DIALECT.refuse(GatewayError(kind, "why", retry_after=2.0), None, None)
+    status, type_, code = ERRORS[kind]
+    assert response.status == status
+    assert response.body == (b'{"error":{"message":"why","type":"%b","code":"%b"}}' % (type_.encode(), code.encode()))
+    assert response.header(b"content-type") == b"application/json"
+    assert (response.header(b"retry-after") is not None) == (status in (429, 503))
+
+
+# -- replies --------------------------------------------------------------------------------------------------------
+
+
+def frame(choices: list[Any], **more: Any) -> bytes:
+    head = {"id": "chatcmpl-123abc", "created": 1678048938, "model": "w", "choices": choices, **more}
+    return b"data: " + json.dumps(head).encode() + b"\n\n"
+
+
+def delta(finish: str | None = None, **members: Any) -> bytes:
+    return frame([{"index": 0, "delta": members, "logprobs": None, "finish_reason": finish, "token_ids": None}])
+
+
+STREAM = [
+    delta(role="assistant", content=""),
+    delta(content="I'm "),
+    delta(content="doing well"),
+    delta("length", content=", thank you!"),
+    frame([], usage={"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}),
+    b"data: [DONE]\n\n",
+]
+LINES = [
+    b"",
+    b'{"message":{"role":"assistant","content":"I\'m "},"done":false,"index":0}\n',
+    b'{"message":{"role":"assistant","content":"doing well"},"done":false,"index":1}\n',
+    b"",
+    b"",
+    b'{"message":{"role":"assistant","content":", thank you!"},"done":true,"index":2}\n',
+]
+EVENTS = [
+    b"",
+    b'data: {"message":{"role":"assistant","content":"I\'m "},"done":false,"index":0}\n\n',
+    b'data: {"message":{"role":"assistant","content":"doing well"},"done":false,"index":1}\n\n',
+    b'data: {"message":{"role":"assistant","content":", thank you!"},"done":false,"index":2}\n\n',
+    b"",
+    b"data: [END]\n\n",
+]
+ERROR = (
+    b'{"message":"the worker\'s reply ended before it was complete","type":"server_error","code":"upstream_truncated"}'
+)
+
+
+def lane(route: str = "chat") -> EventLane:
+    op = read(chat(stream=True), route)
+    return EventLane(Vllm().reader(op), DIALECT.writer(op))
+
+
+def test_sample_reply() -> None:
+    message = {"role": "assistant", "content": "I'm doing well, thank you for asking! How can I help you today?"}
+    worker = {
+        "id": "chatcmpl-123abc",
+        "object": "chat.completion",
+        "created": 1678048938,
+        "model": "w",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+    op = read(chat(model="model-name"))
+    response = DIALECT.write(fold(Vllm().read(Response(200, [], json.dumps(worker).encode()), op)), op)
+    sample = """{
+  "id": "cmpl-123abc",
+  "model": "model-name",
+  "created": 1678048938,
+  "message": {
+    "role": "assistant",
+    "content": "I'm doing well, thank you for asking! How can I help you today?"
+  },
+  "done": true
+}"""
+    assert response.body.decode() == json.dumps(json.loads(sample), separators=(",", ":"))
+    assert response.headers == [(b"content-type", b"application/json")]
+
+
+@pytest.mark.parametrize(("route", "wanted"), [("chat", LINES), ("sse", EVENTS)])
+def test_sample_streams(route: str, wanted: list[bytes]) -> None:
+    found = lane(route)
+    assert [found.feed(piece) for piece in STREAM] == wanted
+    assert found.done
+    headers = dict(found.headers)
+    assert headers[b"content-type"] == (b"application/json" if route == "chat" else b"text/event-stream")
+    assert headers[b"cache-control"] == b"no-cache"
+
+
+@pytest.mark.parametrize(("route", "wanted"), [("chat", LINES), ("sse", EVENTS)])
+def test_a_text_is_never_held_back_for_the_end(route: str, wanted: list[bytes]) -> None:
+    """vLLM ends most replies with a chunk of no text: then the last line is empty, and no token waited for it."""
+    found = lane(route)
+    end = [delta(content=", thank you!"), delta("stop", content=""), STREAM[5]]
+    out = [found.feed(piece) for piece in [*STREAM[:3], *end]]
+    third = wanted[5] if route == "chat" else wanted[3]
+    assert out[3] == third.replace(b"true", b"false")
+    last = b'{"message":{"role":"assistant","content":""},"done":true,"index":3}\n'
+    assert out[4:] == [b"", last if route == "chat" else wanted[5]]
+
+
+@pytest.mark.parametrize("frames", range(len(STREAM)))
+@pytest.mark.parametrize("part", [0, 9])
+@pytest.mark.parametrize(("route", "wanted"), [("chat", LINES), ("sse", EVENTS)])
+def test_a_cut_stream_ends_in_an_error(route: str, wanted: list[bytes], frames: int, part: int) -> None:
+    found = lane(route)
+    out = b"".join(found.feed(piece) for piece in STREAM[:frames])
+    out += found.feed(STREAM[frames][:part]) + found.eof()
+    assert found.error is not None
+    last = found.fail(found.error)
+    assert found.clean_end
+    if route == "sse":
+        assert out == b"".join(wanted[:frames])
+        assert last == b"event: error\ndata: " + ERROR + b"\n\ndata: [END]\n\n"
+        return
+    held = wanted[5].replace(b"true", b"false") if frames > 3 else b""
+    assert out + last == b"".join(wanted[:frames]) + held + b'{"error":' + ERROR + b',"done":true}\n'
+    assert (out + last).count(b'"done":true') == 1
+
+
+def test_keepalive() -> None:
+    assert lane("chat").keepalive() == b""
+    assert lane("sse").keepalive() == b"\n"
+
+
+CALLS = [
+    delta(role="assistant", content=""),
+    delta(reasoning="hm"),
+    delta(content="ok"),
+    delta(tool_calls=[{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]),
+    delta(tool_calls=[{"index": 1, "id": "b", "type": "function", "function": {"name": "g"}}]),
+    delta(tool_calls=[{"index": 0, "function": {"arguments": '{"x": 1}'}}]),
+    delta(tool_calls=[{"index": 1, "function": {"arguments": "{oops"}}]),
+    delta("tool_calls"),
+    b"data: [DONE]\n\n",
+]
+
+
+def test_thinking_and_interleaved_calls() -> None:
+    found = lane()
+    lines = [json.loads(line) for line in b"".join(found.feed(piece) for piece in CALLS).splitlines()]
+    assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["done"] for line in lines] == [False] * 4 + [True]
+    assert [line["message"] for line in lines] == [
+        {"role": "assistant", "content": "", "thinking": "hm"},
+        {"role": "assistant", "content": "ok"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}],
+        },
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "b", "function": {"name": "g", "arguments": "{oops"}}],
+        },
+        {"role": "assistant", "content": ""},
+    ]
+
+
+def test_the_same_whole() -> None:
+    op = read(chat(stream=True))
+    reader = Vllm().reader(op)
+    events = [event for piece in CALLS for event in reader.feed(piece)]
+    message = json.loads(DIALECT.write(fold(events), op).body)["message"]
+    assert message == {
+        "role": "assistant",
+        "content": "ok",
+        "thinking": "hm",
+        "tool_calls": [
+            {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}},
+            {"id": "b", "function": {"name": "g", "arguments": "{oops"}},
+        ],
+    }
