@@ -1,3 +1,5 @@
+"""`python -m workers.embedded`: the same as `dragoman worker embedded`."""
+
 import sys
 
 from workers.embedded.cli import main

@@ -1,3 +1,5 @@
+"""`python -m workers.simulated`: the same as `dragoman worker simulated`."""
+
 import sys
 
 from workers.simulated.cli import main
