@@ -1,18 +1,18 @@
 -- A batch of operations on counters, decided one after the other in one atomic step. The arithmetic is that of
 -- window.py, where it is explained and proved; both are tested against each other.
 --
--- KEYS     every counter of the batch (one hash slot)
--- ARGV[1]  msgpack [deadline, ttl, shapes, ops]; all times in microseconds of THIS server's clock
+-- KEYS     every counter of the batch (one hash slot); one may stand there more than once
+-- ARGV[1]  msgpack [deadline, ttl, forms, plans, ops]; all times in microseconds of THIS server's clock
 --            deadline  admissions and renewals of a batch that runs later than this do nothing: its sender has given up
 --            ttl       life of a slot without renewal
---            shapes    [kind, limit, width, guard, burst, shadow, span, keep], see window.py
---            ops       [1, lease, k, s, cost, ...]            admit by all counters or by none
---                      [2, lease, k, s, entry, delta, ...]    settle
---                      [3, lease, k, s, ...]                  renew slots
---                      [4, replica, k, ttl]                   heartbeat (ttl 0: goodbye) -> live replicas
---                      [5, "", k, s, ...]                     look -> as admit, with "used" in place of the entry
---                      [6, "", k, s, ...]                     reset
---                    k and s are indices into KEYS and shapes, from 1
+--            forms     lists of shapes; a shape is [kind, limit, width, guard, burst, shadow, span, keep], see window.py
+--            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form
+--            ops       [1, lease, plan, [cost, ...]]                     admit by all rules or by none
+--                      [2, lease, plan, [[rule from 0, entry, delta]]]   settle
+--                      [3, lease, plan, [rule from 0, ...]]              renew slots
+--                      [4, replica, k, ttl]                              heartbeat (0: goodbye) -> live replicas
+--                      [5, "", plan]                                     look -> as admit, "used" for the entry
+--                      [6, "", plan]                                     reset
 -- returns  msgpack [now, result of each op 1, 4, 5, 6 in order]
 
 local SLICES = 120
@@ -22,7 +22,7 @@ local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local batch = cmsgpack.unpack(ARGV[1])
-local ttl, shapes, ops = batch[2], batch[3], batch[4]
+local ttl, forms, plans, ops = batch[2], batch[3], batch[4], batch[5]
 local late = now > batch[1]
 local windows, slots, replies = {}, {}, {now}
 
@@ -52,30 +52,30 @@ local function slide(w, key, shape)
   w.dirty = true
 end
 
-local function window(k, shape)
-  local w = windows[k]
+local function window(key, shape)
+  local w = windows[key]
   if w then return w end
-  local v = call('HMGET', KEYS[k], 'u', 'h', 't', 'p')
+  local v = call('HMGET', key, 'u', 'h', 't', 'p')
   w = {u = tonumber(v[1]) or 0, h = tonumber(v[2]), t = tonumber(v[3]) or 0, p = tonumber(v[4]) or 0,
        keep = shape[8], deltas = {}}
-  if w.h then slide(w, KEYS[k], shape) else w.h = floor(now / shape[3]) end
-  windows[k] = w
+  if w.h then slide(w, key, shape) else w.h = floor(now / shape[3]) end
+  windows[key] = w
   return w
 end
 
-local function held(k)
-  local n = slots[k]
+local function held(key)
+  local n = slots[key]
   if not n then
-    call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now)
-    n = call('ZCARD', KEYS[k])
-    slots[k] = n
+    call('ZREMRANGEBYSCORE', key, '-inf', now)
+    n = call('ZCARD', key)
+    slots[key] = n
   end
   return n
 end
 
-local function take(k, lease)
-  call('ZADD', KEYS[k], now + ttl, lease)
-  call('PEXPIRE', KEYS[k], floor(ttl / 1000) + 1000)
+local function take(key, lease)
+  call('ZADD', key, now + ttl, lease)
+  call('PEXPIRE', key, floor(ttl / 1000) + 1000)
 end
 
 -- Live slices in order, read at most once a batch, and only when something must be refused.
@@ -149,51 +149,55 @@ end
 
 local function admit(op)
   if late then return {-2, 0} end
+  local before, form, costs = plans[op[3]][1], forms[plans[op[3]][2]], op[4]
   local violated, longest, waits = -1, 0, {}
-  for i = 3, #op, 3 do
-    local k, shape = op[i], shapes[op[i + 1]]
+  for i = 1, #costs do
+    local key, shape = KEYS[before + i], form[i]
     local wait = 0
     if shape[1] == 0 then
-      wait = delay(window(k, shape), KEYS[k], op[i + 2], shape)
-    elseif held(k) >= shape[2] then
+      wait = delay(window(key, shape), key, costs[i], shape)
+    elseif held(key) >= shape[2] then
       wait = RETRY_SLOT
     end
     waits[i] = wait
-    if wait > longest and shape[6] == 0 then violated, longest = (i - 3) / 3, wait end
+    if wait > longest and shape[6] == 0 then violated, longest = i - 1, wait end
   end
   local out = {violated, longest}
-  for i = 3, #op, 3 do
-    local k, shape = op[i], shapes[op[i + 1]]
+  for i = 1, #costs do
+    local key, shape = KEYS[before + i], form[i]
     local taken, entry = violated < 0 and waits[i] == 0, -1
     local left, reset
     if shape[1] == 0 then
-      if taken then entry = charge(windows[k], op[i + 2], shape) end
-      left, reset = state(windows[k], shape)
+      local w = windows[key]
+      if taken then entry = charge(w, costs[i], shape) end
+      left, reset = state(w, shape)
     else
       if taken then
-        take(k, op[2])
-        slots[k] = slots[k] + 1
+        take(key, op[2])
+        slots[key] = slots[key] + 1
         entry = 0
       end
-      left, reset = max(shape[2] - slots[k], 0), 0
+      left, reset = max(shape[2] - slots[key], 0), 0
     end
-    out[i], out[i + 1], out[i + 2] = left, reset, entry
+    out[3 * i], out[3 * i + 1], out[3 * i + 2] = left, reset, entry
   end
   return out
 end
 
 local function settle(op)
-  for i = 3, #op, 4 do
-    local k, shape, slice, delta = op[i], shapes[op[i + 1]], op[i + 2], op[i + 3]
+  local before, form = plans[op[3]][1], forms[plans[op[3]][2]]
+  for _, one in ipairs(op[4]) do
+    local rule, slice, delta = one[1] + 1, one[2], one[3]
+    local key, shape = KEYS[before + rule], form[rule]
     if shape[1] ~= 0 then
-      local n = held(k)
-      slots[k] = n - call('ZREM', KEYS[k], op[2])
+      local n = held(key)
+      slots[key] = n - call('ZREM', key, op[2])
     else
-      local w = window(k, shape)
+      local w = window(key, shape)
       if delta > 0 then
         charge(w, delta, shape)
       elseif slice >= w.h then
-        local amount = (tonumber(call('HGET', KEYS[k], slice)) or 0) + (w.deltas[slice] or 0)
+        local amount = (tonumber(call('HGET', key, slice)) or 0) + (w.deltas[slice] or 0)
         local back = min(amount, -delta)
         if back > 0 then
           add(w, slice, -back)
@@ -206,9 +210,10 @@ end
 
 local function renew(op)
   if late then return end
-  for i = 3, #op, 2 do
-    take(op[i], op[2])
-    slots[op[i]] = nil
+  for _, rule in ipairs(op[4]) do
+    local key = KEYS[plans[op[3]][1] + rule + 1]
+    take(key, op[2])
+    slots[key] = nil
   end
 end
 
@@ -225,19 +230,19 @@ local function beat(op)
 end
 
 local function look(op)
-  local out = {-1, 0}
-  for i = 3, #op, 2 do
-    local k, shape = op[i], shapes[op[i + 1]]
+  local before, form, out = plans[op[3]][1], forms[plans[op[3]][2]], {-1, 0}
+  for i, shape in ipairs(form) do
+    local key = KEYS[before + i]
     local left, reset, used = 0, 0, 0
     if shape[1] == 0 then
-      local w = window(k, shape)
+      local w = window(key, shape)
       left, reset = state(w, shape)
       used = w.u
     else
-      used = held(k)
+      used = held(key)
       left = max(shape[2] - used, 0)
     end
-    out[#out + 1], out[#out + 2], out[#out + 3] = left, reset, used
+    out[3 * i], out[3 * i + 1], out[3 * i + 2] = left, reset, used
   end
   return out
 end
@@ -245,14 +250,15 @@ end
 -- A reset window stays as an empty hash that starts at the next slice, so that a refund of what was charged before
 -- finds nothing to take from.
 local function reset(op)
-  for i = 3, #op, 2 do
-    local k, shape = op[i], shapes[op[i + 1]]
-    call('DEL', KEYS[k])
+  local before, form = plans[op[3]][1], forms[plans[op[3]][2]]
+  for i, shape in ipairs(form) do
+    local key = KEYS[before + i]
+    call('DEL', key)
     if shape[1] == 0 then
-      local next_slice = floor(now / shape[3]) + 1
-      windows[k] = {u = 0, h = next_slice, t = next_slice, p = 0, keep = shape[8], deltas = {}, dirty = true}
+      local first = floor(now / shape[3]) + 1
+      windows[key] = {u = 0, h = first, t = first, p = 0, keep = shape[8], deltas = {}, dirty = true}
     else
-      slots[k] = nil
+      slots[key] = nil
     end
   end
   return {1}
@@ -275,9 +281,8 @@ for _, op in ipairs(ops) do
   end
 end
 
-for k, w in pairs(windows) do
+for key, w in pairs(windows) do
   if w.dirty then
-    local key = KEYS[k]
     call('HSET', key, 'u', w.u, 'h', w.h, 't', w.t, 'p', string.format('%.17g', w.p))
     for slice, delta in pairs(w.deltas) do
       if delta ~= 0 then call('HINCRBY', key, slice, delta) end

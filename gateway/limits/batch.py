@@ -21,41 +21,28 @@ _decode = msgpack.Decoder().decode
 
 
 def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[bytes], bytes]:
-    """(keys, payload) of one call; each key and each shape travels once. Times in microseconds."""
-    keys: dict[bytes, int] = {}
-    shapes: list[Shape] = []
-    numbers: dict[int, int] = {}  # id of a shape -> its number; the same rule's plans share one object
-    places: dict[int, list[int]] = {}  # id of a plan -> k, s, k, s, ...
-    ops: list[list[Any]] = []
+    """(keys, payload) of one call; each plan and each list of shapes travels once. Times in microseconds."""
+    keys: list[bytes] = []
+    forms: list[tuple[Shape, ...]] = []
+    plans: list[tuple[int, int]] = []
+    seen: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
+    ops: list[Any] = []
     for code, lease, plan, what, _ in items:
-        op: list[Any] = [code, lease]
-        ops.append(op)
         if code == BEAT:
-            op += (keys.setdefault(what[0], len(keys) + 1), what[1])
+            keys.append(what[0])
+            ops.append((code, lease, len(keys), what[1]))
             continue
-        place = places.get(id(plan))
-        if place is None:
-            place = places[id(plan)] = []
-            for key, shape in zip(plan.keys, plan.shapes, strict=True):
-                number = numbers.get(id(shape))
-                if number is None:
-                    shapes.append(shape)
-                    number = numbers[id(shape)] = len(shapes)
-                place += (keys.setdefault(key, len(keys) + 1), number)
-        if code == ADMIT:
-            at = 0
-            for cost in what:
-                op += (place[at], place[at + 1], cost)
-                at += 2
-        elif code == SETTLE:
-            for index, entry, delta in what:
-                op += (place[2 * index], place[2 * index + 1], entry, delta)
-        elif code == RENEW:
-            for index in plan.slots:
-                op += (place[2 * index], place[2 * index + 1])
-        else:
-            op += place
-    return list(keys), _encode((deadline, lease_ttl, shapes, ops))
+        number = seen.get(id(plan))
+        if number is None:
+            form = seen.get(id(plan.shapes))
+            if form is None:
+                forms.append(plan.shapes)
+                form = seen[id(plan.shapes)] = len(forms)
+            plans.append((len(keys), form))
+            number = seen[id(plan)] = len(plans)
+            keys += plan.keys
+        ops.append((code, lease, number, plan.slots if code == RENEW else what))
+    return keys, _encode((deadline, lease_ttl, forms, plans, ops))
 
 
 def frame(words: Sequence[bytes]) -> bytes:

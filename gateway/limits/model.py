@@ -190,8 +190,18 @@ class Lease(Struct, eq=False, weakref=True):
 
     @property
     def decision(self) -> Decision:
-        """Made when asked for, as most of it is only wanted by headers."""
+        """Made when asked for, as most requests need little of it."""
         return decide(self.plan, self.raw, self.strict)
+
+    def tightest(self, kind: LimitKind) -> RuleState | None:
+        """As `Decision.tightest`, at a fraction of its cost: what a success's headers need."""
+        plan, raw, best = self.plan, self.raw, -1
+        for index, rule in enumerate(plan.rules):
+            if rule.kind == kind and not rule.shadow and (best < 0 or raw[2 + 3 * index] < raw[2 + 3 * best]):
+                best = index
+        if best < 0:
+            return None
+        return RuleState(plan.rules[best], plan.shapes[best][1], raw[2 + 3 * best], raw[3 + 3 * best] / 1e6)
 
 
 def decide(plan: Plan, raw: Verdict, strict: bool) -> Decision:

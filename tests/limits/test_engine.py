@@ -69,6 +69,9 @@ async def test_a_refusal_says_which_limit_and_when(make: Make) -> None:
     state = lease.decision.tightest("requests")
     assert state is not None
     assert (state.limit, state.remaining, state.used) == (2, 0, 2)
+    assert lease.tightest("requests") == state
+    assert lease.tightest("tokens") == lease.decision.tightest("tokens")
+    assert lease.tightest("concurrency") is None
     assert 60 <= state.reset_s <= 61.5
     error = await refusal(limiter, cost=Cost(10))
     assert (error.kind, error.code) == (Kind.LIMITED, "rpm")
