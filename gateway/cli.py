@@ -164,6 +164,8 @@ async def _run(config: Config, path: str | None, listener: socket.socket, log: L
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
+    # A request leaves no cycles behind; looking for some after every 700 allocations costs 4 % of all CPU.
+    gc.set_threshold(20_000, 20, 20)
     await server(gateway, edge, listen.keep_alive_s, drain, reload).serve(sockets=[listener])
     log.event("info", "stopped")
     return 0

@@ -179,6 +179,14 @@ class DirectClient(_Base):
         self._send = send
         self._downstream = downstream
 
+    async def body(self, limit: int) -> bytes:
+        body = self._downstream.body()
+        if body is None:
+            return await super().body(limit)
+        if len(body) > limit:
+            raise too_large(limit)
+        return bytes(body)
+
     def watch(self, on_gone: Callable[[], None]) -> None:
         def left() -> None:
             self.gone = True

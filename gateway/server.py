@@ -73,6 +73,14 @@ class Downstream:
     def paused(self) -> bool:
         return self.protocol.flow.write_paused
 
+    def body(self) -> bytes | None:
+        """The request body, if all of it has arrived already: nearly always, since it comes with the head."""
+        cycle = self.cycle
+        if cycle.more_body or cycle.waiting_for_100_continue:
+            return None
+        body, cycle.body = cycle.body, bytearray()
+        return bytes(body)
+
     def write(self, data: bytes) -> None:
         """One body block of a chunked response whose head was sent by plain ASGI. `data` must not be empty."""
         if not self.gone:
@@ -119,7 +127,9 @@ class EdgeProtocol(HttpToolsProtocol):
     _whole = False
     _discarded = 0
     _deadline = 0.0
+    _idle = False
     _timer: asyncio.TimerHandle | None = None
+    _timer_at = 0.0
     _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -142,7 +152,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 downstream.on_gone()
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._idle = False
         if self._in_head:
             # httptools buffers a header of any length before it calls back; one read more than the limit is harmless.
             if self._head_bytes > self.edge.max_header_bytes:
@@ -177,12 +187,15 @@ class EdgeProtocol(HttpToolsProtocol):
         self._whole = False
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        self.url += url
         if len(self.url) > self.edge.max_header_bytes:
             raise Refusal(431, "headers_too_large", "the request line is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
         if len(self.headers) > self.edge.max_header_count:
             raise Refusal(431, "headers_too_large", "the request has too many header fields")
 
@@ -219,6 +232,18 @@ class EdgeProtocol(HttpToolsProtocol):
         self._discarded = 0
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but for the keep-alive timer: ours is set once for many requests."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._whole:
+            self._idle = True
+            self._watch(self.timeout_keep_alive)
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         downstream = Downstream(self, cycle)
         self.downstream = downstream
@@ -250,10 +275,16 @@ class EdgeProtocol(HttpToolsProtocol):
             self._stall = self.loop.call_later(self.edge.write_idle_s, self.transport.abort)
 
     def _watch(self, seconds: float) -> None:
-        """At most one timer a connection; it looks at the newest deadline when it fires."""
+        """At most one timer a connection, moved only to come earlier; it looks at the newest deadline when it fires."""
         self._deadline = self.loop.time() + seconds
-        if self._timer is None:
-            self._timer = self.loop.call_later(seconds, self._overdue)
+        if self._timer is None or self._deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm(seconds)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer_at = self.loop.time() + seconds
+        self._timer = self.loop.call_later(seconds, self._overdue)
 
     def _overdue(self) -> None:
         self._timer = None
@@ -261,7 +292,9 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         left = self._deadline - self.loop.time()
         if left > 0:
-            self._timer = self.loop.call_later(left, self._overdue)
+            self._arm(left)
+        elif self._idle:
+            self.transport.close()
         elif not self._in_head and self.flow.read_paused:
             self._watch(self.edge.body_timeout_s)  # it is we who are not reading
         else:

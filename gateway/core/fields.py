@@ -120,11 +120,11 @@ def settle_extras(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(kept, dropped) names among `unknown` under `policy`; raises GatewayError(kind) naming all under "error"."""
     names = tuple(unknown)
+    if not names:
+        return (), ()
     if policy == "pass":
         return names, ()
     if policy == "drop":
         return (), names
-    if names:
-        listed = ", ".join(f"'{name}'" for name in names)
-        raise GatewayError(kind, f"unknown parameter {listed}", param=names[0], code="unknown_parameter")
-    return (), ()
+    listed = ", ".join(f"'{name}'" for name in names)
+    raise GatewayError(kind, f"unknown parameter {listed}", param=names[0], code="unknown_parameter")

@@ -81,7 +81,11 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("input_type", "refused", note="422, unless it is text, which is what a worker assumes", sample="query"),
     ),
 }
-_KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
+# Headers and the query have no sample.
+_KNOWN = {
+    operation: frozenset(field.name for field in fields if field.sample is not None)
+    for operation, fields in FATES.items()
+}
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
     kind: (status, phrase, "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value)

@@ -76,7 +76,7 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("options.repeat_penalty", "renamed", to="repetition_penalty", sample=1.1),
     ),
 }
-_KNOWN = frozenset(field.name for field in FATES["chat"])
+_KNOWN = frozenset(field.name for field in FATES["chat"] if "." not in field.name)
 _OPTIONS = {
     field.name.removeprefix("options."): field.to
     for field in FATES["chat"]
@@ -255,11 +255,7 @@ def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:
         if target is None:
             left_out.append(f"options.{name}")
         elif target in known:
-            raise GatewayError(
-                Kind.BAD_REQUEST,
-                f"'options.{name}' and '{target}' are the same: send one of them",
-                param=f"options.{name}",
-            )
+            raise _twice(f"options.{name}", target)
         else:
             known[target] = value
     return tuple(left_out)
@@ -273,7 +269,9 @@ def _lift_think(known: dict[str, Raw]) -> tuple[str, ...]:
         return ()
     if bytes(raw) in (b"true", b"false"):
         return ("think",)
-    known.setdefault("reasoning_effort", raw)
+    if "reasoning_effort" in known:
+        raise _twice("think", "reasoning_effort")
+    known["reasoning_effort"] = raw
     return ()
 
 
@@ -281,12 +279,18 @@ def _lift_format(known: dict[str, Raw]) -> Output | None:
     raw = known.pop("format", None)
     if raw is None or bytes(raw) == b'""':
         return None
+    if "response_format" in known:
+        raise _twice("format", "response_format")
     if bytes(raw) == b'"json"':
         return Output("json")
     if bytes(raw).startswith(b"{"):
         check_depth({"format": raw})
         return Output("schema", raw)
     raise GatewayError(Kind.BAD_REQUEST, "'format' must be \"json\" or a JSON schema", param="format")
+
+
+def _twice(own: str, other: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"'{own}' and '{other}' are the same: send one of them", param=own)
 
 
 def _with_own(messages: tuple[Message, ...], raw: Raw) -> tuple[Message, ...]:

@@ -156,7 +156,7 @@ class OpenAI:
         require_json(request)
         raw = members(request)
         known = _KNOWN[request.route]
-        kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known))
+        kept, dropped = settle_extras(self.extras, raw.keys() - known)
         for name in dropped:
             del raw[name]
         extra = {name: raw[name] for name in kept}

@@ -54,7 +54,7 @@ def members(request: Request) -> dict[str, Raw]:
                 param=name,
                 code="ambiguous_model",
             )
-    return {name: raw for name, raw in top.items() if raw != NULL}
+    return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
 
 
 def present(raw: Raw) -> Raw | None:
