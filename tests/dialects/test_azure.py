@@ -185,6 +185,11 @@ def test_extras_are_dropped_and_named(word: bytes) -> None:
     assert (op.n, op.logprobs, op.dropped) == (1, None, ("top_k", "safe_mode", "n", "logprobs"))
 
 
+@pytest.mark.parametrize("name", ["api-version", "extra-parameters", "azureml-model-deployment"])
+def test_headers_are_no_fields(name: str) -> None:
+    assert refused(chat(**{name: "m"})).status == 400
+
+
 @pytest.mark.parametrize("headers", [[], [(b"extra-parameters", b"error")]])
 def test_extras_are_an_error_by_default(headers: Headers) -> None:
     response = refused(chat(**EXTRAS), *headers)

@@ -92,8 +92,9 @@ def test_null_is_absent_for_every_field() -> None:
 
 
 def test_what_is_unknown_is_dropped_and_named() -> None:
-    op = read(chat(keep_alive="5m", think=True, options={"num_ctx": 2048, "temperature": 0.1}))
-    assert op.dropped == ("keep_alive", "options.num_ctx", "think")
+    dotted = {"options.top_k": 5}
+    op = read(chat(keep_alive="5m", think=True, options={"num_ctx": 2048, "temperature": 0.1}, **dotted))
+    assert op.dropped == ("keep_alive", "options.top_k", "options.num_ctx", "think")
     assert to_worker(op) == {"messages": HI, "temperature": 0.1, "model": "w"}
 
 
@@ -124,6 +125,8 @@ def test_a_schema_as_format() -> None:
         (chat(temperature=3), "'temperature'"),
         (chat(top_k="x"), "'top_k' must be an integer"),
         (chat(max_tokens=5, options={"num_predict": 5}), "'options.num_predict' and 'max_tokens'"),
+        (chat(format="json", response_format={"type": "text"}), "'format' and 'response_format'"),
+        (chat(think="low", reasoning_effort="high"), "'think' and 'reasoning_effort'"),
         (chat(options={"num_predict": "x"}), "'options.num_predict'"),
         (chat(options={"repeat_penalty": 0}), "'options.repeat_penalty'"),
         (chat(options=[1]), "'options' must be an object"),
