@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -270,7 +271,7 @@ def test_logprobs_prompt_logprobs_and_transfer_parameters_of_a_plain_reply() -> 
     worker = json.loads(as_vllm(sample))
     worker["choices"][0]["stop_reason"] = 2
     op = read({"prompt": "hi"})
-    reply = fold(VLLM.read(Response(200, [], json.dumps(worker).encode()), op))
+    reply = fold(VLLM.read(Response(200, [], msgspec.json.encode(worker)), op))
     assert DIALECT.write(reply, op).body == msgspec.json.encode(sample)
 
 
@@ -591,8 +592,8 @@ def test_which_model_answers(
     content = {"prompt": "hi", "max_tokens": 1, **body}
     reply = httpx.post(f"{stack.url}/sagemaker/endpoints/{name}/invocations", json=content, headers=headers)
     assert reply.status_code == 200
-    asked = json.loads(stack.sim.ledger.entries[-1].body)["model"]
-    assert asked == {"m": "sim", "other": "sim-2"}[model]
+    asked = [entry for entry in list(stack.sim.ledger.entries) if entry.generation][-1]
+    assert json.loads(asked.body)["model"] == {"m": "sim", "other": "sim-2"}[model]
 
 
 def test_an_unknown_model_in_the_body_is_an_error_in_either_shape(stack: Stack) -> None:
@@ -674,6 +675,23 @@ def test_ping_needs_no_key_and_everything_else_does() -> None:
         assert httpx.post(running.url + "/invocations", json={"prompt": "x"}).status_code == 401
         reply = httpx.post(running.url + "/sagemaker/endpoints/ep/invocations", json={"prompt": "x"})
         assert (reply.status_code, reply.headers["x-amzn-errortype"]) == (403, "MissingAuthenticationTokenException")
+
+
+def test_an_unknown_access_key_is_refused_before_its_body_is_there() -> None:
+    keys = {"team": {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_env": "SECRET"}}
+    with Stack(config={"auth": "keys", "keys": keys}, environ={"SECRET": "s"}) as running:
+        url = httpx.URL(running.url)
+        head = (
+            b"POST /sagemaker/endpoints/ep/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
+            b"X-Amz-Date: 20270131T120000Z\r\nAuthorization: AWS4-HMAC-SHA256"
+            b" Credential=%b/20270131/r/s/aws4_request, SignedHeaders=host;x-amz-date, Signature=" + b"0" * 64
+        )
+        for access_key, type_ in ((b"AKIDNOBODY", b"Unrecognized"), (b"AKIDEXAMPLE", b"InvalidSignature")):
+            with socket.create_connection((url.host, url.port or 0)) as connection:
+                connection.sendall(head % access_key + b"\r\n\r\n")
+                answer = connection.recv(65536)
+                assert answer.startswith(b"HTTP/1.1 403 ")
+                assert b"x-amzn-errortype: " + type_ in answer
 
 
 def test_ping_without_a_ready_worker() -> None:
