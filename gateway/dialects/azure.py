@@ -131,6 +131,7 @@ class _PartIn(Struct):
 
 _part = msgspec.json.Decoder(_PartIn)
 # Content parts that the recorded clients can send; anything else no model understands.
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url"})
 
 
@@ -298,6 +299,13 @@ def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped:
     check_depth(extra)
     op = requests.read_chat(body, raw, extra, dropped, _read_part)
     op.raw = op.wire = None  # S4's own content parts and its defaults would be lost on the way
+    for index, message in enumerate(op.messages):
+        if message.role not in _ROLES:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"this model does not understand messages of role '{message.role}'",
+                param=f"messages.{index}.role",
+            )
     # The SDK knows the role developer, chat templates hardly do. S4's messages have no tool_call_id.
     op.messages = requests.answer_calls(
         tuple(

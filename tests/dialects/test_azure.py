@@ -277,6 +277,13 @@ def test_content_that_no_model_understands(part: Any, loc: list[str], value: str
     assert json.loads(response.body)["detail"] == {"loc": loc, "value": value, "input": value}
 
 
+def test_an_unknown_role() -> None:
+    response = refused({"messages": [*HI, {"role": "robot", "content": "x"}]})
+    assert response.status == 422
+    detail = {"loc": ["body", "messages", "1", "role"], "value": "robot", "input": "robot"}
+    assert json.loads(response.body)["detail"] == detail
+
+
 def test_tool_results_without_ids_answer_the_calls_in_order() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
