@@ -2,53 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-@contextmanager
-def command(*arguments: str) -> Iterator[str]:
-    """Runs `dragoman ARGUMENTS` until the block ends; the address it says it listens on."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli", *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "listening" in line:
-                yield line[line.index("http://") :].split('"')[0].strip()
-                break
-        else:
-            pytest.fail(f"dragoman {arguments[0]} ended with {process.wait()}")
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-    assert process.returncode == 0
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with command("worker", "embedded", "--port", "0", "--parallel", "2") as worker:
-        config = tmp_path_factory.mktemp("gateway") / "gateway.yaml"
-        text = (ROOT / "gateway.yaml").read_text()
-        assert "http://127.0.0.1:8081" in text
-        assert "port: 8080" in text
-        config.write_text(text.replace("http://127.0.0.1:8081", worker).replace("port: 8080", "port: 0"))
-        with command("serve", "--config", str(config)) as address:
-            yield address
 
 
 def test_a_real_model_streams_an_answer(gateway: str) -> None:

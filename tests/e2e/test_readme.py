@@ -1,0 +1,39 @@
+"""Every Python example in the README runs as it stands, against a real model."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+ADDRESS = "http://127.0.0.1:8080"
+EXAMPLES = re.findall(r"^([\w .-]+)(?: \([^)]*\))?:\n\n```python\n(.*?)```", README, re.M | re.S)
+
+
+def interpreter(name: str) -> str:
+    """The one client that cannot share an environment with the gateway has its own."""
+    return str(ROOT / ".venv-friendli/bin/python") if name == "Friendli" else sys.executable
+
+
+@pytest.mark.parametrize(("name", "code"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
+def test_example(name: str, code: str, gateway: str) -> None:
+    assert ADDRESS in code
+    command = [interpreter(name), "-c", code.replace(ADDRESS, gateway)]
+    ran = subprocess.run(
+        [interpreter(name), "-c", code.replace(ADDRESS, gateway)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.split()) > 2, "it prints a sentence"
+
+
+def test_examples_are_found() -> None:
+    assert [name for name, _ in EXAMPLES][:1] == ["OpenAI"]
