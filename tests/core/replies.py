@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -52,36 +53,37 @@ def replies(draw: st.DrawFn) -> Reply:
     return Reply(draw(starts), choices, draw(st.none() | usages))
 
 
-@st.composite
-def streams(draw: st.DrawFn) -> list[Event]:
+def stream(seed: int) -> list[Event]:
     """A legal sequence whose choices, and parts within a choice, interleave as they like."""
-    left = {index: draw(st.integers(0, 4)) for index in range(draw(st.integers(0, 3)))}
+    random = Random(seed)
+    left = {index: random.randint(0, 4) for index in range(random.randint(0, 3))}
     made = dict.fromkeys(left, 0)
     opened: dict[int, list[int]] = {index: [] for index in left}
-    events: list[Event] = [draw(starts)]
+    events: list[Event] = [Start("chatcmpl-1", "m", seed)]
     while left:
-        choice = draw(st.sampled_from(sorted(left)))
-        step = draw(st.sampled_from(["open", "more", "more", "close", "finish", "usage"]))
+        choice = random.choice(sorted(left))
+        step = random.choice(["open", "more", "more", "close", "finish", "usage"])
         if step == "usage":
-            events.append(UsageReport(draw(usages)))
+            events.append(UsageReport(Usage(1, len(events))))
         elif step == "open" and left[choice]:
             left[choice] -= 1
-            kind = draw(st.sampled_from(KINDS))
+            kind = random.choice(KINDS)
             events.append(PartStart(choice, made[choice], kind, name="f" if kind == "tool" else None))
             opened[choice].append(made[choice])
             made[choice] += 1
         elif step in ("more", "close") and opened[choice]:
-            index = draw(st.sampled_from(opened[choice]))
+            index = random.choice(opened[choice])
             if step == "more":
-                events.append(Delta(choice, index, draw(st.text(max_size=2)), draw(_tokens)))
+                events.append(Delta(choice, index, random.choice(["", "a", "bc", "\u2028"]), (len(events),)))
             else:
                 opened[choice].remove(index)
                 events.append(PartEnd(choice, index))
         elif step == "finish" and not left[choice]:
             events += [PartEnd(choice, index) for index in opened[choice]]
-            events.append(Finish(choice, draw(st.sampled_from(REASONS)), "stop"))
+            events.append(Finish(choice, random.choice(REASONS), "stop"))
             del left[choice]
-        elif step == "finish":
-            left[choice] -= 1
     events.append(End())
     return events
+
+
+streams = st.integers(0, 2**32).map(stream)

@@ -95,18 +95,17 @@ def test_what_may_follow_passes_unchanged(events: list[Event]) -> None:
 
 
 def test_checked_is_lazy() -> None:
-    events = checked(iter([START, End()]))
+    source: list[Event] = [START, End()]
+    events = checked(source)
     assert next(events) is START
 
 
-@settings(max_examples=40)
-@given(streams())
+@given(streams)
 def test_legal_streams_pass(events: list[Event]) -> None:
     assert list(checked(events)) == events
 
 
-@settings(max_examples=40)
-@given(streams(), st.data())
+@given(streams, st.data())
 def test_a_stream_without_one_of_its_ends_does_not_pass(events: list[Event], data: st.DataObject) -> None:
     """PartEnd, Finish of a choice that had parts, and End: none may be missing."""
     had = {event.choice for event in events if isinstance(event, PartStart)}
@@ -116,8 +115,9 @@ def test_a_stream_without_one_of_its_ends_does_not_pass(events: list[Event], dat
         if isinstance(event, (PartEnd, End)) or (isinstance(event, Finish) and event.choice in had)
     ]
     place = data.draw(st.sampled_from(ends))
+    rest: list[Event] = events[:place] + events[place + 1 :]
     with pytest.raises(IllegalEvent):
-        list(checked(events[:place] + events[place + 1 :]))
+        list(checked(rest))
 
 
 # -- fold and unfold ------------------------------------------------------------------------------------------------
@@ -129,8 +129,7 @@ def test_unfold_then_fold_is_the_same_reply(reply: Reply) -> None:
     assert fold(unfold(reply)) == reply
 
 
-@settings(max_examples=40)
-@given(streams())
+@given(streams)
 def test_fold_then_unfold_then_fold_is_the_same_reply(events: list[Event]) -> None:
     reply = fold(events)
     assert fold(unfold(reply)) == reply
@@ -204,8 +203,7 @@ def test_a_choice_tells_its_parts_apart() -> None:
 # -- one part at a time ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
-@given(streams())
+@given(streams)
 def test_sequential_opens_one_part_at_a_time_and_loses_nothing(events: list[Event]) -> None:
     found = list(checked(sequential(events)))
     open_parts: dict[int, int] = {}
@@ -220,8 +218,7 @@ def test_sequential_opens_one_part_at_a_time_and_loses_nothing(events: list[Even
     assert fold(found) == fold(events)
 
 
-@settings(max_examples=40)
-@given(streams())
+@given(streams)
 def test_sequential_leaves_alone_what_is_in_sequence(events: list[Event]) -> None:
     once = list(sequential(events))
     assert list(sequential(once)) == once
