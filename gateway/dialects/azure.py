@@ -10,7 +10,6 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Raw, Struct
@@ -116,7 +115,8 @@ for `parameter_not_supported`, which is Microsoft's own."""
 # S4's NotFoundError, TooManyRequestsError and UnauthorizedError have these three keys only.
 _BRIEF = frozenset({401, 404, 429})
 
-_API_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?\Z")
+_VERSION_PARAMETER = re.compile(rb"(?:^|&)api-version=([^&]*)")
+_API_VERSION = re.compile(rb"\d{4}-\d{2}-\d{2}(-preview)?\Z")
 _POLICIES: Mapping[str, Policy] = {"pass-through": "pass", "ignore": "drop", "drop": "drop", "error": "error"}
 # Valid by S4 whatever the number; a worker takes less. S4 promises 422 for those, while a wrong type is a 400.
 _RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
@@ -277,15 +277,15 @@ class Azure:
 
 
 def _check_version(request: Request) -> None:
-    version = parse_qs(request.query.decode("latin-1"), keep_blank_values=True).get("api-version", [""])[0]
-    if not version:
+    found = _VERSION_PARAMETER.search(request.query)
+    if found is None or not found[1]:
         raise GatewayError(
             Kind.BAD_REQUEST,
             "The api-version query parameter (?api-version=) is required for all requests.",
             param="api-version",
             code="MissingApiVersionParameter",
         )
-    if not _API_VERSION.match(version):
+    if not _API_VERSION.match(found[1]):
         raise GatewayError(
             Kind.BAD_REQUEST,
             "The api-version query parameter must have the form YYYY-MM-DD or YYYY-MM-DD-preview.",
