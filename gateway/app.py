@@ -306,6 +306,8 @@ class Gateway:
         """Not ready any more; returns when nothing runs. What outlives the grace is ended in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
+        for state in self._states:
+            state.hub.running.draining = True
         await self._idle(self.state.config.relay.drain_s)
         for state in self._states:
             for run in list(state.hub.running.runs):

@@ -61,11 +61,11 @@ class Offer(Struct):
     created: int
     aliases: tuple[str, ...] = ()
 
-    def card(self, name: str) -> ModelCard:
+    def card(self, name: str, draining: bool) -> ModelCard:
         return ModelCard(
             name,
             self.created,
-            self.pool.ready,
+            self.pool.ready and not draining,
             self.can.max_context,
             self.name if name != self.name else None,
             self.can.features,
@@ -95,9 +95,10 @@ class Hub(Struct):
 
 
 class Running:
-    """Requests under way."""
+    """Requests under way. draining: no more should come, and to whoever asks no model is ready."""
 
     def __init__(self) -> None:
+        self.draining = False
         self.runs: set[Run] = set()
         self._emptied: list[asyncio.Future[None]] = []
 
@@ -247,7 +248,7 @@ class Run:
     def _models(self, op: ListModels, principal: Principal) -> Response:
         only = self.endpoint.default_model if op.one and op.model is None else op.model
         cards = [
-            offer.card(name)
+            offer.card(name, self.hub.running.draining)
             for name, offer in self.hub.offers.items()
             if principal.may_use(offer.name) and (only is None or name == only)
         ]

@@ -434,7 +434,13 @@ class _ChatReader(_Reader):
                 # Ids and logprobs of a chunk belong to its last text.
                 last = not delta.content
                 yield from self.text(
-                    index, parts, "thinking", thinking, tokens if last else (), logprobs if last else None, ends and last
+                    index,
+                    parts,
+                    "thinking",
+                    thinking,
+                    tokens if last else (),
+                    logprobs if last else None,
+                    ends and last,
                 )
             if delta.refusal:
                 yield from self.text(index, parts, "refusal", delta.refusal, (), None)

@@ -136,7 +136,7 @@ AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
 """Of the paths that boto3 calls: status and `x-amzn-ErrorType`. The other paths answer as OpenAI."""
 
 # By the code of an UNAUTHENTICATED error, what AWS calls it.
-_SIGNATURE_ERRORS = {
+SIGNATURE_ERRORS = {
     "incomplete_signature": (400, "IncompleteSignature"),
     "signature_expired": (403, "InvalidSignatureException"),
     "signature_mismatch": (403, "InvalidSignatureException"),
@@ -259,7 +259,7 @@ class SageMaker(OpenAI):
         if error.kind is Kind.UNAUTHENTICATED:
             if request.header(b"authorization") is None:
                 return 403, "MissingAuthenticationTokenException"
-            return _SIGNATURE_ERRORS.get(error.code or "", AWS_ERRORS[error.kind])
+            return SIGNATURE_ERRORS.get(error.code or "", AWS_ERRORS[error.kind])
         if error.kind is not Kind.OVERLOADED and (error.upstream is not None or error.blame is Blame.WORKER):
             return 424, "ModelError"
         return AWS_ERRORS[error.kind]

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.exceptions import ClientError, EventStreamError
+from botocore.exceptions import ClientError, EventStreamError, ResponseStreamingError
 
 from gateway.auth import Claim, Keyring
 from gateway.core.errors import GatewayError, Kind
@@ -169,6 +169,13 @@ def test_a_streaming_body_through_the_plain_operation(client: Any) -> None:
     assert text_of([reply["Body"].read()]) == "one two"
 
 
+def test_a_streaming_body_that_is_cut_off(client: Any) -> None:
+    script = {"pieces": [" a"] * 5, "fault": "stall@3"}
+    reply = client.invoke_endpoint(EndpointName="ep", Body=body(script, stream=True, max_tokens=100))
+    with contextlib.closing(reply["Body"]) as stream, pytest.raises(ResponseStreamingError):
+        stream.read()
+
+
 # ---- invoke_endpoint_with_response_stream
 
 
@@ -233,7 +240,7 @@ def test_a_stream_cut_anywhere_never_looks_complete(client: Any, end: str, token
         with contextlib.closing(reply["Body"]) as stream:
             list(stream)
 
-    with pytest.raises(ClientError, match="ModelError|ModelStreamError"):
+    with pytest.raises(ClientError, match=r"ModelError|ModelStreamError"):
         consume()
 
 

@@ -21,11 +21,12 @@ from gateway.core.http import Headers, Request, Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Text
 from gateway.core.ports import Capabilities, Settings
-from gateway.dialects.sagemaker import AWS_ERRORS, FATES, MODEL, SageMaker
+from gateway.dialects.sagemaker import AWS_ERRORS, FATES, MODEL, SIGNATURE_ERRORS, SageMaker
 from gateway.relay import EventLane
 from gateway.wire import awsevent, sse
 from tests.harness import Stack
 
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = Path(__file__).parent / "sagemaker"
 DIALECT = SageMaker(Settings())
 VLLM = Vllm()
@@ -548,6 +549,15 @@ def test_ping_is_about_readiness() -> None:
     assert DIALECT.models([], op).status == 503
 
 
+def test_the_page_names_every_field_and_every_error() -> None:
+    page = (ROOT / "docs" / "dialects" / "sagemaker.md").read_text()
+    request, errors = page.split("## Request")[1].split("## Reply")[0], page.split("## Errors")[1]
+    for field in {field.name for fields in FATES.values() for field in fields}:
+        assert f"`{field}`" in request
+    for type_ in {type_ for _, type_ in (*AWS_ERRORS.values(), *SIGNATURE_ERRORS.values())}:
+        assert f"`{type_}`" in errors
+
+
 # ---- over HTTP
 
 
@@ -696,6 +706,13 @@ def test_an_unknown_access_key_is_refused_before_its_body_is_there() -> None:
 
 def test_ping_without_a_ready_worker() -> None:
     with Stack(({"loading_s": 3600},)) as running:
+        assert httpx.get(running.url + "/ping").status_code == 503
+
+
+def test_ping_of_a_gateway_that_ends() -> None:
+    with Stack(config={"relay": {"drain_s": 0}}) as running:
+        assert httpx.get(running.url + "/ping").status_code == 200
+        running.run(running.gateway.drain())
         assert httpx.get(running.url + "/ping").status_code == 503
 
 
