@@ -110,15 +110,15 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
         (Kind.INTERNAL, 500, "Internal Server Error"),
     )
 }
-"""Here the second member is S4's `error`, the description. The code, also in x-ms-error-code, is that of the log, but
-for `parameter_not_supported`, which is Microsoft's own."""
-# S4's NotFoundError, TooManyRequestsError and UnauthorizedError have these three keys only.
+"""Here the second member is the body's `error`, the description. The code, also in x-ms-error-code, is that of the
+log, but for `parameter_not_supported`, which is Microsoft's own."""
+# NotFoundError, TooManyRequestsError and UnauthorizedError have three keys only.
 _BRIEF = frozenset({401, 404, 429})
 
 _VERSION_PARAMETER = re.compile(rb"(?:^|&)api-version=([^&]*)")
 _API_VERSION = re.compile(rb"\d{4}-\d{2}-\d{2}(-preview)?\Z")
 _POLICIES: Mapping[str, Policy] = {"pass-through": "pass", "ignore": "drop", "drop": "drop", "error": "error"}
-# Valid by S4 whatever the number; a worker takes less. S4 promises 422 for those, while a wrong type is a 400.
+# Allowed by the specification whatever the number, which promises a 422 where a model takes less.
 _RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
 _LONGEST_VALUE = 1024
 
@@ -130,7 +130,7 @@ class _PartIn(Struct):
 
 
 _part = msgspec.json.Decoder(_PartIn)
-# Content parts that the recorded clients can send; anything else no model understands.
+# What the specification and the recorded clients have; no model is promised to understand anything else.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url"})
 
@@ -150,7 +150,7 @@ class Azure:
     )
     fates = FATES
     errors = ERRORS
-    # Not the bytes lane: finish reasons, defaults and keys are those of S4, which vLLM's chunks are not.
+    # No bytes lane: a worker's chunk has keys, finish reasons and framings that this API does not have.
     wire: str | None = None
 
     def __init__(self, settings: Settings) -> None:
@@ -223,7 +223,7 @@ class Azure:
         return Response(200, [JSON_TYPE], encode(body))
 
     def writer(self, op: Generate) -> replies.StreamWriter:
-        """S4 gives no schema of a chunk: they are OpenAI's, ended by `[DONE]`, as the recorded clients expect."""
+        """The specification has no schema of a chunk: they are OpenAI's, as the recorded clients expect."""
         return replies.StreamWriter(op, self.error_event)
 
     def relay(self, op: Generate) -> Lane:
@@ -298,7 +298,7 @@ def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped:
     extra = {name: raw[name] for name in kept if name not in requests.CHAT_MEMBERS}
     check_depth(extra)
     op = requests.read_chat(body, raw, extra, dropped, _read_part)
-    op.raw = op.wire = None  # S4's own content parts and its defaults would be lost on the way
+    op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
     for index, message in enumerate(op.messages):
         if message.role not in _ROLES:
             raise GatewayError(
@@ -306,7 +306,7 @@ def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped:
                 f"this model does not understand messages of role '{message.role}'",
                 param=f"messages.{index}.role",
             )
-    # The SDK knows the role developer, chat templates hardly do. S4's messages have no tool_call_id.
+    # The SDK knows the role developer, chat templates hardly do; the specification has no tool_call_id.
     op.messages = requests.answer_calls(
         tuple(
             msgspec.structs.replace(message, role="system") if message.role == "developer" else message
@@ -336,7 +336,7 @@ def _read_embed(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped
 
 
 def _with_defaults(sampling: Sampling) -> Sampling:
-    """S4's defaults, said aloud: vLLM would take the model's generation_config for what is absent."""
+    """The specification's defaults, said aloud: vLLM would take the model's generation_config for what is absent."""
     return msgspec.structs.replace(
         sampling,
         temperature=1.0 if sampling.temperature is None else sampling.temperature,
@@ -347,7 +347,7 @@ def _with_defaults(sampling: Sampling) -> Sampling:
 
 
 def _read_part(raw: Raw, place: str) -> Part:
-    """S4's `{type, content, detail}` or the OpenAI form that the SDK sends."""
+    """The specification's `{type, content, detail}` or the OpenAI form that the SDK sends."""
     try:
         found = _part.decode(raw)
     except msgspec.ValidationError:
@@ -388,10 +388,10 @@ def _write_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 
 def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
-    """The row of the error table: finer than `error.kind` where S4 is.
+    """The row of the error table: finer than `error.kind` where the specification is.
 
-    A 400 is a request that S4 does not allow; a 422 one that it allows and the model cannot do. So a worker's 400 that
-    names a field the client sent is a 422, and so is a number that is only out of our range.
+    A 400 is a request that the specification does not allow; a 422 one that it allows and the model cannot do. So a
+    worker's 400 that names a field the client sent is a 422, and so is a number that is only out of our range.
     """
     if isinstance(op, Embed) and _no_embeddings(error):
         return Kind.NO_ROUTE
@@ -416,7 +416,7 @@ def _no_embeddings(error: GatewayError) -> bool:
 
 
 def _detail(error: GatewayError, request: Request | None, op: Op | None) -> dict[str, Any]:
-    """S4's Detail, with `value` also as `input`, the name in Microsoft's example and its Python sample."""
+    """The specification's Detail; `input` is what Microsoft's example and its Python sample call the value."""
     param = error.param or ""
     if error.kind is Kind.CONTEXT_LENGTH:
         param = "input" if isinstance(op, Embed) else "messages"
