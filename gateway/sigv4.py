@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from calendar import timegm
+from datetime import UTC, datetime
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -64,14 +64,24 @@ def read(headers: Headers) -> Signature | None:
     if not _SIGNATURE.match(fields.get(b"Signature", b"")):
         raise _incomplete("the Authorization header needs a 'Signature' of 64 hexadecimal digits")
     dates = [value for name, value in headers if name == b"x-amz-date"]
-    date = _DATE.match(dates[0]) if len(dates) == 1 else None
-    if date is None or dates[0][:8] != credential[2]:
+    time = _time(dates[0]) if len(dates) == 1 else None
+    if time is None or dates[0][:8] != credential[2]:
         raise _incomplete("'X-Amz-Date' must be a time such as 20270131T120000Z, of the date in the credential")
-    year, month, day, hour, minute, second = (int(part) for part in date.groups())
-    time = timegm((year, month, day, hour, minute, second))
     access_key = credential[1].decode()
     scope = fields[b"Credential"][len(access_key) + 1 :]
     return Signature(access_key, scope, signed, fields[b"Signature"], dates[0], time)
+
+
+def _time(date: bytes) -> int | None:
+    """Unix seconds of `YYYYMMDDTHHMMSSZ`, or None when it is no time."""
+    found = _DATE.match(date)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(part) for part in found.groups())
+    try:
+        return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp())
+    except ValueError:
+        return None
 
 
 def check_time(signature: Signature, now: float) -> None:

@@ -148,6 +148,9 @@ def change(old: bytes, new: bytes) -> Callable[[Headers], Headers]:
         change(rb", Signature=.*", b""),
         change(rb"^(\d{8})T(\d{6})Z$", rb"\1T\2"),
         change(rb"^\d{8}(T\d{6}Z)$", rb"20150831\1"),
+        change(rb"20150830", b"20159930"),
+        change(rb"20150830", b"00000830"),
+        change(rb"T123600Z", b"T993600Z"),
         lambda headers: [pair for pair in headers if pair[0] != b"x-amz-date"],
         lambda headers: [*headers, (b"x-amz-date", b"20150830T123600Z")],
         lambda headers: [*headers, (b"authorization", b"Bearer x")],
@@ -158,6 +161,24 @@ def test_what_is_not_a_whole_signature(broken: Callable[[Headers], Headers]) -> 
     with pytest.raises(GatewayError) as caught:
         sigv4.read(broken(EXAMPLE))
     assert (caught.value.kind, caught.value.code) == (Kind.UNAUTHENTICATED, "incomplete_signature")
+
+
+pieces = st.sampled_from(
+    [b"Credential=", b"SignedHeaders=", b"Signature=", b"AKID/20150830/r/s/aws4_request", b"host;x-amz-date", b"0" * 64]
+)
+words = st.lists(st.one_of(pieces, st.sampled_from([b",", b", ", b"=", b"/", b";", b" "]), st.binary(max_size=6)))
+
+
+@given(words, st.one_of(st.sampled_from([b"20150830T123600Z", b"20150830T999999Z"]), st.binary(max_size=16)))
+def test_no_header_ever_leads_to_anything_but_a_refusal(parts: list[bytes], date: bytes) -> None:
+    headers = [(b"host", b"h"), (b"x-amz-date", date), (b"authorization", b"AWS4-HMAC-SHA256 " + b"".join(parts))]
+    try:
+        signature = sigv4.read(headers)
+    except GatewayError as error:
+        assert error.code == "incomplete_signature"
+    else:
+        assert signature is not None
+        assert not sigv4.matches(signature, SECRET, "POST", b"/%ff\xff", b"a&&=b", headers, b"")
 
 
 def test_other_schemes_are_not_ours() -> None:
