@@ -96,7 +96,7 @@ def test_client_leaving_mid_stream_closes_the_worker_connection(stack: Stack) ->
     left = time.monotonic()
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
-    assert stack.sim.ledger.entries[-1].ended - left < 0.2
+    assert stack.sim.entries[-1].ended - left < 0.2
     assert stack.records()[-1]["outcome"] == "cancelled"
 
 
@@ -106,7 +106,7 @@ def test_client_leaving_before_a_plain_reply_closes_the_worker_connection(stack:
     left = time.monotonic()
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
-    assert stack.sim.ledger.entries[-1].ended - left < 0.2
+    assert stack.sim.entries[-1].ended - left < 0.2
     assert stack.records()[-1]["outcome"] == "cancelled"
 
 

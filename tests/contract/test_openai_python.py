@@ -169,7 +169,7 @@ def test_unknown_fields_reach_the_worker_untouched(client: OpenAI, stack: Stack)
     client.chat.completions.create(
         model="m", messages=said(text="a"), extra_body={"top_k": 7, "chat_template_kwargs": {"deep": [1, {"x": None}]}}
     )
-    sent = json.loads(stack.sim.ledger.entries[-1].body)
+    sent = json.loads(stack.sim.entries[-1].body)
     assert sent["top_k"] == 7
     assert sent["chat_template_kwargs"] == {"deep": [1, {"x": None}]}
     assert sent["model"] == "sim"
@@ -177,7 +177,7 @@ def test_unknown_fields_reach_the_worker_untouched(client: OpenAI, stack: Stack)
 
 def test_client_credentials_never_go_upstream(client: OpenAI, stack: Stack) -> None:
     client.chat.completions.create(model="m", messages=said(text="a"), extra_headers={"x-secret": "canary"})
-    names = {name for name, _ in stack.sim.ledger.entries[-1].headers}
+    names = {name for name, _ in stack.sim.entries[-1].headers}
     assert not names & {b"authorization", b"api-key", b"x-api-key", b"cookie", b"x-secret"}
 
 
