@@ -61,6 +61,19 @@ def chat(stream: bool) -> bytes:
     return json.dumps(body).encode()
 
 
+MESSAGES = json.loads(chat(False))["messages"]
+
+
+def said(**members: object) -> bytes:
+    """The same conversation in a dialect's own members."""
+    return json.dumps({"messages": MESSAGES, **members}).encode()
+
+
+AZURE = "/azure/chat/completions?api-version=2024-05-01-preview"
+SAGEMAKER = "/sagemaker/invocations"
+ENDPOINT = f"/sagemaker/endpoints/{MODEL}/invocations"
+OLLAMA = "/ollama/chat/completions"
+
 # What a proxy that knows no dialect is given: the worker's own wire, once per kind.
 REFERENCE: dict[Kind, Row] = {
     "plain": Row("plain", "plain", "/v1/chat/completions", chat(False)),
@@ -70,4 +83,12 @@ REFERENCE: dict[Kind, Row] = {
 ROWS: tuple[Row, ...] = (
     Row("openai → vllm plain", "plain", "/openai/v1/chat/completions", chat(False), limit_us=100),
     Row("openai → vllm stream", "stream", "/openai/v1/chat/completions", chat(True), limit_ratio=2),
+    Row("azure → vllm plain", "plain", AZURE, said(model=MODEL)),
+    Row("azure → vllm stream", "stream", AZURE, said(model=MODEL, stream=True), limit_ratio=2),
+    Row("sagemaker → vllm plain", "plain", SAGEMAKER, said(model=MODEL)),
+    Row("sagemaker → vllm stream", "stream", SAGEMAKER, said(model=MODEL, stream=True), limit_ratio=2),
+    Row("sagemaker (boto3) → vllm stream", "stream", ENDPOINT + "-response-stream", said(), limit_ratio=2),
+    Row("ollama → vllm plain", "plain", OLLAMA, said(model=MODEL)),
+    Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL, stream=True), limit_ratio=2),
+    Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2),
 )
