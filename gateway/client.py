@@ -103,11 +103,14 @@ class AsgiClient(_Base):
         self._queued = 0
         self._paused = False
         self._wake = asyncio.Event()
+        self._whole = False
 
     def watch(self, on_gone: Callable[[], None]) -> None:
         async def watching() -> None:
             while (await self._receive())["type"] != "http.disconnect":
                 pass
+            if self._whole:
+                return  # a server also says so once the response is complete
             self.gone = True
             self._wake.set()
             on_gone()
@@ -118,7 +121,7 @@ class AsgiClient(_Base):
         self._pause, self._resume = pause, resume
 
     async def respond(self, response: Response, extra: Headers) -> None:
-        self.started = True
+        self.started = self._whole = True
         length = (b"content-length", str(len(response.body)).encode())
         await self._send(
             {
@@ -156,6 +159,7 @@ class AsgiClient(_Base):
 
     async def finish(self, data: bytes) -> None:
         await self._flush()
+        self._whole = True
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def cut(self, data: bytes) -> None:

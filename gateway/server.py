@@ -29,6 +29,11 @@ EXTENSION = "dragoman"
 _WRITE_HIGH = 65536
 # Up to this size copying a body behind its head is cheaper than handing over two buffers.
 _JOINED = 65536
+# Requests that may wait behind a running one while we go on reading: who does not read sees nobody leave.
+_PIPELINED = 8
+# How long what a client still sends is thrown away after the last answer. Closing a socket with unread data resets the
+# connection, and may take that answer with it.
+_LINGER_S = 10.0
 
 
 class Edge(Struct, frozen=True):
@@ -95,6 +100,8 @@ class Downstream:
         for name, value in headers:
             lines.append(b"%b: %b\r\n" % (name, value))
         lines.append(b"content-length: %d\r\n" % len(body))
+        if cycle.scope["method"] == "HEAD":
+            body = b""
         if not cycle.keep_alive:
             lines.append(b"connection: close\r\n")
         lines.append(b"\r\n")
@@ -107,7 +114,7 @@ class Downstream:
         else:
             self.protocol.transport.writelines((head, body))
         if not cycle.keep_alive:
-            self.protocol.transport.close()
+            self.protocol.end()
         cycle.on_response()
 
     def cut(self) -> None:
@@ -122,12 +129,15 @@ class EdgeProtocol(HttpToolsProtocol):
 
     edge = Edge()
     downstream: Downstream | None = None
-    _head_bytes = 0
+    _dry = 0  # bytes since the parser last made something of them
     _in_head = True
     _whole = False
     _discarded = 0
     _deadline = 0.0
     _idle = False
+    _resumed = False  # the parser is being told again what is known
+    _deaf = False  # nothing that still arrives matters
+    _ended = False
     _timer: asyncio.TimerHandle | None = None
     _timer_at = 0.0
     _stall: asyncio.TimerHandle | None = None
@@ -145,22 +155,33 @@ class EdgeProtocol(HttpToolsProtocol):
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Tells the running request that nobody waits for it any more."""
         downstream, self.downstream = self.downstream, None
         if downstream is not None and not downstream.gone:
             downstream.gone = True
+            downstream.cycle.disconnected = True
+            downstream.cycle.message_event.set()
             if downstream.on_gone is not None and not downstream.cycle.response_complete:
                 downstream.on_gone()
 
     def data_received(self, data: bytes) -> None:
-        self._idle = False
-        if self._in_head:
-            # httptools buffers a header of any length before it calls back; one read more than the limit is harmless.
-            if self._head_bytes > self.edge.max_header_bytes:
-                self._refuse(Refusal(431, "headers_too_large", "the request head is too large"))
-                return
-            self._head_bytes += len(data)
+        if self._deaf:
+            self._discard(len(data))
+            return
+        if self._idle:
+            self._idle = False
+            self._deadline = 0.0
+        # httptools buffers a header, a trailer and a chunk's extension of any length before it calls back; one read
+        # more than the limit is harmless.
+        if self._dry > self.edge.max_header_bytes:
+            self._refuse(Refusal(431, "headers_too_large", "the request head is too large"))
+            return
+        self._dry += len(data)
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if not isinstance(cause, Refusal):
@@ -168,25 +189,57 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse(cause)
         except (httptools.HttpParserError, UnicodeDecodeError):
             self._refuse(Refusal(400, "invalid_request", "the request is not valid HTTP/1.1"))
-        except httptools.HttpParserUpgrade:
-            self._refuse(Refusal(400, "invalid_request", "protocol upgrades are not supported"))
         else:
             if self._whole:
                 self._deadline = 0.0
+                if self.cycle.response_complete:
+                    self._rest()  # what came was a blank line, or the rest of a request that is answered
             elif self._in_head:
                 if not self._deadline:
                     self._watch(self.edge.header_timeout_s)
             else:
                 self._watch(self.edge.body_timeout_s)
 
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                self._decline()
+                data = data[offer.args[0] :]
+            else:
+                return
+
+    def _decline(self) -> None:
+        """An offer to speak another protocol (WebSocket, HTTP/2) is not taken up: what follows is HTTP/1.1 as before.
+
+        Java's HttpClient makes one with its first request to every server. The parser takes it for the end of all
+        HTTP and hands out no body: that is left to another parser, which starts with the same framing.
+        """
+        framing = self._framing()
+        self.parser = httptools.HttpRequestParser(self)
+        if framing:
+            self._resumed = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % framing)
+            self._resumed = False
+
+    def _framing(self) -> bytes:
+        return b"".join(
+            b"%b: %b\r\n" % field for field in self.headers if field[0] in (b"content-length", b"transfer-encoding")
+        )
+
     # -- parser callbacks -------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._resumed:
+            return
         super().on_message_begin()
         self._in_head = True
         self._whole = False
 
     def on_url(self, url: bytes) -> None:
+        if self._resumed:
+            return
         self.url += url
         if len(self.url) > self.edge.max_header_bytes:
             raise Refusal(431, "headers_too_large", "the request line is too long")
@@ -195,42 +248,60 @@ class EdgeProtocol(HttpToolsProtocol):
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
+        if not self._in_head:
+            return  # a trailer: nothing here reads them, and a header they must not become
         self.headers.append((name, value))
         if len(self.headers) > self.edge.max_header_count:
             raise Refusal(431, "headers_too_large", "the request has too many header fields")
 
     def on_headers_complete(self) -> None:
+        if self._resumed:
+            return
+        version = self.parser.get_http_version()
         size = len(self.url)
         hosts = 0
         for name, value in self.headers:
             size += len(name) + len(value) + 4
             if name == b"host":
                 hosts += 1
+            elif name == b"transfer-encoding" and version != "1.1":
+                raise Refusal(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
+        if version not in ("1.1", "1.0"):
+            raise Refusal(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
         if size > self.edge.max_header_bytes:
             raise Refusal(431, "headers_too_large", "the request head is too large")
-        if hosts != 1 and (hosts or self.parser.get_http_version() != "1.0"):
+        if hosts != 1 and (hosts or version == "1.1"):
             raise Refusal(400, "invalid_request", "a request must have exactly one Host header")
-        if not self.url.startswith(b"/"):
+        if not self.url.startswith(b"/") or self.parser.get_method() == b"CONNECT":
             raise Refusal(400, "invalid_request", "the request target must be a path")
-        self._in_head = False
-        self._head_bytes = 0
         super().on_headers_complete()
+        self._in_head = False
+        self._dry = 0
+        if 0 < len(self.pipeline) <= _PIPELINED:
+            self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
+        self._dry = 0
         if self.cycle.response_complete:
-            # The answer is out, the rest of the body is of no use: read on for a while, since a closed socket with
-            # unread data resets the connection and may take the answer with it.
-            self._discarded += len(body)
-            if self._discarded > 2 * self.edge.max_body_bytes:
-                self.transport.abort()
-            return
-        super().on_body(body)
+            self._discard(len(body))
+        else:
+            super().on_body(body)
+
+    def _discard(self, size: int) -> None:
+        """The answer is out, what still comes is of no use: but read on for a while (see _LINGER_S)."""
+        self._discarded += size
+        if self._discarded > 2 * self.edge.max_body_bytes:
+            self.transport.abort()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade() and self._framing():
+            return  # its body comes after `_decline`
         self._whole = True
         self._in_head = True
         self._discarded = 0
         super().on_message_complete()
+        if not self.pipeline:
+            self.flow.resume_reading()  # a large body may have paused it, and who does not read sees nobody leave
 
     def on_response_complete(self) -> None:
         """As uvicorn's, but for the keep-alive timer: ours is set once for many requests."""
@@ -241,13 +312,19 @@ class EdgeProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         elif self._whole:
-            self._idle = True
-            self._watch(self.timeout_keep_alive)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is under way: the connection may be kept for a while."""
+        self._idle = True
+        self._watch(self.timeout_keep_alive)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         downstream = Downstream(self, cycle)
         self.downstream = downstream
         cast(Any, cycle.scope)["extensions"] = {EXTENSION: downstream}
+        if cycle.scope["http_version"] == "1.0":
+            app = _until_closed(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     # -- back-pressure ----------------------------------------------------------------------------------------------
@@ -274,6 +351,18 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._stall is None:
             self._stall = self.loop.call_later(self.edge.write_idle_s, self.transport.abort)
 
+    def end(self) -> None:
+        """Closes after the last answer, in a way that lets a client that is still sending read it."""
+        if self._whole or not self.transport.can_write_eof():
+            self.cut()
+            return
+        self._deaf = self._ended = True
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._arm(_LINGER_S)
+
     def _watch(self, seconds: float) -> None:
         """At most one timer a connection, moved only to come earlier; it looks at the newest deadline when it fires."""
         self._deadline = self.loop.time() + seconds
@@ -288,12 +377,15 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _overdue(self) -> None:
         self._timer = None
+        if self._ended:
+            self.transport.abort()
+            return
         if not self._deadline or self.transport.is_closing():
             return
         left = self._deadline - self.loop.time()
         if left > 0:
             self._arm(left)
-        elif self._idle:
+        elif self._idle or (self.downstream is None and not self._dry):  # unasked, an answer would only confuse
             self.transport.close()
         elif not self._in_head and self.flow.read_paused:
             self._watch(self.edge.body_timeout_s)  # it is we who are not reading
@@ -301,24 +393,64 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse(Refusal(408, "request_timeout", "the request took too long to arrive"))
 
     def _refuse(self, refusal: Refusal) -> None:
+        """Answers the request that is arriving, and ends the connection. Those before it still get their answers."""
+        self._deaf = True
         cycle = self.cycle
-        if cycle is None or cycle.response_complete:
-            body = json.dumps(
-                {
-                    "error": {
-                        "message": refusal.message,
-                        "type": "invalid_request_error" if refusal.status < 500 else "server_error",
-                        "param": None,
-                        "code": refusal.code,
-                    }
+        if not self._in_head:  # the request is known to the application already
+            if cycle.response_started:
+                self.cut()
+                return
+            if self.pipeline:
+                self.pipeline.popleft()
+                cycle = self.pipeline[0][0] if self.pipeline else cast(Downstream, self.downstream).cycle
+            else:
+                cycle.response_started = cycle.response_complete = True
+                self._leave()
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
+            self._deadline = 0.0
+            return
+        body = json.dumps(
+            {
+                "error": {
+                    "message": refusal.message,
+                    "type": "invalid_request_error" if refusal.status < 500 else "server_error",
+                    "param": None,
+                    "code": refusal.code,
                 }
-            ).encode()
-            self.transport.write(
-                b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-                % (STATUS_LINE[refusal.status], len(body), body)
-            )
-        # A reply to an earlier request is under way on this connection: nothing can be said, only ended.
-        self.cut()
+            }
+        ).encode()
+        self.transport.write(
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[refusal.status], len(body), body)
+        )
+        self._whole = False
+        self.end()
+
+
+def _until_closed(app: Any, cycle: RequestResponseCycle) -> Any:
+    """`app` for an HTTP/1.0 client, which knows no chunks: a body of unknown length lasts until the connection ends."""
+
+    async def run(scope: Any, receive: Any, send: Any) -> None:
+        unknown = False
+
+        async def send_plain(message: Any) -> None:
+            nonlocal unknown
+            if message["type"] == "http.response.start":
+                unknown = all(name != b"content-length" for name, _ in message["headers"])
+                if unknown:
+                    cycle.chunked_encoding = False
+            elif unknown:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        cycle.waiting_for_100_continue = False
+        await app(scope, receive, send_plain)
+        if unknown and not cycle.response_complete and not cycle.disconnected:
+            cycle.disconnected = True  # cut on purpose, see Downstream.cut
+            cycle.transport.abort()
+
+    return run
 
 
 def protocol_class(edge: Edge) -> type[EdgeProtocol]:
