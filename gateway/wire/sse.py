@@ -33,6 +33,11 @@ class Reader:
         self._at_start = True
         self._max = max_frame
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is held back: the next block begins a frame."""
+        return not (self._tail or self._cr or self._at_start)
+
     def feed(self, block: bytes) -> list[Frame]:
         # Nearly every block of a real stream is whole single-line frames: one split, no copy.
         if not self._tail and not self._cr and not self._at_start and block.endswith(b"\n\n") and b"\r" not in block:
