@@ -22,8 +22,10 @@ from gateway.config.model import (
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
+from gateway.config.sharing import Accounting, KeyLimits, Limit, Limiter, Redis
 
 __all__ = [
+    "Accounting",
     "Breaker",
     "Config",
     "ConfigError",
@@ -32,12 +34,16 @@ __all__ = [
     "Fault",
     "Health",
     "Key",
+    "KeyLimits",
     "Known",
+    "Limit",
+    "Limiter",
     "Listen",
     "Log",
     "Metrics",
     "Model",
     "Queue",
+    "Redis",
     "Relay",
     "Retry",
     "json_schema",

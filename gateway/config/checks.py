@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from gateway.config.faults import Path, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Key, Model
+from gateway.config.sharing import Redis
 from gateway.config.source import why
 
 MOST_SECRET_BYTES = 16384
@@ -48,8 +49,9 @@ def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys
         *_names(config, raw),
         *_workers(config),
         *_timing(config),
+        *_sharing(config),
     ]
-    yield from [*_keys(config, names), *_defaults(config, names)]
+    yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
     if known is not None:
         yield from [*_known(config, known), *_prefixes(config, known)]
 
@@ -160,6 +162,59 @@ def _timing(config: Config) -> Found:
         yield ("health", "timeout_s"), "must be at most interval_s"
 
 
+def _sharing(config: Config) -> Found:
+    redis = config.redis
+    if redis is None:
+        if config.limiter.store == "redis":
+            yield ("limiter", "store"), "needs a section redis"
+        if config.accounting.redis_stream is not None:
+            yield ("accounting", "redis_stream"), "needs a section redis"
+        return
+    if redis.mode == "single" and len(redis.addresses) > 1:
+        yield ("redis", "addresses"), "must be one address, unless mode is sentinel or cluster"
+    if redis.mode == "cluster" and redis.db:
+        yield ("redis", "db"), "must be 0 in a cluster"
+    if redis.username is not None and redis.password_file is None:
+        yield ("redis", "username"), "needs password_file beside it"
+    for name in ("ca_file", "cert_file", "key_file"):
+        if getattr(redis, name) is not None and not redis.tls:
+            yield ("redis", name), "has no effect without tls: true"
+    if (redis.cert_file is None) != (redis.key_file is None):
+        yield ("redis", "key_file" if redis.cert_file is None else "cert_file"), "needs the other of the pair"
+
+
+def _limits(config: Config, names: set[str]) -> Found:
+    limiter, open_to = config.limiter, {"key": set(config.keys), "model": names}
+    open_to["team"] = {key.team for key in config.keys.values() if key.team is not None}
+    if limiter.partitions > 1 and limiter.partition_by is None:
+        yield ("limiter", "partitions"), "needs partition_by beside it"
+    if limiter.partitions > 1 and limiter.partition_by not in (None, "key"):
+        for name, key in config.keys.items():
+            if key.limits is not None:
+                yield ("keys", name, "limits"), "cannot be counted in partitions that are not by key"
+    whole: dict[str, str] = {}
+    kinds: dict[str, str] = {"requests": "requests", "tokens": "tokens", "concurrency": "concurrency"}
+    for index, limit in enumerate(config.limits):
+        path = ("limits", index)
+        if limit.burst is not None and limit.burst > limit.limit:
+            yield (*path, "burst"), "must be at most limit"
+        if len(set(limit.scope)) < len(limit.scope):
+            yield (*path, "scope"), "names a dimension twice"
+        if limiter.partitions > 1 and limiter.partition_by not in (None, *limit.scope):
+            yield (*path, "scope"), f"must have {limiter.partition_by} in it, which limiter.partition_by names"
+        if kinds.setdefault(limit.name, limit.kind) != limit.kind:
+            yield (*path, "kind"), f"must be {kinds[limit.name]}: limits of one name are of one kind"
+        if limit.name in whole:
+            yield (*path, "name"), "is that of a limit before it that matches everything: this one never applies"
+        elif not limit.match:
+            whole[limit.name] = limit.name
+        for dimension, values in limit.match.items():
+            for at, value in enumerate(values):
+                known = open_to.get(dimension)
+                if known is not None and value not in known and (known or dimension != "model"):
+                    yield (*path, "match", dimension, at), f"is no {dimension}" + _meant(value, known)
+
+
 def _known(config: Config, known: Known) -> Found:
     for name in config.dialects:
         if name not in known.dialects:
@@ -208,6 +263,7 @@ def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
 def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
     """Reads the workers' keys and the secrets of AWS key pairs into `config` and tries its certificate bundles; the
     faults it met."""
+    yield from _redis_files(config.redis)
     for name, key in config.keys.items():
         secret, option, wrong = _secret(key, "aws_secret", environ)
         key._aws_secret = secret
@@ -229,6 +285,17 @@ def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, st
             yield "ca_file", "names a file that holds no PEM certificates"
         except (OSError, ValueError) as error:
             yield "ca_file", f"names a file that cannot be read: {why(error)}"
+
+
+def _redis_files(redis: Redis | None) -> Found:
+    """They are read at every connect; here it is only seen that they can be."""
+    for option in ("password_file", "ca_file", "cert_file", "key_file"):
+        name = getattr(redis, option, None)
+        if name is not None:
+            try:
+                FilePath(name).read_bytes()
+            except (OSError, ValueError) as error:
+                yield ("redis", option), f"names a file that cannot be read: {why(error)}"
 
 
 def _secret(options: Key | Model, name: str, environ: Mapping[str, str]) -> tuple[SecretStr | None, str, str | None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -105,6 +106,23 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    wrong = ValueError('must be host:port, such as "redis:6379" or "[::1]:6379"')
+    if not colon or not re.match(r"[0-9]{1,5}\Z", port) or not 0 < int(port) < 65536:
+        raise wrong
+    if not re.match(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)\Z", host):
+        raise wrong
+    return value
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError:
+        raise ValueError("must be an address or a network such as 10.0.0.0/8, without host bits") from None
+
+
 def _host(value: str) -> str:
     if not re.match(r"[A-Za-z0-9._:%-]+\Z", value) or value.count(":") == 1:
         raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
@@ -166,6 +184,11 @@ def nothing_is_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
+def nothing_is_no_item(value: Any) -> Any:
+    """As `nothing_is_empty`, for a list."""
+    return () if value is None else value
+
+
 Whole = Annotated[int, BeforeValidator(_number)]
 """A whole number; true and false are none."""
 
@@ -186,6 +209,12 @@ Prefix = Annotated[str, AfterValidator(_prefix)]
 
 Url = Annotated[str, AfterValidator(_url)]
 """scheme://host[:port][/base] of a worker, without a slash at its end."""
+
+Address = Annotated[str, AfterValidator(_address)]
+"""host:port; an IPv6 address stands in brackets."""
+
+Network = Annotated[str, AfterValidator(_network)]
+"""An IP address or network in CIDR form."""
 
 Host = Annotated[str, AfterValidator(_host)]
 UrlPath = Annotated[str, AfterValidator(_path)]

@@ -46,6 +46,10 @@ _STAND_INS: dict[str | int, Any] = {
     "workers": ["http://127.0.0.1"],
     "hash": "sha256:" + "0" * 64,
     "aws_access_key_id": "stand-in",
+    "addresses": ["127.0.0.1:1"],
+    "name": "-",
+    "kind": "requests",
+    "limit": 1,
 }
 
 
@@ -162,8 +166,9 @@ class _Gathered:
         for options in [
             *(models.values() if isinstance(models, dict) else ()),
             *(keys.values() if isinstance(keys, dict) else ()),
+            self.values.get("redis"),
         ]:
-            for name in ("api_key_file", "ca_file", "aws_secret_file"):
+            for name in ("api_key_file", "ca_file", "aws_secret_file", "password_file", "cert_file", "key_file"):
                 if isinstance(options, dict) and isinstance(options.get(name), str) and options[name]:
                     options[name] = os.fspath(self.folder / options[name])
 
@@ -252,6 +257,13 @@ def _message(detail: ErrorDetails, path: Path) -> str:
     return _WORDS.get(kind, "is not a valid value")
 
 
+def _item_of(kind: Any) -> Any:
+    """What a mapping or a list holds."""
+    if get_origin(kind) is dict:
+        return get_args(kind)[-1]
+    return get_args(kind)[0] if get_origin(kind) is tuple else None
+
+
 def _options_of(path: Path) -> list[str]:
     """The names of the options in the section at `path`."""
     kind: Any = Config
@@ -260,7 +272,7 @@ def _options_of(path: Path) -> list[str]:
             field = kind.model_fields.get(str(part))
             kind = field.annotation if field else None
         else:
-            kind = get_args(kind)[-1] if get_origin(kind) is dict else None
+            kind = _item_of(kind)
         if type(None) in get_args(kind):
             kind = get_args(kind)[0]
     return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.config.kinds import (
@@ -19,6 +19,7 @@ from gateway.config.kinds import (
     Hash,
     Host,
     Name,
+    Network,
     Prefix,
     Seconds,
     Share,
@@ -27,23 +28,15 @@ from gateway.config.kinds import (
     Variable,
     Whole,
     nothing_is_empty,
+    nothing_is_no_item,
 )
+from gateway.config.section import Section
+from gateway.config.sharing import Accounting, KeyLimits, Limit, Limiter, Redis
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
 
 _DAY = 86400
-
-
-class Section(BaseModel):
-    """Frozen; unknown keys are refused; messages never repeat a value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty(cls, value: Any) -> Any:
-        return nothing_is_empty(value)
 
 
 class Listen(Section):
@@ -79,6 +72,10 @@ class Listen(Section):
     )
     max_connections: Whole = Field(
         default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
+    )
+    trusted_proxies: tuple[Network, ...] = Field(
+        default=(),
+        description="Addresses or networks of proxies whose `X-Forwarded-For` tells a client's address.",
     )
 
     @property
@@ -119,6 +116,7 @@ class Key(Section):
     priority: Whole = Field(
         default=0, ge=-100, le=100, description="Of requests that wait for a worker, the highest goes first."
     )
+    limits: KeyLimits | None = Field(default=None, description="Limits of its own.")
     aws_access_key_id: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]{4,128}$",
@@ -328,6 +326,14 @@ class Config(BaseSettings):
     health: Health = Field(default=Health(), description="Probing workers.")
     breaker: Breaker = Field(default=Breaker(), description="Leaving out workers that fail.")
     queue: Queue = Field(default=Queue(), description="Waiting when all workers of a model are at `max_in_flight`.")
+    redis: Redis | None = Field(
+        default=None, description="A Redis or Valkey server that all gateways of a deployment share."
+    )
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(nothing_is_no_item)] = Field(
+        default=(), max_length=10000, description="Limits on requests, tokens and requests in flight."
+    )
+    limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
+    accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
     log: Log = Field(default=Log(), description="What is written to standard error.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
 

@@ -19,6 +19,7 @@ def json_schema(known: Known | None = None) -> Json:
     schema = Config.model_json_schema()
     _tidy(schema)
     del schema["properties"]["auth"]["default"]  # it depends on whether there are keys
+    schema["properties"]["limits"]["type"] = ["array", "null"]
     if known is not None:
         if known.dialects:
             schema["properties"]["dialects"]["propertyNames"] = {"enum": sorted(known.dialects)}
@@ -58,17 +59,18 @@ def reference_markdown() -> str:
     for name, node in schema["properties"].items():
         section = _section(node, schema)
         if section is not None:
-            path = f"{name}.NAME" if "additionalProperties" in node else name
-            required = section.get("required", [])
-            sections.append(
-                _table(
-                    f"`{path}`",
-                    node.get("description") or section["description"],
-                    list(section["properties"].items()),
-                    required,
-                )
-            )
+            path = f"{name}.NAME" if "additionalProperties" in node else f"{name}[]" if "items" in node else name
+            sections.append(_section_table(path, node, section))
+            for option, inner in section["properties"].items():
+                nested = _section(inner, schema)
+                if nested is not None and nested is not _section(schema["properties"].get(option, {}), schema):
+                    sections.append(_section_table(f"{path}.{option}", inner, nested))
     return "\n".join(sections)
+
+
+def _section_table(path: str, node: Json, section: Json) -> str:
+    text = node.get("description") or section["description"]
+    return _table(f"`{path}`", text, list(section["properties"].items()), section.get("required", []))
 
 
 def documented(page: str) -> str:
@@ -78,8 +80,10 @@ def documented(page: str) -> str:
 
 
 def _section(node: Json, schema: Json) -> Json | None:
-    """The section that a top-level option is or, for a mapping of names, holds."""
-    inner = node.get("additionalProperties", node)
+    """The section that a top-level option is or, for a mapping of names or a list, holds."""
+    inner = node.get("additionalProperties", node.get("items", node))
+    if isinstance(inner, dict) and "anyOf" in inner:  # an optional section
+        inner = inner["anyOf"][0]
     if not isinstance(inner, dict) or "$ref" not in inner:
         return None
     section: Json = schema["$defs"][inner["$ref"].rsplit("/", 1)[1]]

@@ -1,0 +1,131 @@
+"""Options of what gateways share or count: Redis, limits, accounting."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gateway.config.kinds import Address, Seconds, Share, Whole
+from gateway.config.section import Section
+
+_DAY = 86400
+_MOST = 10**12
+
+Dimension = Literal["key", "team", "model", "address"]
+
+
+class Redis(Section):
+    """A Redis or Valkey server that all gateways of a deployment share."""
+
+    addresses: tuple[Address, ...] = Field(
+        min_length=1,
+        max_length=100,
+        description="`host:port`: one for a single server, those of all Sentinels, or of some cluster nodes.",
+    )
+    mode: Literal["single", "sentinel", "cluster"] = Field(default="single", description="What answers there.")
+    sentinel_name: str = Field(
+        default="mymaster", min_length=1, description="The name under which the Sentinels know the primary."
+    )
+    sentinel_auth: bool = Field(default=False, description="The Sentinels ask for the same user and password.")
+    db: Whole = Field(default=0, ge=0, le=65535, description="Number of the database; a cluster has only 0.")
+    username: str | None = Field(default=None, min_length=1, description="ACL user.")
+    password_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the password, read at every connect; relative to this file's folder.",
+    )
+    tls: bool = Field(default=False, description="Connect by TLS.")
+    ca_file: str | None = Field(
+        default=None, min_length=1, description="PEM bundle that its certificate must chain to. Absent: the system's."
+    )
+    cert_file: str | None = Field(default=None, min_length=1, description="Certificate to show, PEM.")
+    key_file: str | None = Field(default=None, min_length=1, description="That certificate's private key, PEM.")
+    timeout_s: Seconds = Field(
+        default=0.05, ge=0.001, le=10, description="The longest that a request waits for an answer."
+    )
+
+
+class Limit(Section):
+    """One limit; see docs/limits.md."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="Shown to clients. Of limits with one name the first that matches a request applies.",
+    )
+    kind: Literal["requests", "tokens", "concurrency"] = Field(
+        description="What is counted: requests or tokens (input and output) in a window, or requests in flight."
+    )
+    limit: Whole = Field(ge=1, le=_MOST, description="How many.")
+    per_s: Seconds = Field(default=60.0, ge=0.1, le=31 * _DAY, description="The window; nothing to `concurrency`.")
+    burst: Whole | None = Field(
+        default=None, ge=1, le=_MOST, description="The most at once; the rest flows evenly. Absent: the whole limit."
+    )
+    scope: tuple[Dimension, ...] = Field(
+        default=("key",), description="Who has a counter of their own. Empty: one counter for all."
+    )
+    match: dict[Dimension, tuple[str, ...]] = Field(
+        default={}, description="Applies only where these dimensions have one of these values."
+    )
+    shadow: bool = Field(default=False, description="Counts what it would refuse, and refuses nothing.")
+    on_redis_failure: Literal["local", "open", "closed"] = Field(
+        default="local",
+        description="While Redis is away: the limit's share counted here, no limit, or no request (503).",
+    )
+
+
+class KeyLimits(Section):
+    """Limits of one key, a minute; the same as limits of these names that match it alone."""
+
+    requests: Whole | None = Field(default=None, ge=1, le=_MOST, description="Requests a minute.")
+    tokens: Whole | None = Field(default=None, ge=1, le=_MOST, description="Tokens a minute, input and output.")
+    concurrency: Whole | None = Field(default=None, ge=1, le=_MOST, description="Requests in flight.")
+
+
+class Limiter(Section):
+    """How limits are counted."""
+
+    store: Literal["memory", "redis"] | None = Field(
+        default=None,
+        description="Where: in this process alone, or for all gateways together. Absent: `redis` if there is one.",
+    )
+    namespace: str = Field(
+        default="dragoman",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="Keeps the counters of two deployments on one Redis apart.",
+    )
+    partitions: Whole = Field(
+        default=1, ge=1, le=1024, description="Hash slots of a Redis Cluster in use; more than 1 needs `partition_by`."
+    )
+    partition_by: Dimension | None = Field(
+        default=None, description="The dimension that chooses the slot; then every limit must have it in its scope."
+    )
+    replicas: Whole = Field(
+        default=1, ge=1, le=10000, description="Gateways to assume until Redis has told how many there are."
+    )
+    bytes_per_token: Share = Field(
+        default=3.0,
+        ge=1,
+        le=16,
+        description="For the estimate of a prompt before it is sent; 1 is never below the truth.",
+    )
+    output_tokens: Whole = Field(
+        default=1024,
+        ge=1,
+        le=10_000_000,
+        description="Assumed where neither the client nor the model's context bounds the output.",
+    )
+    image_tokens: Whole = Field(default=1024, ge=0, le=10_000_000, description="Assumed for an image.")
+
+
+class Accounting(Section):
+    """What was used, for a billing job to read. The request records in the log hold the same."""
+
+    redis_stream: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.:{}-]{1,128}$",
+        description="Append every request's record to this stream of `redis`.",
+    )
+    max_length: Whole = Field(
+        default=1_000_000, ge=1000, le=_MOST, description="About how many records the stream keeps."
+    )
