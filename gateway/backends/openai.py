@@ -62,6 +62,9 @@ class OpenAI:
     wire = "openai"
     paths = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
 
+    def wire_of(self, op: Op) -> str:
+        return self.wire
+
     def write(self, op: Op, can: Capabilities) -> Request:
         """The worker's request: the client's own members where it speaks this wire, else made from the canonical form.
 
@@ -71,7 +74,7 @@ class OpenAI:
         if op.raw is not None and op.wire == self.wire:
             body: dict[str, Any] = dict(op.raw)
         else:
-            body = self.compose(op)
+            body = self.compose(op, can)
         body["model"] = can.upstream_model
         if op.stream:
             body["stream"] = True
@@ -91,7 +94,7 @@ class OpenAI:
     def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
         """Last changes to the outgoing members, for a server's quirks. Here: none."""
 
-    def compose(self, op: Chat | Complete | Embed) -> dict[str, Any]:
+    def compose(self, op: Chat | Complete | Embed, can: Capabilities) -> dict[str, Any]:
         """The outgoing members from the canonical form, for a client of another wire."""
         body: dict[str, Any]
         if isinstance(op, Embed):
@@ -117,7 +120,7 @@ class OpenAI:
                 body["echo"] = True
             if op.logprobs is not None:
                 body["logprobs"] = op.logprobs.top
-            self.compose_completion(body, op)
+            self.compose_completion(body, op, can)
         if op.n != 1:
             body["n"] = op.n
         if op.stop:
@@ -131,8 +134,8 @@ class OpenAI:
         body.update(op.extra)
         return body
 
-    def compose_completion(self, body: dict[str, Any], op: Complete) -> None:
-        """Beam search, seeds and totals are beyond OpenAI's own wire."""
+    def compose_completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
+        """Beam search, lists of seeds and totals are beyond OpenAI's own wire."""
         for param, value in (
             ("num_beams", op.beams),
             ("max_total_tokens", op.max_total),
@@ -425,7 +428,7 @@ class _ChatReader(_Reader):
         if parts.finished:
             return
         delta = found.delta or found.message
-        tokens = tuple(found.token_ids) if found.token_ids else ()
+        tokens = _spoken(found)
         logprobs = Raw(encode(found.logprobs.content)) if found.logprobs and found.logprobs.content else None
         if delta is not None:
             thinking = delta.reasoning or delta.reasoning_content
@@ -490,7 +493,7 @@ class _TextReader(_Reader):
             parts = self.of(choice.index)
             if parts.finished:
                 continue
-            tokens = tuple(choice.token_ids) if choice.token_ids else ()
+            tokens = _spoken(choice)
             logprobs = _chat_logprobs(choice.logprobs) if choice.logprobs is not None else None
             if choice.text or tokens or logprobs is not None:
                 ends = choice.finish_reason is not None
@@ -500,6 +503,17 @@ class _TextReader(_Reader):
                 yield from self.close(choice.index, parts, choice.finish_reason, choice.stop_reason, extra or None)
         if found.usage is not None:
             yield UsageReport(wire.usage(found.usage))
+
+
+def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:
+    """The ids behind a chunk's text. vLLM also lists the id that ended the choice (the model's own end, or a stop
+    token, which stop_reason then names): no text stands for that one. Ids of a stop phrase stay, as vLLM gives them."""
+    ids = found.token_ids
+    if not ids:
+        return ()
+    if found.finish_reason == "stop" and not isinstance(found.stop_reason, str):
+        return tuple(ids[:-1])
+    return tuple(ids)
 
 
 def _extra(**members: Raw | None) -> Extra:

@@ -11,6 +11,10 @@ from msgspec import Raw
 
 from gateway.backends.openai import OpenAI, unsupported
 from gateway.core.messages import Chat, Complete, Embed, Output, Sampling
+from gateway.core.ports import Capabilities
+
+# More than any context holds.
+_MOST_TOKENS = 2**31 - 1
 
 
 class Vllm(OpenAI):
@@ -27,16 +31,46 @@ class Vllm(OpenAI):
         if not op.stream:
             body.pop("stream_options", None)
 
-    def compose_completion(self, body: dict[str, Any], op: Complete) -> None:
+    def compose_completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
+        if op.max_output is None:
+            body["max_tokens"] = _rest(op, can)
         if op.beams is None:
-            super().compose_completion(body, op)
+            super().compose_completion(body, op, can)
             return
         if op.beams.early_stopping:
             raise unsupported("early_stopping", self.name)
+        self.refuse_with_beams(op)
         body["use_beam_search"] = True
         body["n"] = op.beams.width
         if op.beams.length_penalty is not None:
             body["length_penalty"] = op.beams.length_penalty
+
+    def refuse_with_beams(self, op: Complete) -> None:
+        """vLLM's beam search obeys temperature, length_penalty, max_tokens and ignore_eos; it passes over all else in
+        silence. Raises GatewayError(UNSUPPORTED) instead."""
+        for name, neutral in (
+            ("frequency_penalty", 0),
+            ("presence_penalty", 0),
+            ("repetition_penalty", 1),
+            ("min_tokens", 0),
+            ("min_p", 0),
+            ("top_k", 0),
+            ("top_p", 1),
+            ("logit_bias", None),
+            ("stop_tokens", ()),
+            ("eos_tokens", ()),
+            ("bad_words", ()),
+            ("bad_tokens", ()),
+        ):
+            value = getattr(op.sampling, name)
+            if value is not None and value != neutral:
+                raise unsupported(name, self.name)
+        if op.stop:
+            raise unsupported("stop", self.name)
+        if op.output is not None and op.output.kind != "text":
+            raise unsupported("response_format", self.name)
+        if op.logprobs is not None:
+            raise unsupported("logprobs", self.name)
 
     def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         for name in (
@@ -82,3 +116,12 @@ class Vllm(OpenAI):
 
     def compose_tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
+
+
+def _rest(op: Complete, can: Capabilities) -> int:
+    """max_tokens for "as many as fit", which vLLM's text completions have no word for: absent and null mean 16 there.
+    vLLM 0.11 and later shorten what is too much; before, only token ids with a known context are counted exactly."""
+    if can.max_context is None:
+        return _MOST_TOKENS
+    longest = max((0 if isinstance(prompt, str) else len(prompt) for prompt in op.prompts), default=0)
+    return max(1, can.max_context - longest)

@@ -129,10 +129,13 @@ class Dialect(Protocol):
 
 
 class Backend(Protocol):
-    """One worker-side API. name as in configuration; wire is the protocol family."""
+    """One worker-side API. name as in configuration."""
 
     name: str
-    wire: str
+
+    def wire_of(self, op: Op) -> str:
+        """The protocol family that `op` is answered in; a dialect of the same one may relay its bytes."""
+        ...
 
     def write(self, op: Op, can: Capabilities) -> Request:
         """The worker's request. Raises GatewayError(UNSUPPORTED) naming what it cannot carry."""

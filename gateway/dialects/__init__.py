@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gateway.core.ports import Dialect, Settings
 from gateway.dialects.azure import Azure
+from gateway.dialects.friendli import Friendli
 from gateway.dialects.ollama import Ollama
 from gateway.dialects.openai import OpenAI
 from gateway.dialects.sagemaker import SageMaker
@@ -23,6 +24,7 @@ REGISTRY: Mapping[str, type[Made]] = {
     "sagemaker": SageMaker,
     "azure": Azure,
     "ollama": Ollama,
+    "friendli": Friendli,
 }
 
 
