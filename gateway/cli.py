@@ -21,7 +21,7 @@ from gateway.config import Config, ConfigError, json_schema, load
 from gateway.observe.log import Log
 from gateway.server import Edge, server
 
-WORKERS = ("embedded", "simulated")
+WORKERS = ("embedded", "simulated", "vllm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def _serve(options: argparse.Namespace) -> int:
         return 1
     log = Log(config.log.level, config.log.requests)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with log.libraries(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(config, options.config, listener, log))
     finally:
         log.close()
@@ -160,15 +160,23 @@ async def _run(config: Config, path: str | None, listener: socket.socket, log: L
     )
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    log.event("info", "listening", address=f"http://{shown}:{port}", config=str(Path(path).name) if path else None)
+    serving = server(gateway, edge, listen.keep_alive_s, drain, reload)
+
+    async def announce() -> None:
+        await serving.listening.wait()
+        name = Path(path).name if path else None
+        log.event("info", "listening", address=f"http://{shown}:{port}", config=name)
+
+    announcing = asyncio.create_task(announce())
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
     # A request leaves no cycles behind; looking for some after every 700 allocations costs 4 % of all CPU.
     gc.set_threshold(20_000, 20, 20)
-    await server(gateway, edge, listen.keep_alive_s, drain, reload).serve(sockets=[listener])
+    await serving.serve(sockets=[listener])
+    announcing.cancel()
     log.event("info", "stopped")
-    return 0
+    return 0 if serving.listening.is_set() else 1
 
 
 if __name__ == "__main__":

