@@ -359,7 +359,7 @@ class Run:
 
     async def _stream(self, op: Any, offer: Offer, exchange: Any) -> None:
         dialect, record = self.endpoint.dialect, self.record
-        if dialect.wire is not None and dialect.wire == offer.backend.wire:
+        if dialect.wire is not None and dialect.wire == offer.backend.wire_of(op):
             lane = dialect.relay(op)
         else:
             lane = EventLane(offer.backend.reader(op), dialect.writer(op))  # type: ignore[assignment]
@@ -377,7 +377,7 @@ class Run:
 
     def _reply(self, op: Any, backend: Backend, response: Response) -> Response:
         dialect, record = self.endpoint.dialect, self.record
-        if dialect.wire is not None and dialect.wire == backend.wire:
+        if dialect.wire is not None and dialect.wire == backend.wire_of(op):
             out, record.usage = dialect.relay_whole(response, op)
             return out
         if isinstance(op, Embed):

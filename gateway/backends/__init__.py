@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.backends.llamacpp import LlamaCpp
 from gateway.backends.openai import OpenAI
 from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
@@ -9,6 +10,7 @@ from gateway.core.ports import Backend
 REGISTRY = {
     "openai": OpenAI,
     "vllm": Vllm,
+    "llamacpp": LlamaCpp,
 }
 
 
