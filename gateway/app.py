@@ -156,6 +156,7 @@ class State:
         for address in options.workers:
             worker = known_workers.get((name, address)) or Worker(address, breaker, options.max_in_flight)
             worker.max_in_flight = options.max_in_flight
+            worker.breaker.policy = breaker
             self.workers[name, address] = worker
             members.append(worker)
         pool = Pool(
@@ -201,11 +202,15 @@ class State:
 
     def _probe_client(self, model: str) -> httpx.AsyncClient:
         ca_file = self.config.models[model].ca_file
-        return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False)
+        # A fresh connection for every probe: a kept one may be closed by the worker just as we use it.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False, limits=limits)
 
     async def close(self) -> None:
         if self.health is not None:
             await self.health.close()
+        for pool in self.pools:
+            pool.close()
         for transport in self.transports:
             await transport.close()
 
@@ -235,8 +240,9 @@ class State:
         self._metrics.ready.labels(model, worker.address).set(worker.ready)
         level = "info" if worker.ready else "warning"
         self._log.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
-        for pool in self.pools:
-            pool.serve_waiting()
+        if worker.ready:
+            worker.breaker.come_back(time.monotonic())
+        worker.freed()
 
 
 class _Fallback:
@@ -264,6 +270,7 @@ class Gateway:
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
+        self._reloading = asyncio.Lock()
         self._install(State(config, log, self.metrics, self._created, {}))
 
     def _install(self, state: State) -> None:
@@ -286,18 +293,21 @@ class Gateway:
 
     async def reload(self, config: Config) -> None:
         """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
-        old = self.state
-        state = State(config, self.log, self.metrics, self._created, old.workers)
-        await state.start()
-        self._install(state)
-        self.log.configure(config.log.level, config.log.requests)
-        task = asyncio.create_task(self._retire(old))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        async with self._reloading:
+            old = self.state
+            state = State(config, self.log, self.metrics, self._created, old.workers)
+            await state.start()
+            self._install(state)
+            self.log.configure(config.log.level, config.log.requests)
+            task = asyncio.create_task(self._retire(old))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, old: State) -> None:
         if old.health is not None:
             await old.health.close()
+        for model, address in old.workers.keys() - self.state.workers.keys():
+            self.metrics.ready.remove(model, address)
         await old.hub.running.empty(None)
         self._states.remove(old)
         await old.close()

@@ -20,12 +20,12 @@ _LONGEST = 10  # times eject_s
 
 
 class Breaker:
-    """One worker's record."""
+    """One worker's record. `policy` may be exchanged at any time."""
 
-    __slots__ = ("_policy", "ejections", "failures", "open_until", "returned_at", "trial")
+    __slots__ = ("ejections", "failures", "open_until", "policy", "returned_at", "trial")
 
     def __init__(self, policy: BreakerPolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         self.failures = 0
         self.ejections = 0
         self.open_until = 0.0
@@ -56,24 +56,28 @@ class Breaker:
         if self.open_until:
             self.open_until = 0.0
             self.ejections = 0
-            self.returned_at = now
+            self.come_back(now)
+
+    def come_back(self, now: float) -> None:
+        """From now on its share grows."""
+        self.returned_at = now
 
     def fail(self, now: float, *, may_eject: bool) -> bool:
         """Counts a failure; True when it ejects the worker. `may_eject` False keeps a worker that cannot be spared."""
         self.failures += 1
         tried_again = self.trial
         self.trial = False
-        if not tried_again and (self.failures < self._policy.failures or not may_eject):
-            return False
+        if not tried_again and (self.open_until or self.failures < self.policy.failures or not may_eject):
+            return False  # where it is out already: requests from before that fail one by one, for the same reason
         self.ejections = min(self.ejections + 1, _LONGEST)
-        self.open_until = now + self._policy.eject_s * self.ejections
+        self.open_until = now + self.policy.eject_s * self.ejections
         return True
 
     def share(self, now: float) -> float:
         """0.1 to 1: how much of its fair share a returned worker takes while it warms up."""
-        if self.returned_at is None or not self._policy.slowstart_s:
+        if self.returned_at is None or not self.policy.slowstart_s:
             return 1.0
-        grown = (now - self.returned_at) / self._policy.slowstart_s
+        grown = (now - self.returned_at) / self.policy.slowstart_s
         if grown >= 1.0:
             self.returned_at = None
             return 1.0

@@ -42,7 +42,7 @@ class Health:
     ) -> None:
         self._workers = dict(workers)
         self._policy = policy
-        self._clients = {model: client_of(model) for model, _ in workers}
+        self._clients = {model: client_of(model) for model in dict.fromkeys(model for model, _ in workers)}
         self._on_change = on_change
         self._wake: dict[Worker, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,7 +88,7 @@ class Health:
             # One late answer is a busy machine, not a dead worker.
             worker.missed_probes += 1
             ready = worker.ready and worker.missed_probes < _MISSES
-        except (httpx.HTTPError, httpx.InvalidURL):
+        except Exception:  # whatever it was, it was no answer; and probing must go on
             ready = False
         else:
             worker.missed_probes = 0

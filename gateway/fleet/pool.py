@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
+from bisect import insort
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -46,7 +46,15 @@ class Pool:
         self._on_suspect = on_suspect
         self._on_eject = on_eject
         self._turn = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[Worker]]] = []
+        # The next one first; the number of its turn makes every entry different from all others.
+        self._waiting: list[tuple[int, int, asyncio.Future[Worker], Sequence[Worker]]] = []
+        for worker in self.workers:
+            worker.on_free.append(self.serve_waiting)
+
+    def close(self) -> None:
+        """No more to be told about its workers."""
+        for worker in self.workers:
+            worker.on_free.remove(self.serve_waiting)
 
     @property
     def ready(self) -> bool:
@@ -65,14 +73,13 @@ class Pool:
         now = self._clock()
         worker = self._pick(exclude, now) if not self._waiting else None
         if worker is None:
-            worker = await self._wait(exclude, priority, now)
-        else:
-            self._take(worker)
+            return await self._wait(exclude, priority, now)
+        self._take(worker)
         return worker
 
     def release(self, worker: Worker) -> None:
         worker.in_flight -= 1
-        self.serve_waiting()
+        worker.freed()
 
     def succeeded(self, worker: Worker) -> None:
         worker.breaker.succeed(self._clock())
@@ -89,15 +96,28 @@ class Pool:
         self._on_suspect(worker)
 
     def serve_waiting(self) -> None:
-        """Hands free workers to those who wait; to be called whenever one may have become free."""
-        while self._waiting:
-            worker = self._pick((), self._clock())
-            if worker is None:
+        """Hands free workers to those who wait, and refuses those for whom none is left; to be called whenever a
+        worker's state may have changed."""
+        now = self._clock()
+        for entry in list(self._waiting):
+            _, _, future, exclude = entry
+            worker = self._pick(exclude, now)
+            if worker is None and self._may_serve(exclude, now):
+                if exclude:
+                    continue  # whoever comes after it may take what it must not
                 return
-            _, _, future = heapq.heappop(self._waiting)
-            if not future.done():
+            self._waiting.remove(entry)
+            if future.done():
+                continue
+            if worker is None:
+                future.set_exception(_no_worker())
+            else:
                 self._take(worker)
                 future.set_result(worker)
+
+    def _may_serve(self, exclude: Sequence[Worker], now: float) -> bool:
+        """Waiting helps: some worker is merely full."""
+        return any(worker.ready and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
     def _pick(self, exclude: Sequence[Worker], now: float) -> Worker | None:
         workers = self.workers
@@ -114,21 +134,22 @@ class Pool:
         worker.breaker.begin()
 
     async def _wait(self, exclude: Sequence[Worker], priority: int, now: float) -> Worker:
-        # Waiting helps only when a worker is merely full.
-        full = [worker for worker in self.workers if worker.ready and worker not in exclude and not worker.open_to(now)]
-        if not any(worker.breaker.allows(now) for worker in full) and not (full and self._waiting):
-            raise GatewayError(Kind.NO_WORKER, "no worker of this model is available", retry_after=1.0)
+        if not self._may_serve(exclude, now):
+            raise _no_worker()
         if len(self._waiting) >= self._queue.max_waiting:
             raise GatewayError(Kind.OVERLOADED, "all workers of this model are busy", retry_after=1.0)
         future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
         self._turn += 1
-        entry = (-priority, self._turn, future)
-        heapq.heappush(self._waiting, entry)
+        entry = (-priority, self._turn, future, tuple(exclude))
+        insort(self._waiting, entry)
+        self.serve_waiting()  # those before it may be waiting for another worker than the one that is free
         try:
             async with asyncio.timeout(self._queue.timeout_s):
                 return await future
         except BaseException as error:
-            if future.done() and not future.cancelled():  # it was handed over in the very turn in which we gave up
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # It was handed over in the very turn in which we gave up.
+                future.result().breaker.abandon()
                 self.release(future.result())
             if isinstance(error, TimeoutError):
                 raise GatewayError(
@@ -138,4 +159,7 @@ class Pool:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-                heapq.heapify(self._waiting)
+
+
+def _no_worker() -> GatewayError:
+    return GatewayError(Kind.NO_WORKER, "no worker of this model is available", retry_after=1.0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.fleet.breaker import Breaker, BreakerPolicy
 
 
 class Worker:
-    """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests."""
+    """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests.
 
-    __slots__ = ("address", "breaker", "in_flight", "max_in_flight", "missed_probes", "ready", "turn")
+    on_free holds whom to tell when it may have become free: the pools that it is in, more than one during a reload.
+    """
+
+    __slots__ = ("address", "breaker", "in_flight", "max_in_flight", "missed_probes", "on_free", "ready", "turn")
 
     def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
         self.address = address
@@ -18,6 +23,11 @@ class Worker:
         self.ready = False
         self.missed_probes = 0
         self.turn = 0
+        self.on_free: list[Callable[[], None]] = []
+
+    def freed(self) -> None:
+        for hear in self.on_free:
+            hear()
 
     def open_to(self, now: float) -> bool:
         """Ready, not ejected, and below its limit."""

@@ -6,11 +6,15 @@ loop; when it is so slow that the backlog is full, lines are dropped and counted
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 import threading
 import time
 import traceback
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,16 +24,27 @@ encode = msgspec.json.Encoder().encode
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
 _BATCH_S = 0.05
+# How long the end of the process waits for a reader of our output who has stopped reading.
+_LAST_WORDS_S = 2.0
+
+
+class Output(Protocol):
+    """A raw binary file: `write` may take less than it is given, or nothing (None)."""
+
+    def write(self, data: bytes, /) -> int | None: ...
 
 
 class Log:
     """level is the least level written; requests False leaves the per-request records out."""
 
-    def __init__(self, level: str = "info", requests: bool = True, out: BinaryIO | None = None) -> None:
+    def __init__(self, level: str = "info", requests: bool = True, out: Output | None = None) -> None:
         self.requests = requests
         self.lost = 0
         self._level = LEVELS[level]
-        self._out = out if out is not None else sys.stdout.buffer
+        # Not the buffered file: its lock would hang the interpreter's end while our thread is stuck in a write.
+        self._out: Output = (
+            out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
+        )
         self._lines: list[bytes] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -53,15 +68,23 @@ class Log:
     def bug(self, record: Record, error: BaseException) -> None:
         """An exception that nobody expected: where it was raised, by request id. Its text may quote a client, so it
         is left out."""
-        places = [
-            f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
-        ]
-        self.event("error", "bug", id=record.id, error=type(error).__name__, trace=places)
+        self.event("error", "bug", id=record.id, error=type(error).__name__, trace=_places(error.__traceback__))
+
+    @contextlib.contextmanager
+    def libraries(self) -> Iterator[None]:
+        """Meanwhile, what libraries log (uvicorn, asyncio) is written here, from level warning on."""
+        handler = _Libraries(self)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
 
     def close(self) -> None:
         """Writes what is left and ends the thread."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(_LAST_WORDS_S)
 
     def _put(self, line: bytes) -> None:
         with self._lock:
@@ -77,8 +100,16 @@ class Log:
         if lost:
             lines.append(encode({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost}) + b"\n")
         if lines:
-            self._out.write(b"".join(lines))
-            self._out.flush()
+            self._write(b"".join(lines))
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            written = self._out.write(left)  # type: ignore[arg-type]  # any buffer will do
+            if written is None:  # someone made our output non-blocking
+                time.sleep(_BATCH_S)
+            else:
+                left = left[written:]
 
     def _run(self) -> None:
         closing = False
@@ -88,6 +119,27 @@ class Log:
                 self.flush()
             except (OSError, ValueError):
                 return  # nobody reads our output any more
+
+
+class _Libraries(logging.Handler):
+    """Only the first line of a message's own text is written, not what is put into it: that may be a client's, or a
+    secret. An exception is told as in `Log.bug`."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        fields: dict[str, Any] = {"logger": record.name, "text": str(record.msg).partition("\n")[0][:200]}
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            fields |= {"error": type(error).__name__, "trace": _places(error.__traceback__)}
+        self._log.event(level, "library", **fields)
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]
 
 
 def _now() -> float:
