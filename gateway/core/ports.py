@@ -26,11 +26,18 @@ class Capabilities(Struct, frozen=True):
     max_context     tokens, or None when unknown
     features        optional abilities: tools, vision, audio, reasoning, json_schema, regex, beams, embeddings, ...;
                     None when nothing was declared (then nothing is refused beforehand)
+    lacks           those that a worker says it has not, whatever was declared
+    beyond          abilities that only some engines have, and that every worker says it has: nothing of the kind is
+                    sent without
+    version         the oldest of the workers' engines, its numbers; () when unknown
     """
 
     upstream_model: str
     max_context: int | None = None
     features: frozenset[str] | None = None
+    lacks: frozenset[str] = frozenset()
+    beyond: frozenset[str] = frozenset()
+    version: tuple[int, ...] = ()
 
 
 class Settings(Struct, frozen=True):

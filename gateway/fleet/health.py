@@ -40,19 +40,36 @@ class Health:
         client_of: Callable[[str], httpx.AsyncClient],
         on_change: Callable[[str, Worker], None],
     ) -> None:
-        self._workers = dict(workers)
+        self._first = dict(workers)
         self._policy = policy
-        self._clients = {model: client_of(model) for model in dict.fromkeys(model for model, _ in workers)}
+        self._client_of = client_of
+        self._clients: dict[str, httpx.AsyncClient] = {}
         self._on_change = on_change
         self._wake: dict[Worker, asyncio.Event] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Worker, asyncio.Task[None]] = {}
+        self._closed = False
 
     async def start(self) -> None:
         """Probes every worker once, all at the same time, and goes on in the background."""
-        await asyncio.gather(*(self._probe(model, worker) for (model, _), worker in self._workers.items()))
-        for (model, _), worker in self._workers.items():
-            self._wake[worker] = asyncio.Event()
-            self._tasks.append(asyncio.create_task(self._watch(model, worker)))
+        await asyncio.gather(*(self._probe(model, worker) for (model, _), worker in self._first.items()))
+        for (model, _), worker in self._first.items():
+            self.add(model, worker, probed=True)
+
+    def add(self, model: str, worker: Worker, *, probed: bool = False) -> None:
+        """Probes this one too from now on, first of all at once unless that was done."""
+        if self._closed:
+            return
+        wake = self._wake[worker] = asyncio.Event()
+        if not probed:
+            wake.set()
+        self._tasks[worker] = asyncio.create_task(self._watch(model, worker))
+
+    def remove(self, worker: Worker) -> None:
+        """Not this one any more."""
+        self._wake.pop(worker, None)
+        task = self._tasks.pop(worker, None)
+        if task is not None:
+            task.cancel()
 
     def suspect(self, worker: Worker) -> None:
         """Probe it now: a request to it just failed."""
@@ -61,9 +78,10 @@ class Health:
             wake.set()
 
     async def close(self) -> None:
-        for task in self._tasks:
+        self._closed = True
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for client in self._clients.values():
             await client.aclose()
 
@@ -82,7 +100,10 @@ class Health:
 
     async def _probe(self, model: str, worker: Worker) -> None:
         try:
-            answer = await self._clients[model].get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
+            client = self._clients.get(model)
+            if client is None:
+                client = self._clients[model] = self._client_of(model)
+            answer = await client.get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
             ready = answer.status_code < 500
         except (httpx.TimeoutException, httpx.ReadError):
             # One late answer is a busy machine, not a dead worker.

@@ -56,9 +56,17 @@ class Pool:
         for worker in self.workers:
             worker.on_free.remove(self.serve_waiting)
 
+    def change(self, workers: Sequence[Worker]) -> None:
+        """From now on these are the workers; requests on others end where they are."""
+        self.close()
+        self.workers = list(workers)
+        for worker in self.workers:
+            worker.on_free.append(self.serve_waiting)
+        self.serve_waiting()
+
     @property
     def ready(self) -> bool:
-        return any(worker.ready for worker in self.workers)
+        return any(worker.serving for worker in self.workers)
 
     @property
     def waiting(self) -> int:
@@ -117,7 +125,7 @@ class Pool:
 
     def _may_serve(self, exclude: Sequence[Worker], now: float) -> bool:
         """Waiting helps: some worker is merely full."""
-        return any(worker.ready and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
+        return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
     def _pick(self, exclude: Sequence[Worker], now: float) -> Worker | None:
         workers = self.workers

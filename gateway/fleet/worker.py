@@ -9,11 +9,12 @@ from gateway.fleet.breaker import Breaker, BreakerPolicy
 
 class Worker:
     """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests.
+    draining: it finishes what it has and takes nothing new.
 
     on_free holds whom to tell when it may have become free: the pools that it is in, more than one during a reload.
     """
 
-    __slots__ = ("address", "breaker", "in_flight", "max_in_flight", "missed_probes", "on_free", "ready", "turn")
+    __slots__ = ("address", "breaker", "draining", "in_flight", "max_in_flight", "missed_probes", "on_free", "ready", "turn")
 
     def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
         self.address = address
@@ -21,6 +22,7 @@ class Worker:
         self.max_in_flight = max_in_flight
         self.in_flight = 0
         self.ready = False
+        self.draining = False
         self.missed_probes = 0
         self.turn = 0
         self.on_free: list[Callable[[], None]] = []
@@ -29,10 +31,16 @@ class Worker:
         for hear in self.on_free:
             hear()
 
+    @property
+    def serving(self) -> bool:
+        """Ready, and here to stay."""
+        return self.ready and not self.draining
+
     def open_to(self, now: float) -> bool:
-        """Ready, not ejected, and below its limit."""
+        """Serving, not ejected, and below its limit."""
         return (
             self.ready
+            and not self.draining
             and (self.max_in_flight is None or self.in_flight < self.max_in_flight)
             and self.breaker.allows(now)
         )
