@@ -1,0 +1,159 @@
+"""Who the workers of a model are, while the gateway runs: DNS here, the registry in `gateway.fleet.registry`.
+
+A source that cannot be read changes nothing: the last known fleet stays, and health probes judge each worker of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+READ_S = 2.0
+"""A source that takes longer has failed this time."""
+
+
+class Facts(Struct, frozen=True):
+    """What a worker says of itself; None and absent keys are unknown."""
+
+    version: str | None = None
+    max_model_len: int | None = None
+    abilities: dict[str, bool] = {}
+
+
+UNKNOWN = Facts()
+
+
+class Member(Struct, frozen=True):
+    """One worker of a fleet. draining: it finishes what it has and takes nothing new."""
+
+    address: str
+    draining: bool = False
+    facts: Facts = UNKNOWN
+
+
+Fleet = dict[str, list[Member]]
+"""Model, by its name in the configuration -> its workers."""
+
+
+class Source(Protocol):
+    """Where workers are looked up. name is for the log, interval_s between two looks."""
+
+    name: str
+    interval_s: float
+
+    async def read(self) -> Fleet:
+        """The workers now, of every model that this source knows of. Raises whatever its trouble is."""
+        ...
+
+
+Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
+"""(host name, port) -> addresses; raises OSError."""
+
+
+async def system_resolver(host: str, port: int) -> list[str]:
+    """Every A and AAAA address, by the system's resolver."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+class Dns:
+    """Every address of a host name is a worker: a headless Service of Kubernetes."""
+
+    def __init__(
+        self, model: str, host: str, port: int, interval_s: float, resolve: Resolve = system_resolver
+    ) -> None:
+        self.name = f"dns {host}:{port}"
+        self.interval_s = interval_s
+        self._model = model
+        self._host = host
+        self._port = port
+        self._resolve = resolve
+
+    async def read(self) -> Fleet:
+        addresses = sorted(set(await self._resolve(self._host, self._port)))
+        if not addresses:
+            raise OSError("no address")
+        return {self._model: [Member(_url(address, self._port)) for address in addresses]}
+
+
+def _url(address: str, port: int) -> str:
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+class Discovery:
+    """Reads every source again and again and says what the fleets are now.
+
+    fixed   workers that the configuration lists, by model: always members
+    known   the fleets of a configuration before this one: what holds until a source was read
+    apply   (model, members) whenever a model's fleet is another than before
+    report  (source's name, what is wrong or None) when a source is lost and when it is back
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        fixed: Mapping[str, Sequence[str]],
+        apply: Callable[[str, Sequence[Member]], Awaitable[None]],
+        report: Callable[[str, str | None], None],
+        known: Mapping[str, Fleet] | None = None,
+    ) -> None:
+        self._sources = sources
+        self._fixed = {model: [Member(address) for address in addresses] for model, addresses in fixed.items()}
+        self._apply = apply
+        self._report = report
+        self.read = {source.name: dict((known or {}).get(source.name, {})) for source in sources}
+        self._shown: Fleet = {}
+        self._lost: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Reads every source once, and goes on in the background."""
+        await asyncio.gather(*(self.look(source) for source in self._sources))
+        for model in self._fixed:
+            await self._show(model)
+        self._tasks = [asyncio.create_task(self._watch(source)) for source in self._sources]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def look(self, source: Source) -> None:
+        """Reads one source now."""
+        try:
+            async with asyncio.timeout(READ_S):
+                found = await source.read()
+        except Exception as error:  # whatever it was, what is known stays
+            if source.name not in self._lost:
+                self._lost.add(source.name)
+                self._report(source.name, type(error).__name__)
+        else:
+            if source.name in self._lost:
+                self._lost.discard(source.name)
+                self._report(source.name, None)
+            before = self.read[source.name]
+            self.read[source.name] = found
+            for model in {*before, *found}:
+                await self._show(model)
+            return
+        for model in self.read[source.name]:
+            await self._show(model)
+
+    async def _watch(self, source: Source) -> None:
+        while True:
+            await asyncio.sleep(source.interval_s)
+            await self.look(source)
+
+    async def _show(self, model: str) -> None:
+        members = {member.address: member for fleet in self.read.values() for member in fleet.get(model, ())}
+        # A listed worker stays listed; what it says of itself in a registry counts all the same.
+        for member in self._fixed.get(model, ()):
+            members.setdefault(member.address, member)
+        now = list(members.values())
+        if self._shown.get(model) != now:
+            self._shown[model] = now
+            await self._apply(model, now)

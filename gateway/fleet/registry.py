@@ -1,0 +1,98 @@
+"""The registry of workers in Redis, as `workers/registry.py` writes it; docs/workers.md has the format.
+
+Not everybody who can write there is to be believed: a record must have the right form, and its address that of a plain
+URL. Whoever can write to the registry can nevertheless receive requests; it belongs behind a password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.fleet.discovery import Facts, Fleet, Member
+
+INDEX = "{dragoman-workers}"
+READ_S = 0.5
+LINGER_S = 10.0
+"""A record that vanished without a word (a killed worker, an emptied Redis) is believed for this long: health probes
+tell whether the worker is there."""
+FORMAT = 1
+_MOST_WORKERS = 1000
+_ADDRESS = re.compile(r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*\Z")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One worker's record; what is not named here is for people."""
+
+    format: int
+    id: str
+    address: str
+    models: tuple[str, ...]
+    engine: str = ""
+    version: str | None = None
+    max_model_len: int | None = None
+    abilities: dict[str, bool] = {}
+    draining: bool = False
+
+    def member(self) -> Member:
+        return Member(self.address, self.draining, Facts(self.version, self.max_model_len, self.abilities))
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+def decode(text: bytes) -> Record | None:
+    """The record, or None when it is of another format or not what it should be."""
+    try:
+        record = _decoder.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    dots = {".", ".."} & set(record.address.split("/"))
+    return record if record.format == FORMAT and _ADDRESS.match(record.address) and not dots else None
+
+
+class Registry:
+    """Reads all records; a source of `Discovery`.
+
+    client  a redis-py client (asyncio), of which `smembers` and `mget` are used
+    models  model by its name in the configuration -> the name that its workers serve
+    clock   monotonic seconds
+    """
+
+    name = "registry"
+    interval_s = READ_S
+
+    def __init__(self, client: Any, models: Mapping[str, str], clock: Callable[[], float]) -> None:
+        self._client = client
+        self._models = dict(models)
+        self._clock = clock
+        self._seen: dict[str, tuple[Record, float]] = {}
+
+    async def read(self) -> Fleet:
+        found = await self._records()
+        now = self._clock()
+        for record in found:
+            self._seen[record.id] = (record, now)
+        addresses = {record.address for record in found}
+        for worker, (record, seen) in list(self._seen.items()):
+            if seen == now:
+                continue
+            # One that was draining has left as it said; one whose address has a new record was restarted.
+            if record.draining or record.address in addresses or now - seen > LINGER_S:
+                del self._seen[worker]
+        fleet: Fleet = {}
+        for name, served in self._models.items():
+            records = [record for record, _ in self._seen.values() if served in record.models]
+            fleet[name] = [record.member() for record in sorted(records, key=lambda record: record.address)]
+        return fleet
+
+    async def _records(self) -> Sequence[Record]:
+        ids = sorted(await self._client.smembers(INDEX))[:_MOST_WORKERS]
+        if not ids:
+            return []
+        values = await self._client.mget([INDEX.encode() + b":" + one for one in ids])
+        decoded = [decode(value) for value in values if value is not None]
+        return [record for record in decoded if record is not None]
