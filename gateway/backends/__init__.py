@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.backends.llamacpp import LlamaCpp
 from gateway.backends.openai import OpenAI
+from gateway.backends.tgi import Tgi
 from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
 
@@ -11,6 +12,7 @@ REGISTRY = {
     "openai": OpenAI,
     "vllm": Vllm,
     "llamacpp": LlamaCpp,
+    "tgi": Tgi,
 }
 
 

@@ -171,6 +171,8 @@ class _EmbedBody(Struct):
 
 CHAT_MEMBERS = frozenset(_ChatBody.__struct_fields__)
 """The members that `read_chat` gives a canonical place; others can only travel as they are."""
+TEXT_MEMBERS = frozenset(_TextBody.__struct_fields__)
+"""The same of `read_text`."""
 
 _chat = msgspec.json.Decoder(_ChatBody)
 _text = msgspec.json.Decoder(_TextBody)
