@@ -8,6 +8,7 @@ queue, and each side is paused while the other cannot follow.
 from __future__ import annotations
 
 import asyncio
+import time
 
 from gateway.client import Client
 from gateway.core.errors import GatewayError, Kind
@@ -184,7 +185,7 @@ class Pump:
 
     def _open(self) -> None:
         if not self._opened.done():
-            self.first_output_at = self._loop.time()
+            self.first_output_at = time.monotonic()  # uvloop's own clock is that of the turn's start
             self._opened.set_result(None)
 
     def _end(self) -> None:

@@ -1,0 +1,171 @@
+"""Health probes against scripted answers, and what a failing request does to the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.health import Health, HealthPolicy
+from gateway.fleet.worker import Worker
+
+Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+class Fleet:
+    """Workers w0, w1, … whose probes `script` answers: by host a status, or what is raised."""
+
+    def __init__(self, count: int) -> None:
+        self.script: dict[str, int | Exception] = {}
+        self.asked: list[str] = []
+        self.changes: list[tuple[str, bool]] = []
+        self.clients: list[httpx.AsyncClient] = []
+        self.probed = asyncio.Event()
+        self.workers = {
+            ("m", f"http://w{number}"): Worker(f"http://w{number}", BreakerPolicy(), None) for number in range(count)
+        }
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.host)
+        self.probed.set()
+        said = self.script.get(request.url.host, 200)
+        if isinstance(said, Exception):
+            raise said
+        return httpx.Response(said)
+
+    def client(self, model: str) -> httpx.AsyncClient:
+        self.clients.append(httpx.AsyncClient(transport=httpx.MockTransport(self.answer)))
+        return self.clients[-1]
+
+    @asynccontextmanager
+    async def watched(self, interval_s: float = 60.0) -> AsyncIterator[Health]:
+        health = Health(
+            self.workers,
+            HealthPolicy(interval_s, 0.1, "/health"),
+            self.client,
+            lambda model, worker: self.changes.append((worker.address, worker.ready)),
+        )
+        await health.start()
+        try:
+            yield health
+        finally:
+            await health.close()
+
+    async def again(self, health: Health, worker: Worker) -> None:
+        """One probe more, at once."""
+        self.probed.clear()
+        health.suspect(worker)
+        async with asyncio.timeout(5):
+            await self.probed.wait()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def settle(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        for _ in iter(condition, True):
+            await asyncio.sleep(0)
+
+
+SILENT = httpx.ReadTimeout("silent")
+RESET = httpx.ReadError("reset")
+
+
+@pytest.mark.parametrize(
+    ("said", "ready"),
+    [
+        (200, True),
+        (404, True),
+        (401, True),
+        (500, False),
+        (503, False),
+        (httpx.ConnectError("refused"), False),
+        (httpx.RemoteProtocolError("no HTTP"), False),
+        (httpx.ConnectTimeout("silent"), False),
+        (SILENT, False),
+        (RuntimeError("whatever"), False),
+    ],
+)
+async def test_the_first_probe_decides(said: int | Exception, ready: bool) -> None:
+    fleet = Fleet(1)
+    fleet.script["w0"] = said
+    async with fleet.watched():
+        (worker,) = fleet.workers.values()
+        assert worker.ready is ready
+        assert fleet.changes == ([("http://w0", True)] if ready else [])
+
+
+@pytest.mark.parametrize("said", [500, 503, httpx.ConnectError("refused"), RuntimeError("whatever")])
+async def test_a_clear_answer_takes_it_out_at_once(said: int | Exception) -> None:
+    fleet = Fleet(1)
+    async with fleet.watched() as health:
+        (worker,) = fleet.workers.values()
+        fleet.script["w0"] = said
+        health.suspect(worker)
+        await settle(lambda: not worker.ready)
+        assert len(fleet.asked) == 2
+        fleet.script["w0"] = 200
+        health.suspect(worker)
+        await settle(lambda: worker.ready)
+        assert fleet.changes == [("http://w0", True), ("http://w0", False), ("http://w0", True)]
+
+
+@pytest.mark.parametrize("said", [SILENT, RESET])
+async def test_silence_takes_it_out_after_three_probes(said: Exception) -> None:
+    fleet = Fleet(1)
+    async with fleet.watched() as health:
+        (worker,) = fleet.workers.values()
+        for answers in ([said, said, 200], [said, said]):
+            for answer in answers:
+                fleet.script["w0"] = answer  # type: ignore[assignment]
+                await fleet.again(health, worker)
+                assert worker.ready
+        await fleet.again(health, worker)
+        await settle(lambda: not worker.ready)
+
+
+async def test_a_suspect_is_probed_at_once_and_others_are_not() -> None:
+    fleet = Fleet(3)
+    async with fleet.watched(interval_s=60) as health:
+        assert sorted(fleet.asked) == ["w0", "w1", "w2"]
+        suspect = fleet.workers["m", "http://w1"]
+        await fleet.again(health, suspect)
+        assert fleet.asked[3:] == ["w1"]
+        health.suspect(Worker("http://stranger", BreakerPolicy(), None))  # of a configuration that is gone
+
+
+async def test_probing_goes_on_by_itself() -> None:
+    fleet = Fleet(1)
+    async with fleet.watched(interval_s=0.01):
+        await settle(lambda: len(fleet.asked) >= 5)
+
+
+async def test_a_models_workers_share_one_client_which_is_closed() -> None:
+    fleet = Fleet(5)
+    async with fleet.watched():
+        assert len(fleet.clients) == 1
+    assert fleet.clients[0].is_closed
+
+
+async def test_all_are_probed_at_the_same_time() -> None:
+    """A hundred silent workers delay the start by one timeout, not by a hundred."""
+    fleet = Fleet(100)
+    under_way = most = 0
+    gate = asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if under_way == 100:
+            gate.set()
+        await gate.wait()
+        return httpx.Response(200)
+
+    fleet.answer = slow  # type: ignore[method-assign]
+    async with asyncio.timeout(5), fleet.watched():
+        assert most == 100

@@ -1,0 +1,353 @@
+"""Picking a worker, waiting for one, and giving it back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.pick import least_busy, round_robin
+from gateway.fleet.pool import Pool, QueuePolicy
+from gateway.fleet.worker import Worker
+
+BROKEN = GatewayError(Kind.UPSTREAM, "broken")
+REFUSED = GatewayError(Kind.BAD_REQUEST, "refused")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def workers(count: int, max_in_flight: int | None = None, failures: int = 2) -> list[Worker]:
+    found = []
+    for number in range(count):
+        worker = Worker(f"http://w{number}", BreakerPolicy(failures, 10, 10), max_in_flight)
+        worker.ready = True
+        found.append(worker)
+    return found
+
+
+def pool(
+    members: Sequence[Worker],
+    policy: Callable[[Sequence[Worker], float], Worker] = least_busy,
+    max_waiting: int = 100,
+    timeout_s: float = 30.0,
+    max_eject_share: float = 0.5,
+    clock: Callable[[], float] | None = None,
+    on_suspect: Callable[[Worker], None] = lambda worker: None,
+    on_eject: Callable[[Worker], None] = lambda worker: None,
+) -> Pool:
+    return Pool(
+        members,
+        policy,
+        QueuePolicy(max_waiting, timeout_s),
+        max_eject_share,
+        clock=clock or Clock(),
+        on_suspect=on_suspect,
+        on_eject=on_eject,
+    )
+
+
+async def waiting(pool: Pool, exclude: Sequence[Worker] = (), priority: int = 0) -> asyncio.Task[Worker]:
+    """A request that waits already."""
+    before = pool.waiting
+    task = asyncio.create_task(pool.acquire(exclude, priority))
+    await asyncio.sleep(0)
+    assert pool.waiting == before + 1
+    return task
+
+
+async def kind_of(job: asyncio.Task[Worker]) -> Kind:
+    with pytest.raises(GatewayError) as caught:
+        await job
+    return caught.value.kind
+
+
+# -- picking --------------------------------------------------------------------------------------------------------
+
+
+async def test_round_robin_takes_turns() -> None:
+    one = pool(workers(3), round_robin)
+    assert [(await one.acquire()).address[-1] for _ in range(7)] == list("0120120")
+
+
+async def test_least_busy_takes_the_least_busy_and_takes_turns_among_equals() -> None:
+    members = workers(3)
+    one = pool(members)
+    taken = [await one.acquire() for _ in range(6)]
+    assert [worker.in_flight for worker in members] == [2, 2, 2]
+    one.release(taken[1])
+    assert await one.acquire() is members[1]
+    for worker in members:
+        while worker.in_flight:
+            one.release(worker)
+    idle = []
+    for _ in range(6):
+        idle.append(await one.acquire())
+        one.release(idle[-1])
+    assert Counter(idle) == dict.fromkeys(members, 2)
+
+
+async def test_a_returning_worker_takes_a_growing_share() -> None:
+    clock = Clock()
+    members = workers(4)
+    one = pool(members, clock=clock)
+    members[0].breaker.come_back(0.0)
+
+    async def share(now: float) -> float:
+        clock.now = now
+        taken = [await one.acquire() for _ in range(400)]
+        for worker in taken:
+            one.release(worker)
+        return taken.count(members[0]) / 100  # a fair share is 1
+
+    shares = [await share(now) for now in (0.5, 5.0, 9.5)]
+    assert shares[0] <= 0.25
+    assert 0.4 < shares[1] < 0.7
+    assert shares[2] >= 0.9
+    assert await share(10.0) == 1.0
+
+
+async def test_a_worker_that_is_not_ready_is_left_out() -> None:
+    members = workers(2)
+    one = pool(members)
+    members[0].ready = False
+    assert {await one.acquire() for _ in range(4)} == {members[1]}
+    seen = [one.ready]
+    members[1].ready = False
+    assert [*seen, one.ready] == [True, False]
+    assert await kind_of(asyncio.create_task(one.acquire())) is Kind.NO_WORKER
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_excluded_workers_are_not_tried_again(count: int) -> None:
+    members = workers(count)
+    one = pool(members)
+    assert await kind_of(asyncio.create_task(one.acquire(members))) is Kind.NO_WORKER
+    if count > 1:
+        assert {await one.acquire(members[:2]) for _ in range(4)} == {members[2]}
+
+
+# -- waiting --------------------------------------------------------------------------------------------------------
+
+
+async def test_who_waits_longest_is_served_first() -> None:
+    (worker,) = members = workers(1, max_in_flight=1)
+    one = pool(members)
+    await one.acquire()
+    tasks = [await waiting(one) for _ in range(3)]
+    for number, task in enumerate(tasks):
+        one.release(worker)
+        assert await task is worker
+        assert [other.done() for other in tasks] == [True] * (number + 1) + [False] * (2 - number)
+        assert worker.in_flight == 1
+
+
+async def test_higher_priority_is_served_first() -> None:
+    (worker,) = members = workers(1, max_in_flight=1)
+    one = pool(members)
+    await one.acquire()
+    order: list[int] = []
+    for priority in (0, 5, -1, 5):
+        task = await waiting(one, priority=priority)
+        task.add_done_callback(lambda _, priority=priority: order.append(priority))  # type: ignore[misc]
+    for _ in range(4):
+        one.release(worker)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert order == [5, 5, 0, -1]
+
+
+async def test_nobody_overtakes_those_who_wait() -> None:
+    (worker,) = members = workers(1, max_in_flight=1)
+    one = pool(members)
+    await one.acquire()
+    first = await waiting(one)
+    one.release(worker)
+    second = asyncio.create_task(one.acquire())  # in the same turn
+    assert await first is worker
+    await asyncio.sleep(0)
+    assert not second.done()
+    one.release(worker)
+    assert await second is worker
+
+
+async def test_a_full_queue_is_refused_at_once() -> None:
+    one = pool(workers(1, max_in_flight=1), max_waiting=1)
+    await one.acquire()
+    task = await waiting(one)
+    assert await kind_of(asyncio.create_task(one.acquire())) is Kind.OVERLOADED
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert one.waiting == 0
+
+
+async def test_too_long_a_wait_is_refused() -> None:
+    one = pool(workers(1, max_in_flight=1), timeout_s=0.02)
+    await one.acquire()
+    task = await waiting(one)
+    with pytest.raises(GatewayError) as caught:
+        await task
+    assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
+    assert one.waiting == 0
+
+
+async def test_one_who_waits_is_not_handed_a_worker_that_it_tried() -> None:
+    a, b = members = workers(2, max_in_flight=1)
+    one = pool(members)
+    await one.acquire()
+    await one.acquire()
+    picky = await waiting(one, exclude=[a])
+    one.release(a)
+    await asyncio.sleep(0)
+    assert not picky.done()
+    # Nobody has to wait behind it for what it may not have.
+    assert await one.acquire() is a
+    one.release(b)
+    assert await picky is b
+
+
+async def test_waiting_ends_when_no_worker_is_left() -> None:
+    members = workers(2, max_in_flight=1)
+    one = pool(members)
+    await one.acquire()
+    await one.acquire()
+    tasks = [await waiting(one), await waiting(one, exclude=[members[0]])]
+    for worker in members:
+        worker.ready = False
+        worker.freed()
+    assert [await kind_of(task) for task in tasks] == [Kind.NO_WORKER] * 2
+    assert one.waiting == 0
+
+
+async def test_a_worker_that_comes_back_is_handed_out() -> None:
+    a, b = members = workers(2, max_in_flight=1)
+    b.ready = False
+    one = pool(members)
+    assert await one.acquire() is a
+    task = await waiting(one)
+    b.ready = True
+    b.freed()
+    assert await task is b
+
+
+async def test_two_pools_of_one_worker_hear_of_each_other() -> None:
+    """As during a reload: requests of the old configuration wait for what those of the new one give back."""
+    (worker,) = members = workers(1, max_in_flight=1)
+    old, new = pool(members), pool(members)
+    await new.acquire()
+    task = await waiting(old)
+    new.release(worker)
+    assert await task is worker
+    old.release(worker)
+    old.close()
+    assert len(worker.on_free) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_cancelling_leaks_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    members = workers(3, max_in_flight=2)
+    one = pool(members, chance.choice([least_busy, round_robin]), max_waiting=1000)
+    most = 0
+
+    async def request() -> None:
+        nonlocal most
+        worker = await one.acquire(chance.sample(members, chance.choice([0, 0, 1])), chance.randint(-1, 1))
+        most = max(most, worker.in_flight)
+        try:
+            for _ in range(chance.randint(0, 3)):
+                await asyncio.sleep(0)
+            one.succeeded(worker)
+        except asyncio.CancelledError:
+            one.failed(worker, GatewayError(Kind.CLIENT_GONE, "left"))
+            raise
+        finally:
+            one.release(worker)
+
+    tasks: list[asyncio.Task[None]] = []
+    for _ in range(1000):
+        tasks.append(asyncio.create_task(request()))
+        if chance.random() < 0.6:
+            chance.choice(tasks[-20:]).cancel()
+        if chance.random() < 0.5:
+            await asyncio.sleep(0)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
+    assert [worker.in_flight for worker in members] == [0, 0, 0]
+    assert one.waiting == 0
+    assert most == 2
+
+
+async def test_cancelled_in_the_turn_of_the_hand_over() -> None:
+    clock = Clock()
+    a, b = members = workers(2, max_in_flight=1, failures=1)
+    one = pool(members, clock=clock)
+    assert await one.acquire() is a
+    one.failed(a, BROKEN)
+    one.release(a)
+    assert a.breaker.ejected
+    assert await one.acquire() is b
+    task = await waiting(one)
+    clock.now = a.breaker.open_until
+    one.serve_waiting()  # hands it a, whose trial this would be
+    assert a.breaker.trial
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (a.in_flight, a.breaker.trial) == (0, False)
+    assert await one.acquire() is a
+
+
+# -- learning -------------------------------------------------------------------------------------------------------
+
+
+async def test_only_the_workers_own_faults_count() -> None:
+    suspects: list[Worker] = []
+    ejected: list[Worker] = []
+    members = workers(2)
+    one = pool(members, on_suspect=suspects.append, on_eject=ejected.append)
+    for _ in range(10):
+        one.failed(members[0], REFUSED)
+        one.failed(members[0], GatewayError(Kind.CLIENT_GONE, "left"))
+    assert (suspects, ejected, members[0].breaker.failures) == ([], [], 0)
+    one.failed(members[0], BROKEN)
+    assert (suspects, ejected) == ([members[0]], [])
+    one.failed(members[0], BROKEN)
+    assert (suspects, ejected) == ([members[0]] * 2, [members[0]])
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "out"),
+    [(1, 1.0, 0), (2, 0.5, 1), (2, 1.0, 1), (5, 0.5, 2), (4, 0.5, 2), (4, 1.0, 3), (4, 0.0, 0), (3, 0.3, 0)],
+)
+async def test_never_too_many_and_never_the_last(count: int, share: float, out: int) -> None:
+    members = workers(count)
+    one = pool(members, max_eject_share=share)
+    for _ in range(5):
+        for worker in members:
+            one.failed(worker, BROKEN)
+    assert sum(worker.breaker.ejected for worker in members) == out
+
+
+async def test_an_ejected_worker_is_tried_by_one_request_at_a_time() -> None:
+    clock = Clock()
+    a, b = members = workers(2)
+    one = pool(members, clock=clock)
+    for _ in range(2):
+        one.failed(a, BROKEN)
+    assert {await one.acquire() for _ in range(5)} == {b}
+    clock.now = 10.0
+    taken = [await one.acquire() for _ in range(5)]
+    assert taken.count(a) == 1
+    one.succeeded(a)
+    one.release(a)
+    clock.now = 20.0  # warmed up
+    assert await one.acquire() is a

@@ -1,0 +1,292 @@
+"""The log: whole records, nobody's words, and an output that nobody waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.core.ports import Record
+from gateway.core.usage import Usage
+from gateway.observe.log import Log
+from tests.harness import Stack
+
+CANARY = "canary-8d1f"
+
+
+class Output(io.BytesIO):
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.getvalue().splitlines()]
+
+
+class Blocked:
+    """An output whose reader does not read."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go = threading.Event()
+        self.taken = b""
+
+    def write(self, data: bytes, /) -> int:
+        self.entered.set()
+        self.go.wait(10)
+        self.taken += data
+        return len(data)
+
+
+@pytest.fixture
+def output() -> Output:
+    return Output()
+
+
+@pytest.fixture
+def log(output: Output) -> Iterator[Log]:
+    log = Log("debug", True, output)
+    yield log
+    log.close()
+
+
+def record(**fields: Any) -> Record:
+    return Record("id-1", "openai", **fields)
+
+
+# -- records --------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_everything(log: Log, output: Output) -> None:
+    began = time.time()
+    log.request(
+        record(
+            operation="chat",
+            model="m",
+            key="k",
+            team="t",
+            stream=True,
+            status=200,
+            ms=12.5,
+            ttft_ms=3.25,
+            attempts=2,
+            worker="http://w",
+            usage=Usage(3, 5, cached=1, reasoning=2),
+            dropped=("a",),
+        )
+    )
+    log.flush()
+    (line,) = output.lines()
+    assert began - 1 < line.pop("time") < time.time() + 1
+    assert line == {
+        "level": "info",
+        "event": "request",
+        "id": "id-1",
+        "dialect": "openai",
+        "operation": "chat",
+        "model": "m",
+        "key": "k",
+        "team": "t",
+        "stream": True,
+        "status": 200,
+        "outcome": "ok",
+        "code": None,
+        "ms": 12.5,
+        "ttft_ms": 3.25,
+        "attempts": 2,
+        "worker": "http://w",
+        "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "source": "engine"},
+        "dropped": ["a"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "requests", "written"),
+    [
+        ("debug", True, ["debug", "info", "request", "warning", "error"]),
+        ("info", True, ["info", "request", "warning", "error"]),
+        ("info", False, ["info", "warning", "error"]),
+        ("warning", True, ["warning", "error"]),
+        ("error", True, ["error"]),
+    ],
+)
+def test_levels(output: Output, level: str, requests: bool, written: list[str]) -> None:
+    for configured_later in (False, True):
+        log = Log("error", False, output) if configured_later else Log(level, requests, output)
+        log.configure(level, requests)
+        log.event("debug", "debug")
+        log.event("info", "info")
+        log.request(record())
+        log.event("warning", "warning")
+        log.event("error", "error")
+        log.close()
+        assert [line["event"] for line in output.lines()] == written
+        output.truncate(0)
+        output.seek(0)
+
+
+def test_a_bug_is_told_by_place_and_not_by_its_words(log: Log, output: Output) -> None:
+    try:
+        raise ValueError(CANARY)
+    except ValueError as error:
+        log.bug(record(), error)
+    log.flush()
+    (line,) = output.lines()
+    assert (line["id"], line["error"]) == ("id-1", "ValueError")
+    assert line["trace"][-1].endswith("test_a_bug_is_told_by_place_and_not_by_its_words")
+    assert CANARY not in output.getvalue().decode()
+
+
+# -- what libraries say ---------------------------------------------------------------------------------------------
+
+
+def test_what_libraries_log_is_told_without_what_was_put_into_it(
+    log: Log, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with log.libraries():
+        logging.getLogger("uvicorn.error").info("hello %s", CANARY)
+        logging.getLogger("uvicorn.error").warning("odd: %s", CANARY)
+        try:
+            raise KeyError(CANARY)
+        except KeyError as error:
+            logging.getLogger("asyncio").error("Exception in callback\nhandle: %r", CANARY, exc_info=error)
+    logging.getLogger("uvicorn.error").debug("not ours any more")
+    log.flush()
+    warning, error_ = output.lines()
+    assert (warning["level"], warning["event"], warning["logger"], warning["text"]) == (
+        "warning",
+        "library",
+        "uvicorn.error",
+        "odd: %s",
+    )
+    assert (error_["level"], error_["logger"], error_["text"]) == ("error", "asyncio", "Exception in callback")
+    assert error_["error"] == "KeyError"
+    assert error_["trace"]
+    assert CANARY not in output.getvalue().decode()
+    assert CANARY not in "".join(capsys.readouterr())
+
+
+# -- the output -----------------------------------------------------------------------------------------------------
+
+
+def test_close_writes_what_is_left(output: Output) -> None:
+    log = Log("info", True, output)
+    for number in range(1000):
+        log.event("info", "n", number=number)
+    log.close()
+    assert [line["number"] for line in output.lines()] == list(range(1000))
+
+
+def test_nobody_waits_for_a_blocked_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.observe.log._BACKLOG", 500)
+    monkeypatch.setattr("gateway.observe.log._LAST_WORDS_S", 0.05)
+    out = Blocked()
+    log = Log("info", True, out)
+    log.event("info", "first")
+    assert out.entered.wait(5)
+    began = time.monotonic()
+    for _ in range(1000):
+        log.request(record())
+    assert time.monotonic() - began < 0.5
+    assert log.lost == 500
+    log.close()
+    assert time.monotonic() - began < 1
+    out.go.set()
+    log._thread.join(5)
+    lines = [json.loads(line) for line in out.taken.splitlines()]
+    assert [line["event"] for line in lines] == ["first", *["request"] * 500, "log lines lost"]
+    assert lines[-1]["lost"] == 500
+
+
+def test_an_output_without_a_reader_ends_the_log_and_nothing_else() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb", buffering=0) as out:
+        log = Log("info", True, out)
+        log.event("info", "nobody hears")
+        log._thread.join(5)
+        assert not log._thread.is_alive()
+        log.request(record())
+        log.close()
+
+
+def test_an_output_that_takes_little_at_a_time_gets_all() -> None:
+    class Grudging(Output):
+        turn = 0
+
+        def write(self, data: Any, /) -> int:
+            self.turn += 1
+            return None if self.turn % 3 == 0 else super().write(bytes(data[:7]))  # type: ignore[return-value]
+
+    out = Grudging()
+    log = Log("info", True, out)
+    log.event("info", "a few words")
+    log.close()
+    assert out.lines()[0]["event"] == "a few words"
+
+
+# -- a whole gateway ------------------------------------------------------------------------------------------------
+
+
+def chat(text: str = CANARY, **members: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], "user": CANARY, **members}
+
+
+def test_nothing_that_was_said_is_ever_logged_or_counted() -> None:
+    scripted = "sim:" + json.dumps({"text": f"{CANARY} and more", "fault": ""})
+    bodies: list[Any] = [
+        chat(),
+        chat(stream=True),
+        chat(scripted),
+        chat(scripted, stream=True),
+        chat(model=CANARY),
+        chat(temperature=CANARY),
+        chat() | {CANARY: 1},
+        chat("sim:" + json.dumps({"text": CANARY, "fault": "status:400"})),
+        chat("sim:" + json.dumps({"text": CANARY, "fault": "bad-json"})),
+        chat("sim:" + json.dumps({"text": CANARY, "fault": "reset@2"}), stream=True),
+    ]
+    config = {"log": {"level": "debug"}, "dialects": {"openai": {"extras": "error"}}, "retry": {"attempts": 1}}
+    with Stack(config=config) as stack:
+        for body in bodies:
+            with contextlib.suppress(httpx.RemoteProtocolError):  # the stream that is cut
+                httpx.post(stack.url + "/v1/chat/completions", json=body, headers={"x-secret": CANARY})
+        httpx.post(stack.url + "/v1/chat/completions", content=f'{{"{CANARY}'.encode())
+        httpx.get(stack.url + f"/{CANARY}?{CANARY}")
+        httpx.get(stack.url + f"/v1/models/{CANARY}", headers={"authorization": f"Bearer {CANARY}"})
+        httpx.request(CANARY.upper().replace("-", ""), stack.url + "/v1/models")
+        records = stack.records()
+        assert len(records) == len(bodies) + 4
+        page = httpx.get(stack.url + "/metrics").text
+        logged = stack.output.getvalue().decode()
+        assert CANARY not in logged
+        assert CANARY.upper().replace("-", "") not in logged
+        assert CANARY not in page
+        assert CANARY.upper().replace("-", "") not in page
+
+
+def test_every_request_has_its_record() -> None:
+    with Stack() as stack:
+        url = stack.url + "/v1/chat/completions"
+        httpx.post(url, json=chat("hi"), headers={"x-request-id": "mine"})
+        httpx.post(url, json=chat("hi", stream=True))
+        httpx.post(url, json=chat("hi", model="unknown"))
+        httpx.get(stack.url + "/v1/models")
+        plain, streamed, refused, models = stack.records()
+    assert plain["id"] == "mine"
+    assert (plain["status"], plain["outcome"], plain["stream"], plain["attempts"]) == (200, "ok", False, 1)
+    assert (plain["operation"], plain["model"], plain["key"]) == ("chat", "m", "anonymous")
+    assert plain["usage"]["output"] > 0
+    assert plain["usage"]["source"] == "engine"
+    assert plain["ttft_ms"] is None
+    assert plain["worker"].startswith("http://127.0.0.1:")
+    assert streamed["stream"] is True
+    assert 0 < streamed["ttft_ms"] <= streamed["ms"]
+    assert (refused["status"], refused["outcome"], refused["code"]) == (404, "refused", "model_not_found")
+    assert (refused["model"], refused["worker"], refused["attempts"]) == ("", None, 0)
+    assert (models["operation"], models["status"]) == ("models", 200)
