@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,11 @@ from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
 
+# Look-arounds, back-references and boundaries, where the backslash is not itself escaped.
+_UNCOMPILABLE = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bBAzZaG])")
+_UNICODE_CLASS = re.compile(r"\\[pP](?:\{\w+\}|\w)")
+_TO_ESCAPE = re.compile(r"\\.|[/\n\r]", re.S)
+_ESCAPED = {"/": "\\/", "\n": "\\n", "\r": "\\r"}
 # Its seeds have 32 bits, of which the highest value means "draw one".
 _SEEDS = 2**32 - 1
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -165,8 +171,24 @@ def _constrain(body: dict[str, Any], output: Output) -> None:
     elif output.kind == "choice":
         # GBNF's literals are JSON strings.
         body["grammar"] = "root ::= " + " | ".join(encode(choice).decode() for choice in output.choices)
-    elif output.kind != "text":
+    elif output.kind == "regex":
+        body["grammar"] = f"%llguidance {{}}\nstart: /{_checked(output.pattern or '')}/"
+
+
+def _checked(pattern: str) -> str:
+    """`pattern` for a place between slashes. Raises GatewayError for what llguidance cannot compile: it would generate
+    without any constraint, and say nothing."""
+    if _UNCOMPILABLE.search(pattern):
         raise unsupported("response_format", LlamaCpp.name)
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            # Python's syntax is near enough to Rust's to find what is malformed; of Unicode classes it knows none.
+            re.compile(_UNICODE_CLASS.sub("x", pattern))
+        except (re.error, RecursionError, OverflowError):
+            raise GatewayError(
+                Kind.BAD_REQUEST, "the regular expression is malformed", param="response_format", code="invalid_value"
+            ) from None
+    return _TO_ESCAPE.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern)
 
 
 # -- wire to canonical ----------------------------------------------------------------------------------------------
@@ -180,10 +202,6 @@ class _TopIn(Struct):
 
 class _ProbIn(_TopIn):
     top_logprobs: list[_TopIn] = []
-
-
-class _SettingsIn(Struct):
-    grammar: str = ""
 
 
 class _TimingsIn(Struct):
@@ -203,7 +221,6 @@ class _ChunkIn(Struct):
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
     timings: _TimingsIn | None = None
-    generation_settings: _SettingsIn | None = None
     error: wire.ErrorIn | str | None = None
 
 
@@ -216,6 +233,7 @@ class _Open(Struct):
 
     tokens: list[int] = []
     probs: list[_ProbIn] = []
+    texts: list[str] = []
 
 
 class _Reader:
@@ -226,6 +244,7 @@ class _Reader:
 
     def __init__(self, op: Complete) -> None:
         self._op = op
+        self._json = op.output is not None and op.output.kind in ("json", "schema")
         self._frames = sse.Reader()
         self._over = False
         self._open: dict[int, _Open] = {}
@@ -272,6 +291,8 @@ class _Reader:
                 yield Start(f"cmpl-{secrets.token_hex(12)}", self._op.model or "", int(time.time()))
             choice = self._open[index] = _Open()
             yield PartStart(index, 0, "text")
+        if self._json:
+            choice.texts.append(found.content)
         if found.stop:
             yield from self._finish(found, choice)
         elif found.content and not choice.tokens:
@@ -285,8 +306,8 @@ class _Reader:
                 choice.tokens, choice.probs = [], []
 
     def _finish(self, found: _ChunkIn, choice: _Open) -> Iterator[Event]:
-        if self._op.output is not None and self._op.output.kind != "text":
-            self._check_constraint(found)
+        if self._json and found.stop_type == "eos":
+            _check_json("".join(choice.texts))
         index = found.index
         tokens = [*choice.tokens, *found.tokens]
         probs = [*choice.probs, *found.completion_probabilities]
@@ -310,17 +331,20 @@ class _Reader:
             yield UsageReport(Usage(self._input, self._output, self._cached))
             yield End()
 
-    def _check_constraint(self, found: _ChunkIn) -> None:
-        """A schema that it cannot turn into a grammar is passed over in silence: only the settings it echoes tell."""
-        if found.generation_settings is not None and not found.generation_settings.grammar:
-            raise unsupported("response_format", LlamaCpp.name)
-
     def _logprobs(self, probs: list[_ProbIn]) -> Raw | None:
         if not probs or self._op.logprobs is None:
             return None
         if not self._op.logprobs.top:
             probs = [msgspec.structs.replace(prob, top_logprobs=[]) for prob in probs]
         return Raw(encode(probs))
+
+
+def _check_json(text: str) -> None:
+    """A schema that it cannot compile is passed over in silence: a finished reply that is no JSON tells."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raise unsupported("response_format", LlamaCpp.name) from None
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:

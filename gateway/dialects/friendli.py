@@ -39,7 +39,7 @@ from gateway.core.usage import Usage
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
 from gateway.wire import sse
-from gateway.wire.json import check_depth, encode, members, require_json, typed
+from gateway.wire.json import NULL, check_depth, encode, members, require_json, typed
 
 _TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team")
 _MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m")
@@ -277,7 +277,7 @@ class _ChatIn(Struct):
     min_tokens: _Least | None = None
     top_k: _Least | None = None
     timeout_microseconds: _Microseconds | None = None
-    response_format: Raw = Raw(b"null")
+    response_format: Raw = NULL
 
 
 class _TypeIn(Struct):
@@ -560,7 +560,7 @@ def _read_chat(raw: dict[str, Raw], extra: dict[str, Raw]) -> Chat:
 
 def _chat_output(raw: Raw) -> Output | None:
     """The output format in Friendli's form; None where there is none or it is in OpenAI's."""
-    if raw == b"null" or typed(bytes(raw), _type).type == "json_schema":
+    if raw == NULL or typed(bytes(raw), _type).type == "json_schema":
         return None
     try:
         return _output(typed(bytes(raw), _format))
