@@ -117,6 +117,8 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
     if not config.models:
         raise Failed(f"{config_file.name} names no model")
     name, model = next(iter(config.models.items()))
+    if not model.workers:
+        raise Failed(f"model {name} lists no worker")
     worker = urlsplit(model.workers[0])
     if worker.hostname not in {"127.0.0.1", "localhost", "::1"} or worker.port is None:
         raise Failed(f"the first worker of model {name} is {model.workers[0]}: only one on this machine can be started")

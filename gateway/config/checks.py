@@ -98,12 +98,20 @@ def _names(config: Config, raw: Mapping[str, Any]) -> Found:
 
 def _workers(config: Config) -> Found:
     for name, model in config.models.items():
+        found = model.discover
+        if found is not None and not found.redis and found.dns is None:
+            yield ("models", name, "discover"), "must say where: redis or dns"
+        if found is not None and found.redis and config.redis is None:
+            yield ("models", name, "discover", "redis"), "needs a section redis"
+        if found is None and not model.workers:
+            yield ("models", name, "workers"), "is required, unless there is discover"
         for index, worker in enumerate(model.workers):
             if worker in model.workers[:index]:
                 yield ("models", name, "workers", index), "is given twice"
         if model.api_key_file and model.api_key_env:
             yield ("models", name, "api_key_env"), "and api_key_file exclude each other"
-        if model.ca_file and not any(worker.startswith("https://") for worker in model.workers):
+        secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
+        if model.ca_file and not secure:
             yield ("models", name, "ca_file"), "has no effect: none of the workers is https"
         lower: set[str] = set()
         for header, value in model.headers.items():

@@ -242,4 +242,6 @@ Feature = Literal[
     "logprobs",
     "token_ids",
     "prompt_tokens",
+    "no_repeat_ngram",
+    "bad_word_tokens",
 ]

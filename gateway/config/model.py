@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr,
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.config.kinds import (
+    Address,
     Bytes,
     Expiry,
     Feature,
@@ -151,13 +152,29 @@ class Deadlines(Section):
     total_s: Seconds | None = Field(default=None, gt=0, le=_DAY, description="The whole reply. Absent: no limit.")
 
 
+class Discover(Section):
+    """Where workers are found while the gateway runs, beside those that are listed."""
+
+    redis: bool = Field(default=False, description="In the registry that workers join, in the server of `redis`.")
+    dns: Address | None = Field(
+        default=None, description="`name:port`: every address of the name is a worker, called by plain HTTP."
+    )
+    interval_s: Seconds = Field(default=1.0, ge=0.1, le=3600, description="Between two look-ups of the name.")
+
+
 class Model(Section):
     """One model as clients name it, and the workers that serve it."""
 
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]})
+
     backend: Name = Field(description="What its workers speak: vllm, openai, tgi or llamacpp.")
     workers: tuple[Url, ...] = Field(
-        min_length=1, max_length=1000, description="Base addresses, `scheme://host:port[/base]`; at least one."
+        default=(),
+        min_length=1,
+        max_length=1000,
+        description="Base addresses, `scheme://host:port[/base]`; at least one, unless there is `discover`.",
     )
+    discover: Discover | None = Field(default=None, description="Further workers, found while the gateway runs.")
     aliases: tuple[Name, ...] = Field(default=(), description="Further names that clients may use for it.")
     upstream_model: str | None = Field(
         default=None, min_length=1, description="The name its workers know it by. Absent: its name here."
@@ -178,6 +195,12 @@ class Model(Section):
     headers: dict[str, str] = Field(default={}, repr=False, description="Extra headers to its workers.")
     ca_file: str | None = Field(
         default=None, min_length=1, description="PEM bundle that its https workers' certificates must chain to."
+    )
+    paths: tuple[UrlPath, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="The only paths that are called on its workers, such as `/v1/chat/completions`; a request that"
+        " needs another is refused. Absent: those that its backend knows.",
     )
     policy: Literal["least_busy", "round_robin"] = Field(default="least_busy", description="How a worker is picked.")
     max_in_flight: Whole | None = Field(

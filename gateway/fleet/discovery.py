@@ -63,9 +63,7 @@ async def system_resolver(host: str, port: int) -> list[str]:
 class Dns:
     """Every address of a host name is a worker: a headless Service of Kubernetes."""
 
-    def __init__(
-        self, model: str, host: str, port: int, interval_s: float, resolve: Resolve = system_resolver
-    ) -> None:
+    def __init__(self, model: str, host: str, port: int, interval_s: float, resolve: Resolve = system_resolver) -> None:
         self.name = f"dns {host}:{port}"
         self.interval_s = interval_s
         self._model = model

@@ -21,7 +21,9 @@ LINGER_S = 10.0
 tell whether the worker is there."""
 FORMAT = 1
 _MOST_WORKERS = 1000
-_ADDRESS = re.compile(r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*\Z")
+_ADDRESS = re.compile(
+    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*\Z"
+)
 
 
 class Record(msgspec.Struct, frozen=True):

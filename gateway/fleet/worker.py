@@ -14,7 +14,17 @@ class Worker:
     on_free holds whom to tell when it may have become free: the pools that it is in, more than one during a reload.
     """
 
-    __slots__ = ("address", "breaker", "draining", "in_flight", "max_in_flight", "missed_probes", "on_free", "ready", "turn")
+    __slots__ = (
+        "address",
+        "breaker",
+        "draining",
+        "in_flight",
+        "max_in_flight",
+        "missed_probes",
+        "on_free",
+        "ready",
+        "turn",
+    )
 
     def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
         self.address = address
