@@ -149,13 +149,13 @@ class Tgi(OpenAI):
 
     def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         """`presence_penalty` never goes there: TGI makes a repetition penalty of it, 2 where it is 0."""
-        if sampling.top_k is not None and sampling.top_k > 0:
-            raise unsupported("top_k", self.name)
         if sampling.repetition_penalty not in (None, 1):
             raise unsupported("repetition_penalty", self.name)
         if _greedy(sampling):
             body["temperature"] = 0.0
         else:
+            if sampling.top_k is not None and sampling.top_k > 0:
+                raise unsupported("top_k", self.name)
             _put(body, temperature=sampling.temperature, top_p=_below_one(sampling.top_p))
         _put(body, seed=sampling.seed, frequency_penalty=sampling.frequency_penalty or None)
 
