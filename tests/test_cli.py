@@ -1,0 +1,394 @@
+"""The command `dragoman`, as a process: what it prints, how it ends, what signals do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+import yaml
+
+from gateway import cli
+from tests.harness import Stack
+
+CONFIG = Path(__file__).parent.parent / "gateway.yaml"
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+
+
+def dragoman(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**CLEAN, **environ},
+    )
+
+
+class Serving:
+    """`dragoman serve` with a configuration of its own, and its log."""
+
+    def __init__(self, folder: Path, sections: dict[str, Any]) -> None:
+        self.file = folder / "gateway.yaml"
+        self.sections = {"listen": {"port": 0}, "health": {"interval_s": 0.2, "timeout_s": 0.2}, **sections}
+        self.write(self.sections)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gateway.cli", "serve", "--config", str(self.file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=CLEAN,
+        )
+        self.lines: list[dict[str, Any]] = []
+        self._queue: queue.Queue[bytes] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.url = ""
+
+    def write(self, sections: dict[str, Any]) -> None:
+        self.file.write_text(yaml.safe_dump(sections))
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._queue.put(line)
+        self._queue.put(b"")
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The next log line of this event."""
+        while True:
+            line = self._queue.get(timeout=15)
+            assert line, f"it ended without saying {name!r}: {self.lines}"
+            self.lines.append(json.loads(line))
+            if self.lines[-1]["event"] == name:
+                return self.lines[-1]
+
+    def listening(self) -> str:
+        self.url = self.event("listening")["address"]
+        return self.url
+
+    def end(self, seconds: float = 15) -> tuple[int, str]:
+        """Exit status and standard error, once it has ended."""
+        assert self.process.stderr is not None
+        status = self.process.wait(seconds)
+        self._reader.join(5)
+        while not self._queue.empty():
+            line = self._queue.get()
+            if line:
+                self.lines.append(json.loads(line))
+        return status, self.process.stderr.read().decode()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Stack]:
+    """Only for its simulated worker; the gateway before it is not used."""
+    with Stack() as stack:
+        yield stack
+
+
+Serve = Callable[..., Serving]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, workers: Stack) -> Iterator[Serve]:
+    started: list[Serving] = []
+
+    def start(**sections: Any) -> Serving:
+        models = {"m": {"backend": "vllm", "upstream_model": "sim", "workers": [workers.sim.url]}}
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Serving(folder, {"models": models, **sections}))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def chat(**script: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}]}
+
+
+def stream(url: str, body: dict[str, Any]) -> socket.socket:
+    """A streamed request whose answer is read by the test, once its first token is here."""
+    data = json.dumps({**body, "stream": True}).encode()
+    client = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])))
+    client.settimeout(15)
+    client.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
+    )
+    seen = b""
+    while b"data: " not in seen:
+        block = client.recv(1)
+        assert block
+        seen += block
+    return client
+
+
+def rest(client: socket.socket) -> bytes:
+    received = b""
+    with client:
+        while block := client.recv(65536):
+            received += block
+    return received
+
+
+# -- serve ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_serves_reloads_and_ends(serve: Serve) -> None:
+    one = serve()
+    url = one.listening()
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url)
+    assert one.lines[-1]["config"] == "gateway.yaml"
+    assert httpx.get(url + "/livez").text == "alive\n"
+    assert httpx.get(url + "/readyz").status_code == 200
+    assert httpx.post(url + "/v1/chat/completions", json=chat(text="hello")).status_code == 200
+
+    models = one.sections["models"]
+    one.write({**one.sections, "models": {"renamed": models["m"]}})
+    one.process.send_signal(signal.SIGHUP)
+    one.event("reloaded")
+    assert [card["id"] for card in httpx.get(url + "/v1/models").json()["data"]] == ["renamed"]
+
+    bad = {**one.sections, "models": {"m": models["m"], "n": {**models["m"], "bakend": "x"}}, "relay": {"drain_s": -1}}
+    one.write(bad)
+    one.process.send_signal(signal.SIGHUP)
+    faults = one.event("reload refused, the old configuration stays")["faults"]
+    text = one.file.read_text().splitlines()
+    for key, where in (("models.n.bakend", "bakend"), ("relay.drain_s", "drain_s")):
+        line = next(number for number, line in enumerate(text, 1) if where in line)
+        assert any(fault.startswith(f"{one.file}:{line}: {key}: ") for fault in faults), faults
+    assert [card["id"] for card in httpx.get(url + "/v1/models").json()["data"]] == ["renamed"]
+    one.file.unlink()
+    one.process.send_signal(signal.SIGHUP)
+    one.event("reload refused, the old configuration stays")
+    page = httpx.get(url + "/metrics").text
+    assert 'dragoman_reloads_total{result="refused"} 2.0' in page
+    assert 'dragoman_reloads_total{result="done"} 1.0' in page
+
+    one.process.terminate()
+    assert one.end() == (0, "")
+    assert [line["event"] for line in one.lines[-2:]] == ["draining", "stopped"]
+
+
+def test_a_stream_that_fits_the_grace_is_completed(serve: Serve) -> None:
+    one = serve()
+    url = one.listening()
+    running = stream(url, chat(text="a b c", fault="stall:0.8@2"))
+    one.process.terminate()
+    one.event("draining")
+    refused = httpx.get(url + "/readyz")
+    assert (refused.status_code, refused.text) == (503, "draining\n")
+    assert httpx.get(url + "/livez").status_code == 200
+    received = rest(running)
+    assert b"data: [DONE]\n\n" in received
+    assert received.endswith(b"0\r\n\r\n")
+    assert one.end() == (0, "")
+    (record,) = [line for line in one.lines if line["event"] == "request"]
+    assert record["outcome"] == "ok"
+
+
+def test_a_stream_beyond_the_grace_ends_in_its_own_words(serve: Serve) -> None:
+    one = serve(relay={"drain_s": 0.2})
+    running = stream(one.listening(), chat(text="a b c", fault="stall@2"))
+    one.process.send_signal(signal.SIGINT)
+    received = rest(running)
+    assert b'"code":"shutting_down"' in received
+    assert b"[DONE]" not in received
+    assert not received.endswith(b"0\r\n\r\n")
+    assert one.end() == (0, "")
+
+
+def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
+    one = serve(relay={"drain_s": 60})
+    running = stream(one.listening(), chat(text="a b c", fault="stall@2"))
+    one.process.terminate()
+    one.event("draining")
+    one.process.terminate()
+    status, error = one.end(5)
+    assert (status, error) == (0, "")
+    assert b"[DONE]" not in rest(running)
+
+
+def test_a_taken_port_is_one_clear_line(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        one = serve(listen={"port": port})
+        status, error = one.end()
+    assert status == 1
+    assert error == f"dragoman: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert one.lines == []
+
+
+def test_it_opens_no_door_to_other_machines_without_keys(serve: Serve) -> None:
+    one = serve(listen={"host": "0.0.0.0", "port": 0})
+    status, error = one.end()
+    assert status == 2
+    assert re.fullmatch(r"\S+gateway\.yaml:\d+: listen\.host: is open to other machines .*\n", error)
+    checked = dragoman("check", str(one.file))
+    assert (checked.returncode, checked.stderr) == (2, error)
+
+
+def test_what_uvicorn_and_asyncio_say_goes_to_the_log(serve: Serve) -> None:
+    """A stalled upload outlives the grace of uvicorn itself: whatever it says of that is structured, or unsaid."""
+    one = serve(relay={"drain_s": 0})
+    url = one.listening()
+    with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as client:
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\ncanary-5e")
+        httpx.get(url + "/livez")
+        one.process.terminate()
+        client.settimeout(15)
+        assert client.recv(65536).startswith(b"HTTP/1.1 503 ")
+    assert one.end() == (0, "")
+    assert "canary-5e" not in json.dumps(one.lines)
+
+
+def test_an_error_in_the_application_is_told_without_its_words(tmp_path: Path, workers: Stack) -> None:
+    """What nobody caught reaches the server's own logger."""
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import sys\n"
+        "from gateway import app, cli\n"
+        "async def broken(self, scope, receive, send):\n"
+        "    raise RuntimeError('canary-5e')\n"
+        "app.Gateway._readyz = broken\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    config = {"listen": {"port": 0}, "models": {"m": {"backend": "vllm", "workers": [workers.sim.url]}}}
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(config))
+    one = Serving.__new__(Serving)
+    one.process = subprocess.Popen(
+        [sys.executable, str(script), "serve", "--config", str(tmp_path / "gateway.yaml")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN,
+    )
+    one.lines, one._queue = [], queue.Queue()
+    one._reader = threading.Thread(target=one._read)
+    one._reader.start()
+    try:
+        assert httpx.get(one.listening() + "/readyz").status_code == 500
+        said = one.event("library")
+        assert (said["level"], said["logger"], said["error"]) == ("error", "uvicorn.error", "RuntimeError")
+        assert said["text"] == "Exception in ASGI application"
+        assert any("broken.py" in place for place in said["trace"])
+        one.process.terminate()
+        assert one.end() == (0, "")
+        assert "canary-5e" not in json.dumps(one.lines)
+    finally:
+        one.close()
+
+
+# -- the other commands ---------------------------------------------------------------------------------------------
+
+
+def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> None:
+    assert dragoman("check", str(CONFIG)).returncode == 0
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("listen:\n  prot: 1\nmodels:\n  m:\n    backend: nothing\n    workers: [ftp://x]\n")
+    found = dragoman("check", str(bad))
+    assert (found.returncode, found.stdout) == (2, "")
+    lines = found.stderr.splitlines()
+    assert len(lines) == 3
+    assert all(re.match(rf"{re.escape(str(bad))}:\d+: [\w.]+: ", line) for line in lines), lines
+    missing = dragoman("check", str(tmp_path / "none.yaml"))
+    assert missing.returncode == 2
+    assert len(missing.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("nothing",), ("check",), ("keys",), ("worker",), ("worker", "nothing")])
+def test_wrong_use_is_explained(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: dragoman")
+
+
+def test_the_schema_is_one_and_accepts_our_own_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    validator = jsonschema.validators.validator_for(schema)
+    validator.check_schema(schema)
+    validator(schema).validate(yaml.safe_load(CONFIG.read_text()))
+    with pytest.raises(jsonschema.ValidationError):
+        validator(schema).validate({"listne": {}})
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"dragoman \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+def test_routes_lists_method_path_and_dialect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["routes"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {len(line) for line in lines} == {3}
+    assert ["POST", "/v1/chat/completions", "openai"] in lines
+    assert ["POST", "/openai/v1/chat/completions", "openai"] in lines
+    assert ["GET", "/livez", "-"] in lines
+    moved = tmp_path / "moved.yaml"
+    moved.write_text(
+        yaml.safe_dump(
+            {
+                "models": {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}},
+                "dialects": {"openai": {"prefixes": ["/elsewhere"]}},
+                "metrics": {"enabled": False},
+            }
+        )
+    )
+    assert cli.main(["routes", "--config", str(moved)]) == 0
+    paths = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert "/elsewhere/v1/chat/completions" in paths
+    assert not {"/v1/chat/completions", "/metrics"} & set(paths)
+
+
+def test_a_new_key_opens_the_door(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["keys", "new", "--name", "team-a", "--team", "research"]) == 0
+    said = capsys.readouterr().out
+    (key,) = re.findall(r"dgm_\w+", said)
+    entry = yaml.safe_load(said[said.index("keys file:") + len("keys file:") :])
+    assert key not in yaml.safe_dump(entry)
+    with Stack(config={"keys": entry}) as stack:
+        url = stack.url + "/v1/models"
+        assert httpx.get(url).status_code == 401
+        assert httpx.get(url, headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert httpx.get(url, headers={"api-key": key[:-1] + ("a" if key[-1] != "a" else "b")}).status_code == 401
+        assert [record["key"] for record in stack.records()][1:2] == ["team-a"]
+
+
+def test_a_key_with_an_impossible_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["keys", "new", "--name", "a\nb"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("dragoman: ")
+
+
+@pytest.mark.parametrize("kind", cli.WORKERS)
+def test_a_worker_explains_itself(kind: str) -> None:
+    said = dragoman("worker", kind, "--help")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.startswith(f"usage: dragoman worker {kind}")
