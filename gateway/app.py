@@ -27,6 +27,10 @@ from gateway.fleet.health import Health, HealthPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.worker import Worker
+from gateway.limiting import Limiting, redis_settings
+from gateway.limits.store_redis import connect
+from gateway.observe.accounting import Stream
+from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.pipeline import Endpoint, Hub, Offer, Running
@@ -87,14 +91,17 @@ def route_table(config: Config) -> list[Line]:
 class Observer:
     """What the pipeline reports, to the log and the metrics."""
 
-    def __init__(self, log: Log, metrics: Metrics) -> None:
+    def __init__(self, log: Log, metrics: Metrics, stream: Stream | None = None) -> None:
         self._log = log
         self._metrics = metrics
+        self._stream = stream
         self.begun = metrics.begun
 
     def finished(self, record: Record) -> None:
         self._metrics.finished(record)
         self._log.request(record)
+        if self._stream is not None:
+            self._stream.add(record)
 
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         self._metrics.retries.labels(model).inc()
@@ -109,7 +116,13 @@ class State:
     """All that belongs to one configuration. A reload makes another; requests under way finish under theirs."""
 
     def __init__(
-        self, config: Config, log: Log, metrics: Metrics, created: int, known_workers: Mapping[tuple[str, str], Worker]
+        self,
+        config: Config,
+        log: Log,
+        metrics: Metrics,
+        created: int,
+        known_workers: Mapping[tuple[str, str], Worker],
+        limiting: Limiting | None = None,
     ) -> None:
         self.config = config
         self._log = log
@@ -125,11 +138,17 @@ class State:
             for known_as in (name, *options.aliases):
                 offers[known_as] = offer
         self._keyring = Keyring(config)
+        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
+        self.stream: Stream | None = None
+        if config.accounting.redis_stream is not None:
+            self.stream = Stream(
+                config.accounting.redis_stream, config.accounting.max_length, lambda: connect(redis_settings(config))
+            )
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         self.hub = Hub(
             offers=offers,
             identify=self._keyring.identify,
-            observer=Observer(log, metrics),
+            observer=Observer(log, metrics, self.stream),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
             max_reply_bytes=config.relay.max_reply_bytes,
@@ -139,6 +158,7 @@ class State:
             may_retry=budget.spend,
             clock=clock,
             running=Running(),
+            gate=limiting if limiting is not None and limiting.any else None,
         )
 
     def _offer(
@@ -194,6 +214,8 @@ class State:
 
     async def start(self) -> None:
         """Probes every worker once, so that the first request already knows who is there."""
+        if self.limiting is not None:
+            await self.limiting.start()
         policy = HealthPolicy(self.config.health.interval_s, self.config.health.timeout_s, self.config.health.path)
         self.health = Health(self.workers, policy, self._probe_client, self._changed)
         await self.health.start()
@@ -211,6 +233,8 @@ class State:
             await self.health.close()
         for pool in self.pools:
             pool.close()
+        if self.stream is not None:
+            await self.stream.close()
         for transport in self.transports:
             await transport.close()
 
@@ -227,6 +251,10 @@ class State:
                 fallbacks.append((prefix.rstrip("/"), Endpoint(self.hub, dialect, {}, default)))
         fallbacks.sort(key=lambda item: -len(item[0]))
         return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
+
+    def _limits_changed(self, state: str, reason: str) -> None:
+        level = "info" if state == "strict" else "warning"
+        self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
 
     def _suspect(self, worker: Worker) -> None:
         if self.health is not None:
@@ -267,6 +295,8 @@ class Gateway:
         self.log = log
         self.metrics = Metrics()
         self.draining = False
+        self._limit_metrics = LimitMetrics()
+        self.metrics.registry.register(self._limit_metrics)
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
@@ -276,6 +306,8 @@ class Gateway:
     def _install(self, state: State) -> None:
         self.state = state
         self._states.append(state)
+        self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
+        self._limit_metrics.stream = state.stream
         self._router = state.router()
         # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
         self._literal: dict[str, Any] = {
@@ -295,7 +327,7 @@ class Gateway:
         """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
         async with self._reloading:
             old = self.state
-            state = State(config, self.log, self.metrics, self._created, old.workers)
+            state = State(config, self.log, self.metrics, self._created, old.workers, old.limiting)
             await state.start()
             self._install(state)
             self.log.configure(config.log.level, config.log.requests)
@@ -311,6 +343,8 @@ class Gateway:
         await old.hub.running.empty(None)
         self._states.remove(old)
         await old.close()
+        if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
+            await old.limiting.close()
 
     async def drain(self) -> None:
         """Not ready any more; returns when nothing runs. What outlives the grace is ended in its client's dialect."""
@@ -332,6 +366,9 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         await self.state.close()
+        for limiting in {id(state.limiting): state.limiting for state in self._states}.values():
+            if limiting is not None:
+                await limiting.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -1,6 +1,6 @@
 """One request, top to bottom. Names no dialect, no backend, no limit.
 
-match route -> authenticate -> read body -> dialect.read -> model to pool -> pick a worker -> relay -> record.
+match route -> authenticate -> read body -> dialect.read -> model to pool -> limits -> pick a worker -> relay -> record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from gateway.core.ports import (
     Capabilities,
     Deadlines,
     Dialect,
+    Gate,
     Observer,
+    Permit,
     Pool,
     Record,
     Transport,
@@ -78,6 +80,7 @@ class Hub(Struct):
     offers      by every name that clients may use, aliases included
     may_retry   spends from the retry budget; `earn` feeds it
     running     requests under way, for shutdown
+    gate        limits; None when there are none
     """
 
     offers: Mapping[str, Offer]
@@ -92,6 +95,7 @@ class Hub(Struct):
     may_retry: Callable[[], bool]
     clock: Callable[[], float]
     running: Running
+    gate: Gate | None = None
 
 
 class Running:
@@ -146,6 +150,7 @@ class Run:
         self.request: Request | None = None
         self.op: Op | None = None
         self.pump: Pump | None = None
+        self.permit: Permit | None = None
         self.headers: Headers = [(b"x-request-id", self.record.id.encode())]
         self._task: asyncio.Task[Any] | None = None
         self._interrupted: GatewayError | None = None
@@ -161,6 +166,8 @@ class Run:
             await self._guarded()
         finally:
             hub.running.discard(self)
+            if self.permit is not None:
+                self.permit.settle(self.record)
             self.client.close()
             self.record.ms = round((hub.clock() - self._began) * 1000, 3)
             hub.observer.finished(self.record)
@@ -240,6 +247,9 @@ class Run:
             return
         offer = self._offer(op, principal)
         record.model, record.stream = offer.name, op.stream
+        if hub.gate is not None:
+            refuse_beyond(op, offer.can)
+            self.permit = await hub.gate.admit(record, op, offer.can.max_context, scope, self.headers)
         if op.timeout is None and offer.total_s is None:
             await self._try(op, offer, principal)
         else:
@@ -364,6 +374,8 @@ class Run:
         else:
             lane = EventLane(offer.backend.reader(op), dialect.writer(op))  # type: ignore[assignment]
         pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
+        if self.permit is not None:
+            pump.on_done = self._done
         try:
             await pump.run(self._head())
         finally:
@@ -374,6 +386,13 @@ class Run:
                 record.status = 200
             if lane.error is not None and self.client.started:
                 record.outcome, record.code = "failed", lane.error.code or lane.error.kind.value
+
+    def _done(self) -> None:
+        """Slots come back before the client can ask again, and so learn that they had not."""
+        lane = self.pump.lane if self.pump is not None else None
+        if self.permit is not None and lane is not None and lane.error is None:
+            self.record.usage = lane.usage or Usage(None, lane.produced, source="estimated")
+            self.permit.settle(self.record)
 
     def _reply(self, op: Any, backend: Backend, response: Response) -> Response:
         dialect, record = self.endpoint.dialect, self.record

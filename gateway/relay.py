@@ -8,7 +8,11 @@ queue, and each side is paused while the other cannot follow.
 from __future__ import annotations
 
 import asyncio
+<<<<<<< HEAD
 import time
+=======
+from collections.abc import Callable
+>>>>>>> ea83ed5 (Limits before requests: reserved, settled on every exit, told in headers; usage by team and to a Redis stream)
 
 from gateway.client import Client
 from gateway.core.errors import GatewayError, Kind
@@ -79,13 +83,15 @@ class Pump:
     """One streamed reply under way.
 
     Before the first output nothing is sent, so that an error there is still an error status, or another worker's turn.
-    committed is True from the moment the client may have seen the head.
+    committed is True from the moment the client may have seen the head. on_done is called once the reply is known to be
+    complete, before its end can have reached the client.
     """
 
     def __init__(self, exchange: Exchange, lane: Lane, client: Client, keepalive_s: float) -> None:
         self.lane = lane
         self.committed = False
         self.first_output_at: float | None = None
+        self.on_done: Callable[[], None] | None = None
         self._exchange = exchange
         self._client = client
         self._keepalive_s = keepalive_s
@@ -111,6 +117,8 @@ class Pump:
             else:
                 self._pending += out
         if lane.error is not None or lane.done:
+            if lane.done and self.on_done is not None:
+                self.on_done()
             self._end()
         elif out and not self.committed:
             self._open()

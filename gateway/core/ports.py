@@ -237,7 +237,8 @@ class Record(Struct):
 
     ms is the whole time in milliseconds, ttft_ms that to the first output of a stream; status is what the client saw
     (0: nothing); time is Unix seconds at the end.
-    outcome: ok | refused (our or the worker's 4xx) | failed | cancelled (the client left).
+    outcome: ok | refused (our or the worker's 4xx) | failed | cancelled (the client left). limit names the limit that
+    refused it.
     """
 
     id: str
@@ -255,10 +256,33 @@ class Record(Struct):
     attempts: int = 0
     worker: str | None = None
     usage: Usage | None = None
+    limit: str | None = None
     dropped: tuple[str, ...] = ()
     time: float = 0.0
     level: str = "info"
     event: str = "request"
+
+
+class Permit(Protocol):
+    """An admitted request's charge on its limits."""
+
+    def settle(self, record: Record) -> None:
+        """Corrects the charge to what `record` says became of the request, and gives its slots back. Called on every
+        exit, and more than once does no harm. Fills in the prompt's estimate where nobody counted it."""
+        ...
+
+
+class Gate(Protocol):
+    """What stands between a request and the workers: limits."""
+
+    async def admit(
+        self, record: Record, op: Op, max_context: int | None, scope: Any, headers: Headers
+    ) -> Permit | None:
+        """Admits the request of the key, team and model in `record`, or raises GatewayError and has charged nothing.
+
+        Either way it adds to `headers` what the reply should say of limits. scope is the request's ASGI scope.
+        """
+        ...
 
 
 class Observer(Protocol):

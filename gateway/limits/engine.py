@@ -87,6 +87,10 @@ class Limiter:
         await self._store.start(self._lease_ttl)
         self._beating = asyncio.create_task(self._beat())
 
+    async def connect(self) -> None:
+        """As `start`, for who only looks: it is not counted as a replica for longer than it takes."""
+        await self._store.start(self._lease_ttl)
+
     async def close(self) -> None:
         """Sends what is to be settled and says goodbye, so that the other replicas' share grows at once."""
         if self._beating is not None:

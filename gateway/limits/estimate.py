@@ -48,12 +48,13 @@ class Estimator(Struct, frozen=True):
         if isinstance(op, ListModels):
             return Cost()
         if isinstance(op, Embed):
-            return Cost(*self._texts(op.inputs))
+            tokens, least = self._texts(op.inputs)
+            return Cost(tokens, least, tokens)
         if isinstance(op, Chat):
             prompt = sum(self._message(message) for message in op.messages) + sum(map(self._tool, op.tools))
-            return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context))
+            return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)
         tokens, least = self._texts(op.prompts)
-        return Cost(tokens + self._completions(op, tokens, max_context), least)
+        return Cost(tokens + self._completions(op, tokens, max_context), least, tokens)
 
     def _completions(self, op: Complete, prompt: int, max_context: int | None) -> int:
         count = max(len(op.prompts), 1)

@@ -82,10 +82,12 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 class Cost(Struct, frozen=True):
     """What a request may use. tokens is the reservation: the prompt's estimate plus the output cap. least is what it
-    uses for certain (0: unknown); a request whose least is above a token limit can never be admitted."""
+    uses for certain (0: unknown); a request whose least is above a token limit can never be admitted. prompt: the part
+    of tokens that is not output."""
 
     tokens: int = 0
     least: int = 0
+    prompt: int = 0
 
 
 class RuleState(Struct):

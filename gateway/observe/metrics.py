@@ -17,6 +17,9 @@ from gateway.core.ports import Record
 
 _BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 _BOUNDS = (*(str(bound / 1000) for bound in _BOUNDS_MS), "+Inf")
+MOST_TEAMS = 100
+"""Teams that have series of their own; the rest together are `other`."""
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()
 
 
@@ -66,6 +69,9 @@ class Metrics:
         self._first: dict[tuple[str, str], _Timing] = {}
         self._tokens: dict[tuple[str, str, str], int] = {}
         self._dropped: dict[str, int] = {}
+        self._teams: set[str] = set()
+        self._by_team: dict[tuple[str, str], int] = {}
+        self._team_tokens: dict[tuple[str, str], int] = {}
         registry.register(self)
 
     def begun(self, dialect: str) -> None:
@@ -80,13 +86,27 @@ class Metrics:
         if record.ttft_ms is not None:
             _add(self._first, (dialect, model), record.ttft_ms)
         usage = record.usage
+        team = self._team(record.team)
+        served = (team, record.outcome)
+        self._by_team[served] = self._by_team.get(served, 0) + 1
         if usage is not None:
             for direction, tokens in (("input", usage.input), ("output", usage.output)):
                 if tokens:
+                    used = (team, direction)
+                    self._team_tokens[used] = self._team_tokens.get(used, 0) + tokens
                     key = (model, direction, usage.source)
                     self._tokens[key] = self._tokens.get(key, 0) + tokens
         if record.dropped:
             self._dropped[dialect] = self._dropped.get(dialect, 0) + len(record.dropped)
+
+    def _team(self, name: str | None) -> str:
+        if not name:
+            return "none"
+        if name not in self._teams:
+            if len(self._teams) >= MOST_TEAMS:
+                return "other"
+            self._teams.add(name)
+        return name
 
     def page(self) -> bytes:
         """The exposition text."""
@@ -123,6 +143,18 @@ class Metrics:
         for counted, count in self._tokens.items():
             tokens.add_metric(list(counted), count)
         yield tokens
+        by_team = CounterMetricFamily(
+            "dragoman_team_requests", "Requests by team and what became of them", labels=["team", "outcome"]
+        )
+        for served, count in self._by_team.items():
+            by_team.add_metric(list(served), count)
+        yield by_team
+        team_tokens = CounterMetricFamily(
+            "dragoman_team_tokens", "Tokens by team and direction", labels=["team", "direction"]
+        )
+        for used, count in self._team_tokens.items():
+            team_tokens.add_metric(list(used), count)
+        yield team_tokens
         dropped = CounterMetricFamily(
             "dragoman_dropped_fields", "Request fields dropped by the extras policy", labels=["dialect"]
         )

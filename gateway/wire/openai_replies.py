@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.http import Headers
 from gateway.core.lifecycle import ReplyChoice
@@ -22,11 +22,15 @@ from gateway.wire.json import encode
 
 
 def error_headers(error: GatewayError, status: int) -> Headers:
-    """Retry-After only on 429 and 503: azure-ai-inference retries any status that carries it. Whole seconds, 1 to 60:
-    openai-python 1.x ignores more."""
+    """Retry-After, and the same in milliseconds, only on 429 and 503: azure-ai-inference retries any status that
+    carries it. Whole seconds, 1 to 60: openai-python 1.x ignores more."""
     headers: Headers = []
     if status in (429, 503) and error.retry_after is not None:
-        headers.append((b"retry-after", str(min(60, max(1, -int(-error.retry_after // 1)))).encode()))
+        wait = min(60_000, max(1, -int(-error.retry_after * 1000 // 1)))
+        headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
+        headers.append((b"retry-after-ms", b"%d" % wait))
+    elif error.kind is Kind.LIMITED and error.upstream is None:
+        headers.append((b"x-should-retry", b"false"))  # it will never fit: OpenAI's clients then do not try again
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

@@ -55,14 +55,16 @@ def test_one_byte_a_token_bounds_any_byte_level_tokenizer(text: str) -> None:
     ],
 )
 def test_costs(op: Op, tokens: int, least: int) -> None:
-    assert Estimator().cost(op) == Cost(tokens, least)
+    cost = Estimator().cost(op)
+    assert (cost.tokens, cost.least) == (tokens, least)
+    assert cost.prompt <= tokens
 
 
 def test_the_context_bounds_the_output() -> None:
     op = Complete(model="m", prompts=((1,) * 100,), max_output=10**6)
-    assert Estimator().cost(op, 128) == Cost(128, 100)
-    assert Estimator().cost(Complete(model="m", prompts=((1,) * 100,)), 128) == Cost(128, 100)
-    assert Estimator().cost(Complete(model="m", prompts=((1,) * 200,)), 128) == Cost(201, 200)
+    assert Estimator().cost(op, 128) == Cost(128, 100, 100)
+    assert Estimator().cost(Complete(model="m", prompts=((1,) * 100,)), 128) == Cost(128, 100, 100)
+    assert Estimator().cost(Complete(model="m", prompts=((1,) * 200,)), 128) == Cost(201, 200, 200)
 
 
 def test_a_lone_surrogate_has_a_size_too() -> None:

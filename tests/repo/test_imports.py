@@ -28,6 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "sigv4": CORE,
     "client": CORE,
     "server": CORE,
+    "limiting": CORE | {"config", "limits"},
     "relay": CORE | {"client"},
     "pipeline": CORE | {"auth", "client", "relay"},
 }

@@ -1,0 +1,290 @@
+"""Limits as configured, put before requests: `gateway.limits` counts, this says what is counted and tells the client.
+
+Composition: sees configuration and limits, and is what the pipeline knows as `core.ports.Gate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+from msgspec import Struct
+
+from gateway.config import Config
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.ports import Record
+from gateway.core.usage import Usage
+from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
+from gateway.limits.model import LimitKind, RuleState
+from gateway.limits.plan import Layout
+from gateway.limits.store_redis import RedisSettings, RedisStore
+
+_FREE = Cost()
+_KINDS: tuple[LimitKind, ...] = ("requests", "tokens", "concurrency")
+_HEADERS: tuple[tuple[LimitKind, tuple[bytes, bytes, bytes]], ...] = tuple(
+    (
+        kind,
+        (
+            b"x-ratelimit-limit-" + kind.encode(),
+            b"x-ratelimit-remaining-" + kind.encode(),
+            b"x-ratelimit-reset-" + kind.encode(),
+        ),
+    )
+    for kind in _KINDS[:2]
+)
+"""OpenAI's names; it has none for requests in flight."""
+
+Scope = MutableMapping[str, Any]
+
+
+def rules(config: Config) -> list[Rule]:
+    """The limits of `config` in the order in which they are looked at: those of single keys are exceptions and come
+    first."""
+    found = []
+    for name, key in config.keys.items():
+        for kind in _KINDS:
+            limit = getattr(key.limits, kind, None)
+            if limit is not None:
+                found.append(Rule(name=kind, kind=kind, limit=limit, scope=("key",), match={"key": (name,)}))
+    for one in config.limits:
+        match = {
+            dimension: tuple(config.resolve(value) or value for value in values) if dimension == "model" else values
+            for dimension, values in one.match.items()
+        }
+        found.append(
+            Rule(
+                name=one.name,
+                kind=one.kind,
+                limit=one.limit,
+                per=one.per_s,
+                burst=one.burst,
+                scope=one.scope,
+                match=match,
+                shadow=one.shadow,
+                on_redis_failure=one.on_redis_failure,
+            )
+        )
+    return found
+
+
+def redis_settings(config: Config) -> RedisSettings:
+    """Where Redis is. `config` must have that section."""
+    redis = config.redis
+    assert redis is not None
+    return RedisSettings(
+        addresses=redis.addresses,
+        mode=redis.mode,
+        sentinel_name=redis.sentinel_name,
+        sentinel_auth=redis.sentinel_auth,
+        db=redis.db,
+        username=redis.username,
+        password_file=redis.password_file,
+        tls=redis.tls,
+        ca_file=redis.ca_file,
+        cert_file=redis.cert_file,
+        key_file=redis.key_file,
+        timeout=redis.timeout_s,
+    )
+
+
+class _Store(Struct, frozen=True):
+    """What decides where counters lie; while it stays the same they survive a reload."""
+
+    settings: RedisSettings | None
+    layout: Layout
+    replicas: int
+
+    @classmethod
+    def of(cls, config: Config) -> _Store:
+        limiter = config.limiter
+        shared = config.redis is not None and limiter.store != "memory"
+        layout = Layout(limiter.namespace, limiter.partitions, limiter.partition_by)
+        return cls(redis_settings(config) if shared else None, layout, limiter.replicas)
+
+
+class Limiting:
+    """The limiter of a running gateway. Implements core.ports.Gate.
+
+    on_change  called with ("strict" | "degraded", reason), see `Limiter`
+    """
+
+    def __init__(self, config: Config, on_change: Callable[[str, str], None] | None = None) -> None:
+        self._where = where = _Store.of(config)
+        store: MemoryStore | RedisStore = (
+            MemoryStore()
+            if where.settings is None
+            else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
+        )
+        self.limiter = Limiter((), store, on_change=on_change)
+        self._running = False
+        self.use(config)
+
+    @classmethod
+    def follow(
+        cls, before: Limiting | None, config: Config, on_change: Callable[[str, str], None] | None = None
+    ) -> Limiting | None:
+        """What limits under `config`: `before`, told of it, unless the counters lie elsewhere now; None without
+        limits."""
+        if before is not None and before._where == _Store.of(config):
+            before.use(config)
+            return before
+        return cls(config, on_change) if rules(config) else None
+
+    def use(self, config: Config) -> None:
+        found = rules(config)
+        self.limiter.use(found)
+        self.any = bool(found)
+        limiter = config.limiter
+        self._estimator = Estimator(limiter.bytes_per_token, limiter.image_tokens, output=limiter.output_tokens)
+        self._tokens = any(rule.kind == "tokens" for rule in found)
+        self._by_address = any("address" in rule.scope or "address" in rule.match for rule in found)
+        self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
+        told = {rule.kind for rule in found if not rule.shadow}
+        self._told = tuple(one for one in _HEADERS if one[0] in told)
+
+    async def start(self) -> None:
+        if not self._running:
+            self._running = True
+            await self.limiter.start()
+
+    async def close(self) -> None:
+        if self._running:
+            self._running = False
+            await self.limiter.close()
+
+    async def admit(
+        self, record: Record, op: Op, max_context: int | None, scope: Scope, headers: Headers
+    ) -> Permit | None:
+        """See core.ports.Gate."""
+        address = client_address(scope, self._trusted) if self._by_address else None
+        cost = self._estimator.cost(op, max_context) if self._tokens else _FREE
+        try:
+            lease = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost)
+        except Limited as limited:
+            record.limit, limited.code = limited.code, None
+            self._tell(limited.decision, headers)
+            raise
+        self._tell(lease, headers)
+        return Permit(self.limiter, lease, cost.prompt)
+
+    def _tell(self, stands: Lease | Decision, headers: Headers) -> None:
+        for kind, (limit, remaining, reset) in self._told:
+            state = stands.tightest(kind)
+            if state is not None:
+                headers.append((limit, b"%d" % state.limit))
+                headers.append((remaining, b"%d" % state.remaining))
+                headers.append((reset, duration(state.reset_s)))
+
+
+class Permit:
+    """One admitted request. Implements core.ports.Permit."""
+
+    __slots__ = ("_lease", "_limiter", "_prompt")
+
+    def __init__(self, limiter: Limiter, lease: Lease, prompt: int) -> None:
+        self._limiter = limiter
+        self._lease = lease
+        self._prompt = prompt
+
+    def settle(self, record: Record) -> None:
+        """See core.ports.Permit."""
+        usage = record.usage
+        if usage is not None and usage.input is None and self._prompt:
+            usage = record.usage = Usage(self._prompt, usage.output, usage.cached, usage.reasoning, "estimated")
+        if not self._lease.settled:
+            outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
+            self._limiter.settle(self._lease, _used(record, outcome), outcome)
+
+
+_OUTCOMES: dict[str, Outcome] = {
+    "ok": "finished",
+    "refused": "failed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def _used(record: Record, outcome: Outcome) -> int | None:
+    """Tokens to be charged, None for those reserved.
+
+    Nobody knows what a worker made of a plain reply whose client left or set too short a deadline: those keep their
+    reservation, or leaving early would be a way around every limit. What failed with nothing to show costs nothing.
+    """
+    usage = record.usage
+    if outcome == "failed" and (usage is None or not usage.output):
+        return None if record.code == "deadline_exceeded" else 0
+    if usage is None:
+        return None
+    if usage.input is None and usage.output is None:
+        return None
+    return (usage.input or 0) + (usage.output or 0)
+
+
+def client_address(scope: Scope, trusted: list[Any]) -> str | None:
+    """Who connected; behind proxies of ours, whoever the first of them that is not trusted says it was.
+
+    X-Forwarded-For is read from its end, where our own proxy wrote, and only as far as the addresses are trusted.
+    """
+    client = scope.get("client")
+    if client is None:
+        return None
+    address: str = client[0]
+    if not trusted:
+        return address
+    written = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+    for one in reversed(written.decode("latin-1").split(",") if written else []):
+        if not _within(address, trusted):
+            break
+        try:
+            address = str(ip_address(one.strip().strip("[]")))
+        except ValueError:
+            break
+    return address
+
+
+def _within(address: str, networks: list[Any]) -> bool:
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None) or found
+    return any(mapped in network for network in networks)
+
+
+def duration(seconds: float) -> bytes:
+    """As OpenAI writes it: 0s, 20ms, 1.5s, 6m0s, 1h0m0s."""
+    ms = round(seconds * 1000)
+    if 0 < ms < 1000:
+        return b"%dms" % ms
+    whole, ms = divmod(ms, 1000)
+    minutes, whole = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{whole}.{ms:03d}".rstrip("0").rstrip(".") + "s" if ms else f"{whole}s"
+    if hours:
+        text = f"{hours}h{minutes}m{text}"
+    elif minutes:
+        text = f"{minutes}m{text}"
+    return text.encode()
+
+
+async def inspect(config: Config, subject: Subject) -> list[RuleState]:
+    """How every limit of `subject` stands in Redis. Raises GatewayError while it is down."""
+    return list((await _once(config, subject, forget=False)).states)
+
+
+async def reset(config: Config, subject: Subject) -> list[RuleState]:
+    """Forgets what `subject` used, and says how it stands then. Raises GatewayError while Redis is down."""
+    return list((await _once(config, subject, forget=True)).states)
+
+
+async def _once(config: Config, subject: Subject, *, forget: bool) -> Decision:
+    limiting = Limiting(config)
+    await limiting.limiter.connect()
+    try:
+        if forget:
+            await limiting.limiter.reset(subject)
+        return await limiting.limiter.inspect(subject)
+    finally:
+        await limiting.limiter.close()

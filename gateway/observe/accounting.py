@@ -1,0 +1,96 @@
+"""Every request's record to a Redis stream, for a billing job. No request waits for it, and its backlog is bounded.
+
+Written in batches by a task of its own. A batch that fails is tried again until the backlog is full; then the oldest
+records are lost and counted. A batch whose answer was lost may be written twice: a reader tells by `id` and `time`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gateway.core.ports import Record
+
+_BATCH = 500
+_BACKLOG = 50_000
+_EVERY_S = 0.2
+_TIMEOUT_S = 2.0
+_encode = msgspec.json.Encoder().encode
+
+
+class Stream:
+    """The entries have one field, `record`: the JSON of the log's request record.
+
+    connect     gives (client, all that must be closed in the end); called once, at the first record
+    max_length  about how many entries the stream keeps
+    written, lost  records so far
+    """
+
+    def __init__(self, name: str, max_length: int, connect: Callable[[], tuple[Any, list[Any]]]) -> None:
+        self.written = 0
+        self.lost = 0
+        self._name = name
+        self._max_length = max_length
+        self._connect = connect
+        self._client: Any = None
+        self._to_close: list[Any] = []
+        self._waiting: deque[bytes] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    def add(self, record: Record) -> None:
+        if len(self._waiting) >= _BACKLOG:
+            self._waiting.popleft()
+            self.lost += 1
+        record.time = record.time or round(time.time(), 6)
+        self._waiting.append(_encode(record))
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(_EVERY_S)
+                while self._waiting and await self._one_batch():
+                    pass
+        finally:
+            self._writer = None
+
+    async def _one_batch(self) -> bool:
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                if self._client is None:
+                    self._client, self._to_close = self._connect()
+                pipeline = self._client.pipeline(transaction=False)
+                for record in batch:
+                    pipeline.xadd(self._name, {"record": record}, maxlen=self._max_length, approximate=True)
+                await pipeline.execute()
+        except asyncio.CancelledError:
+            self._waiting.extendleft(reversed(batch))
+            raise
+        except Exception:  # whatever the server or the network does, records wait and requests go on
+            self._waiting.extendleft(reversed(batch))
+            while len(self._waiting) > _BACKLOG:
+                self._waiting.popleft()
+                self.lost += 1
+            return False
+        self.written += len(batch)
+        return True
+
+    async def close(self) -> None:
+        """Writes what is left if the server takes it now."""
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+        while self._waiting and await self._one_batch():
+            pass
+        self.lost += len(self._waiting)
+        for client in self._to_close:
+            with contextlib.suppress(Exception):
+                await client.aclose()
