@@ -8,11 +8,8 @@ queue, and each side is paused while the other cannot follow.
 from __future__ import annotations
 
 import asyncio
-<<<<<<< HEAD
 import time
-=======
 from collections.abc import Callable
->>>>>>> ea83ed5 (Limits before requests: reserved, settled on every exit, told in headers; usage by team and to a Redis stream)
 
 from gateway.client import Client
 from gateway.core.errors import GatewayError, Kind
