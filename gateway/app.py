@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -23,12 +23,14 @@ from gateway.core.http import Headers, Route
 from gateway.core.ports import Capabilities, Deadlines, Dialect, Record, Settings
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.budget import RetryBudget
+from gateway.fleet.discovery import Discovery, Dns, Fleet, Member, Source, able
 from gateway.fleet.health import Health, HealthPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
+from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Worker
 from gateway.limiting import Limiting, redis_settings
-from gateway.limits.store_redis import connect
+from gateway.limits.store_redis import connect, split_address
 from gateway.observe.accounting import Stream
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
@@ -122,6 +124,7 @@ class State:
         metrics: Metrics,
         created: int,
         known_workers: Mapping[tuple[str, str], Worker],
+        known_fleets: Mapping[str, Fleet],
         limiting: Limiting | None = None,
     ) -> None:
         self.config = config
@@ -129,12 +132,17 @@ class State:
         self._metrics = metrics
         self.workers: dict[tuple[str, str], Worker] = {}
         self.transports: list[Pooled] = []
-        self.pools: list[Pool] = []
+        self.pools: dict[str, Pool] = {}
         self.health: Health | None = None
+        self.discovery: Discovery | None = None
+        self._redis: list[Any] = []
+        self._known_workers = known_workers
+        self._known_fleets = known_fleets
+        self._declared: dict[str, Capabilities] = {}
         clock = time.monotonic
         offers: dict[str, Offer] = {}
         for name, options in config.models.items():
-            offer = self._offer(name, options, created, known_workers, clock)
+            offer = self._offer(name, options, created, clock)
             for known_as in (name, *options.aliases):
                 offers[known_as] = offer
         self._keyring = Keyring(config)
@@ -142,7 +150,9 @@ class State:
         self.stream: Stream | None = None
         if config.accounting.redis_stream is not None:
             self.stream = Stream(
-                config.accounting.redis_stream, config.accounting.max_length, lambda: connect(redis_settings(config))
+                config.accounting.redis_stream,
+                config.accounting.max_length,
+                lambda: connect(redis_settings(config.redis)),
             )
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         self.hub = Hub(
@@ -166,21 +176,11 @@ class State:
         name: str,
         options: ModelOptions,
         created: int,
-        known_workers: Mapping[tuple[str, str], Worker],
         clock: Callable[[], float],
     ) -> Offer:
-        breaker = BreakerPolicy(
-            self.config.breaker.failures, self.config.breaker.eject_s, self.config.breaker.slowstart_s
-        )
-        members = []
-        for address in options.workers:
-            worker = known_workers.get((name, address)) or Worker(address, breaker, options.max_in_flight)
-            worker.max_in_flight = options.max_in_flight
-            worker.breaker.policy = breaker
-            self.workers[name, address] = worker
-            members.append(worker)
+        self._declared[name] = Capabilities(options.upstream_model or name, options.max_context, options.features)
         pool = Pool(
-            members,
+            [self._worker(name, address) for address in options.workers],
             POLICIES[options.policy],
             QueuePolicy(self.config.queue.max_waiting, self.config.queue.timeout_s),
             self.config.breaker.max_eject_share,
@@ -188,7 +188,7 @@ class State:
             on_suspect=self._suspect,
             on_eject=lambda worker: self._ejected(name, worker),
         )
-        self.pools.append(pool)
+        self.pools[name] = pool
         transport = Pooled(ssl_for=_trust(options.ca_file))
         self.transports.append(transport)
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
@@ -199,28 +199,92 @@ class State:
             name=name,
             pool=pool,
             backend=backends.create(options.backend),
-            can=Capabilities(options.upstream_model or name, options.max_context, options.features),
+            can=able(self._declared[name], ()),
             transport=transport,
             deadlines=Deadlines(deadlines.connect_s, deadlines.first_byte_s, deadlines.idle_s),
             headers=headers,
             total_s=deadlines.total_s,
             created=created,
             aliases=options.aliases,
+            paths=frozenset(options.paths) if options.paths is not None else None,
         )
+
+    def _worker(self, model: str, address: str) -> Worker:
+        """That of this configuration, else that of the one before, with all it has learnt, else a new one."""
+        options, ours = self.config.models[model], self.config.breaker
+        worker = self.workers.get((model, address)) or self._known_workers.get((model, address))
+        policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
+        if worker is None:
+            worker = Worker(address, policy, options.max_in_flight)
+        worker.max_in_flight = options.max_in_flight
+        worker.breaker.policy = policy
+        self.workers[model, address] = worker
+        return worker
+
+    def _sources(self) -> list[Source]:
+        models = self.config.models.items()
+        found: list[Source] = []
+        for name, options in models:
+            if options.discover is not None and options.discover.dns is not None:
+                host, port = split_address(options.discover.dns)
+                found.append(Dns(name, host, port, options.discover.interval_s))
+        registered = {name: options.upstream_model or name for name, options in models if _by_registry(options)}
+        if registered:
+            assert self.config.redis is not None
+            client, self._redis = connect(redis_settings(self.config.redis))
+            found.append(Registry(client, registered, time.monotonic))
+        return found
+
+    async def _fleet(self, model: str, members: Sequence[Member]) -> None:
+        """These are the workers of `model` now."""
+        offer = self.hub.offers[model]
+        offer.can = able(self._declared[model], [member for member in members if not member.draining] or members)
+        pool = self.pools[model]
+        before = set(pool.workers)
+        workers = []
+        for member in members:
+            worker = self._worker(model, member.address)
+            worker.draining = member.draining
+            workers.append(worker)
+        pool.change(workers)
+        for worker in before.difference(workers):
+            del self.workers[model, worker.address]
+            if self.health is not None:
+                self.health.remove(worker)
+                self._metrics.ready.remove(model, worker.address)
+            self._log.event("info", "worker left", model=model, worker=worker.address)
+        for worker in workers:
+            if worker not in before:
+                self._log.event("info", "worker joined", model=model, worker=worker.address)
+                if self.health is not None:
+                    self._metrics.ready.labels(model, worker.address).set(worker.ready)
+                    self.health.add(model, worker)
+
+    def _source_state(self, source: str, trouble: str | None) -> None:
+        if trouble is None:
+            self._log.event("info", "workers can be looked up again", source=source)
+        else:
+            self._log.event("warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble)
 
     @property
     def ready(self) -> bool:
-        return any(pool.ready for pool in self.pools)
+        return any(pool.ready for pool in self.pools.values())
 
     async def start(self) -> None:
         """Probes every worker once, so that the first request already knows who is there."""
         if self.limiting is not None:
             await self.limiting.start()
+        sources = self._sources()
+        if sources:
+            fixed = {name: options.workers for name, options in self.config.models.items() if options.discover}
+            self.discovery = Discovery(sources, fixed, self._fleet, self._source_state, self._known_fleets)
+            await self.discovery.start()
         policy = HealthPolicy(self.config.health.interval_s, self.config.health.timeout_s, self.config.health.path)
         self.health = Health(self.workers, policy, self._probe_client, self._changed)
         await self.health.start()
         for (model, address), worker in self.workers.items():
             self._metrics.ready.labels(model, address).set(worker.ready)
+        self._known_workers, self._known_fleets = {}, {}
 
     def _probe_client(self, model: str) -> httpx.AsyncClient:
         ca_file = self.config.models[model].ca_file
@@ -228,10 +292,18 @@ class State:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False, limits=limits)
 
-    async def close(self) -> None:
+    async def rest(self) -> None:
+        """Looks after the workers no more; those who use them go on."""
+        if self.discovery is not None:
+            await self.discovery.close()
         if self.health is not None:
             await self.health.close()
-        for pool in self.pools:
+
+    async def close(self) -> None:
+        await self.rest()
+        for client in self._redis:
+            await client.aclose()
+        for pool in self.pools.values():
             pool.close()
         if self.stream is not None:
             await self.stream.close()
@@ -301,7 +373,7 @@ class Gateway:
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
         self._reloading = asyncio.Lock()
-        self._install(State(config, log, self.metrics, self._created, {}))
+        self._install(State(config, log, self.metrics, self._created, {}, {}))
 
     def _install(self, state: State) -> None:
         self.state = state
@@ -327,7 +399,8 @@ class Gateway:
         """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
         async with self._reloading:
             old = self.state
-            state = State(config, self.log, self.metrics, self._created, old.workers, old.limiting)
+            fleets = old.discovery.read if old.discovery is not None else {}
+            state = State(config, self.log, self.metrics, self._created, old.workers, fleets, old.limiting)
             await state.start()
             self._install(state)
             self.log.configure(config.log.level, config.log.requests)
@@ -336,8 +409,7 @@ class Gateway:
             task.add_done_callback(self._retiring.discard)
 
     async def _retire(self, old: State) -> None:
-        if old.health is not None:
-            await old.health.close()
+        await old.rest()
         for model, address in old.workers.keys() - self.state.workers.keys():
             self.metrics.ready.remove(model, address)
         await old.hub.running.empty(None)
@@ -405,6 +477,10 @@ async def _plain(send: Send, status: int, body: bytes, media_type: bytes = b"tex
     headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _by_registry(options: ModelOptions) -> bool:
+    return options.discover is not None and options.discover.redis
 
 
 def _context(ca_file: str) -> ssl.SSLContext:

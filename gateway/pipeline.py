@@ -62,6 +62,7 @@ class Offer(Struct):
     total_s: float | None
     created: int
     aliases: tuple[str, ...] = ()
+    paths: frozenset[str] | None = None
 
     def card(self, name: str, draining: bool) -> ModelCard:
         return ModelCard(
@@ -240,7 +241,7 @@ class Run:
             record.key, record.team = principal.key, principal.team
         op = self.op = dialect.read(request)
         if op.dropped:
-            record.dropped = op.dropped
+            record.dropped = tuple(name[:64] for name in op.dropped[:32])  # a client's own words: no room for a text
             self.headers.append((b"x-dragoman-dropped", named(op.dropped)))
         if isinstance(op, ListModels):
             await self.respond(self._models(op, principal))
@@ -305,6 +306,8 @@ class Run:
         hub, record, pool = self.hub, self.record, offer.pool
         refuse_beyond(op, offer.can)
         outgoing = offer.backend.write(op, offer.can)
+        if offer.paths is not None and outgoing.path not in offer.paths:
+            raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
         outgoing.headers = [
             *outgoing.headers,
             *offer.headers,

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.backends.openai import OpenAI, unsupported
-from gateway.core.messages import Chat, Complete, Embed, Output, Sampling
+from gateway.core.http import Request
+from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
 from gateway.core.ports import Capabilities
+from gateway.wire.json import encode
 
 # More than any context holds.
 _MOST_TOKENS = 2**31 - 1
@@ -19,6 +23,13 @@ _MOST_TOKENS = 2**31 - 1
 
 class Vllm(OpenAI):
     name = "vllm"
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        if isinstance(op, (Chat, Complete)):
+            _refuse_for_age(op, can.version)
+            if op.raw is None or op.wire != self.wire:
+                op = _with_processors(op, can)
+        return super().write(op, can)
 
     def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
         """vLLM answers 400 to `tools: []`, and to `tool_choice` or `parallel_tool_calls` without tools; clients send
@@ -116,6 +127,42 @@ class Vllm(OpenAI):
 
     def compose_tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
+
+
+def _refuse_for_age(op: Chat | Complete, version: tuple[int, ...]) -> None:
+    """What a vLLM of that version passes over in silence. Raises GatewayError(UNSUPPORTED)."""
+    if not version:
+        return
+    if op.want_tokens and version < (0, 10, 2):
+        raise unsupported("tokens", f"vllm {_dotted(version)}")
+    if op.output is not None and op.output.kind in ("regex", "grammar", "choice") and version < (0, 12):
+        raise unsupported("response_format", f"vllm {_dotted(version)}")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _with_processors(op: Chat | Complete, can: Capabilities) -> Chat | Complete:
+    """`op` with what our own logits processor (workers/vllm/processors.py) executes in that one's words, where the
+    workers have it; else it stays, to be refused."""
+    sampling = op.sampling
+    if isinstance(op, Complete) and op.beams is not None:  # vLLM's beam search passes over logits processors
+        return op
+    ours: dict[str, Any] = {}
+    if (sampling.no_repeat_ngram or 0) > 1 and "no_repeat_ngram" in can.beyond:
+        ours["no_repeat_ngram"] = sampling.no_repeat_ngram
+        sampling = replace(sampling, no_repeat_ngram=None)
+    several = [sequence for sequence in sampling.bad_tokens if len(sequence) != 1]
+    if several and "bad_word_tokens" in can.beyond:
+        ours["bad_word_tokens"] = ";".join(" ".join(map(str, sequence)) for sequence in several)
+        single = tuple(sequence for sequence in sampling.bad_tokens if len(sequence) == 1)
+        sampling = replace(sampling, bad_tokens=single)
+    if not ours:
+        return op
+    given = op.extra.get("vllm_xargs")
+    theirs = msgspec.json.decode(given, type=dict[str, Any] | None) if given is not None else None
+    return replace(op, sampling=sampling, extra={**op.extra, "vllm_xargs": Raw(encode({**(theirs or {}), **ours}))})
 
 
 def _rest(op: Complete, can: Capabilities) -> int:

@@ -22,19 +22,24 @@ _OUTPUT = {
     "grammar": ("regex",),
     "choice": ("regex",),
 }
+# What only some engines can do, with a part added to them: asked for only where it is declared or advertised.
+BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
+_NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
+_NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex"}
 # The words of OpenAI's wire for them, which clients sent.
 _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
 
 
 def refuse_beyond(op: Op, can: Capabilities) -> None:
-    """Raises GatewayError(UNSUPPORTED) for the first thing that `op` asks and the model's declared features lack.
+    """Raises GatewayError(UNSUPPORTED) for the first thing that `op` asks and that the model's declared features, or
+    one of its workers by its own word, lack.
 
     `param` is the field by its name on OpenAI's wire (a dialect with other names renames it), dotted for content parts;
-    `value` is what was asked, where that is a word. Nothing is refused where no features are declared.
+    `value` is what was asked, where that is a word. Nothing is refused where nothing is known.
     """
-    features = can.features
-    if features is None:
+    if can.features is None and not can.lacks:
         return
+    features = (_NEEDS if can.features is None else can.features) - can.lacks
     if isinstance(op, Chat):
         _chat(op, features)
     elif isinstance(op, Complete):

@@ -6,11 +6,16 @@ A source that cannot be read changes nothing: the last known fleet stays, and he
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.core.ability import BEYOND
+from gateway.core.ports import Capabilities
 
 READ_S = 2.0
 """A source that takes longer has failed this time."""
@@ -33,6 +38,26 @@ class Member(Struct, frozen=True):
     address: str
     draining: bool = False
     facts: Facts = UNKNOWN
+
+
+def able(declared: Capabilities, members: Sequence[Member]) -> Capabilities:
+    """What may be asked of all of them: what is declared, narrowed by what they say of themselves."""
+    facts = [member.facts for member in members]
+    contexts = [one.max_model_len for one in facts if one.max_model_len is not None]
+    versions = [_numbers(one.version) for one in facts if one.version is not None]
+    everybody = frozenset(name for name in BEYOND if facts and all(one.abilities.get(name) for one in facts))
+    return replace(
+        declared,
+        max_context=declared.max_context or min(contexts, default=None),
+        lacks=frozenset(name for one in facts for name, able in one.abilities.items() if not able) - BEYOND,
+        beyond=everybody | (BEYOND & (declared.features or frozenset())),
+        version=min((one for one in versions if one), default=()),
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d{1,6}(?:\.\d{1,6}){0,3}", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 Fleet = dict[str, list[Member]]

@@ -8,7 +8,9 @@ import contextlib
 import gc
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 
+from workers import registry
 from workers.simulated import control, faults, plan
 from workers.simulated.options import Options
 from workers.simulated.server import Simulated
@@ -43,13 +45,20 @@ def parser() -> argparse.ArgumentParser:
     add("--keep-alive-s", type=float, default=default.keep_alive_s, help="idle seconds before closing (%(default)s)")
     add("--fault", default="", help="a fault for every request, e.g. reset@5")
     add("--ledger", type=int, default=default.ledger, help="requests to remember (%(default)s)")
+    registry.add_flags(out)
     return out
 
 
 def main(argv: list[str]) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 2 when it cannot start."""
     given = parser().parse_args(argv)
-    settings = vars(given)
+    try:
+        place = registry.place_of(given)
+    except (OSError, ValueError) as error:
+        print(f"dragoman worker simulated: {error}", file=sys.stderr)
+        return 2
+    flags = {"register", "redis_password_file", "redis_ca_file", "advertise", "grace", "lease"}
+    settings = {name: value for name, value in vars(given).items() if name not in flags}
     settings["models"] = tuple(settings.pop("model") or ("sim",))
     settings["prefix_cache"] = not settings.pop("no_prefix_cache")
     options = Options(**settings, exit_on_die=True)
@@ -65,25 +74,63 @@ def main(argv: list[str]) -> int:
     except ImportError:
         runner = asyncio.Runner()
     with runner:
-        return runner.run(_serve(options))
+        return runner.run(_serve(options, given, place))
 
 
-async def _serve(options: Options) -> int:
+async def _serve(options: Options, given: argparse.Namespace, place: registry.Place | None) -> int:
     # Requests make no cycles, but the ledger keeps many objects alive: full collections would cost more than the work.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     worker = Simulated(options)
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, signalled)
     try:
         await worker.start()
     except OSError as error:
         print(f"dragoman worker simulated: {options.host}:{options.port}: {error.strerror}", file=sys.stderr)
         return 2
+    lease = None
+    if place is not None:
+        try:
+            address = registry.advertised(given, place, "http", options.host, worker.port)
+        except (OSError, ValueError) as error:
+            print(f"dragoman worker simulated: {error}", file=sys.stderr)
+            await worker.stop()
+            return 2
+        record = registry.Record(
+            address, options.models, "simulated", "0.33.0", options.max_model_len, options.slots, {"tools": True}
+        )
+        lease = registry.Lease(place, record, load_of(worker), lease_s=given.lease)
+        await lease.join()
     print(f"listening on {worker.url}", flush=True)
     await stop.wait()
+    if lease is not None:
+        await registry.wind_down(lease, running_of(worker), grace_s=given.grace, hurry=hurry)
+        await lease.leave()
     await worker.stop()
     return 0
+
+
+def load_of(worker: Simulated) -> Callable[[], Awaitable[tuple[int, int]]]:
+    """For the registry: how many sequences run and wait."""
+
+    async def load() -> tuple[int, int]:
+        return worker.engine.running, len(worker.engine.queue)
+
+    return load
+
+
+def running_of(worker: Simulated) -> Callable[[], Awaitable[int]]:
+    """For the drain: requests that are not answered yet."""
+
+    async def running() -> int:
+        return worker.ledger.running
+
+    return running
