@@ -64,7 +64,7 @@ class Relay:
         out = []
         try:
             for frame in self._frames.feed(block):
-                data = self._quick(frame.data) if self._settled else None
+                data = self._quick(frame.data) if self._settled and b"\n" not in frame.data else None
                 if data is not None:
                     self.produced += 1
                     out.append(b"data: " + data + b"\n\n")
@@ -126,7 +126,7 @@ class Relay:
         for choice in choices:
             self._rewrite_choice(choice)
         # From here on an ordinary chunk needs no parsing, if the model's name can be exchanged in its bytes.
-        if choices and (not self._chat or len(self._seen) >= self._choices):
+        if choices and len(self._seen) >= self._choices:
             self._settled = self._upstream is None or self._upstream in data
         return b"data: " + encode(chunk) + b"\n\n"
 
