@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.config import Config
+from gateway.config import Config, Redis
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Record
@@ -69,9 +69,8 @@ def rules(config: Config) -> list[Rule]:
     return found
 
 
-def redis_settings(config: Config) -> RedisSettings:
-    """Where Redis is. `config` must have that section."""
-    redis = config.redis
+def redis_settings(redis: Redis | None) -> RedisSettings:
+    """The section `redis`, which must be there, in the words of the store."""
     assert redis is not None
     return RedisSettings(
         addresses=redis.addresses,
@@ -101,7 +100,7 @@ class _Store(Struct, frozen=True):
         limiter = config.limiter
         shared = config.redis is not None and limiter.store != "memory"
         layout = Layout(limiter.namespace, limiter.partitions, limiter.partition_by)
-        return cls(redis_settings(config) if shared else None, layout, limiter.replicas)
+        return cls(redis_settings(config.redis) if shared else None, layout, limiter.replicas)
 
 
 class Limiting:
