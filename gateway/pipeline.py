@@ -164,17 +164,6 @@ class Run:
         hub.running.add(self)
         hub.observer.begun(self.record.dialect)
         try:
-            await self._guarded()
-        finally:
-            hub.running.discard(self)
-            if self.permit is not None:
-                self.permit.settle(self.record)
-            self.client.close()
-            self.record.ms = round((hub.clock() - self._began) * 1000, 3)
-            hub.observer.finished(self.record)
-
-    async def _guarded(self) -> None:
-        try:
             await self.serve()
         except GatewayError as error:
             await self.refuse(error)
@@ -189,8 +178,15 @@ class Run:
             else:
                 raise
         except Exception as error:
-            self.hub.observer.bug(self.record, error)
+            hub.observer.bug(self.record, error)
             await self.refuse(GatewayError(Kind.INTERNAL, "the gateway failed to handle this request"))
+        finally:
+            hub.running.discard(self)
+            if self.permit is not None:
+                self.permit.settle(self.record)
+            self.client.close()
+            self.record.ms = round((hub.clock() - self._began) * 1000, 3)
+            hub.observer.finished(self.record)
 
     # -- endings from outside ---------------------------------------------------------------------------------------
 
