@@ -115,7 +115,7 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
         first = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
         stack.run(stack.sim.ledger.wait(running=1))
         second = raw_request(stack, chat("second"))
-        pool = stack.gateway.state.pools[0]
+        pool = stack.gateway.state.pools["m"]
         until(lambda: pool.waiting == 1)
         second.close()
         until(lambda: pool.waiting == 0)
@@ -175,7 +175,7 @@ def test_worker_4xx_keeps_its_words_and_is_no_failure_of_the_worker(stack: Stack
     error = reply.json()["error"]
     assert error["message"]
     assert error["code"] == "invalid_request"
-    assert stack.gateway.state.pools[0].workers[0].breaker.failures == 0
+    assert stack.gateway.state.pools["m"].workers[0].breaker.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_total_deadline(wrap: Callable[[Any], Any]) -> None:
         received = read_whole(raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True)))
         assert b'"code":"deadline_exceeded"' in received
         assert not received.endswith(b"0\r\n\r\n")
-        assert stack.gateway.state.pools[0].workers[0].breaker.failures == 0  # our deadline is not the worker's fault
+        assert stack.gateway.state.pools["m"].workers[0].breaker.failures == 0  # our deadline is not the worker's fault
 
 
 # -- keep-alive, back-pressure --------------------------------------------------------------------------------------
