@@ -327,6 +327,8 @@ class _Reader:
             self._input += found.tokens_evaluated
             self._cached += (found.timings.cache_n if found.timings is not None else None) or 0
         if len(self._finished) == self._op.n * len(self._op.prompts):
+            if self._open:
+                raise wire.malformed()  # more choices than were asked for
             self._over = True
             yield UsageReport(Usage(self._input, self._output, self._cached))
             yield End()

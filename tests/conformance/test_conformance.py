@@ -1,0 +1,667 @@
+"""Every dialect before every backend, over everything that a worker may say and every way in which it may fail.
+
+The laws: a streamed reply folded is the buffered one, for us and for the client; a cut never looks complete; what is
+written reads back; both lanes say the same; blocks cut anywhere are all the same; no reader breaks the lifecycle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from gateway import backends, dialects
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.events import Event, Failed, Finish
+from gateway.core.http import Response
+from gateway.core.lifecycle import Checker, Reply, fold, unfold
+from gateway.core.messages import Chat, Complete
+from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
+from gateway.relay import EventLane
+from tests.conformance.clients import CLIENTS, Client, Heard
+from tests.conformance.scenarios import SCENARIOS, START, Scenario
+from tests.conformance.workers import WORKERS, Worker
+
+Count = Callable[[str, object], None]
+CAN = Capabilities("sim")
+DIALECTS: dict[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
+BACKENDS: dict[str, Backend] = {name: backends.create(name) for name in backends.REGISTRY}
+_OPS: dict[str, Chat | Complete] = {
+    "chat": Chat(model="m", messages=()),
+    "complete": Complete(model="m", prompts=("hi",)),
+}
+
+
+def wire_of(backend: str, operation: str) -> str:
+    return BACKENDS[backend].wire_of(_OPS[operation])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> Iterator[None]:
+    """Ids that a backend draws, seeds that a dialect draws and the time are the same in every run of a case."""
+    clock = SimpleNamespace(time=lambda: START.created)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("secrets.token_hex", lambda count: "0" * 2 * count)
+        patch.setattr("secrets.randbelow", lambda below: 7)
+        for backend in BACKENDS.values():
+            module = sys.modules[type(backend).__module__]
+            if hasattr(module, "time"):
+                patch.setattr(module, "time", clock)
+        yield
+
+
+class Watched:
+    """A reader whose events are checked one by one, and kept."""
+
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+        self.checker = Checker()
+        self.seen: list[Event] = []
+
+    def _watch(self, events: Iterator[Event]) -> Iterator[Event]:
+        for event in events:
+            self.checker.see(event)
+            self.seen.append(event)
+            yield event
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        return self._watch(self._reader.feed(block))
+
+    def eof(self) -> Iterator[Event]:
+        return self._watch(self._reader.eof())
+
+
+class Case(Struct, frozen=True):
+    """One client before one backend, hearing one scenario, by one lane."""
+
+    client: Client
+    backend: str
+    scenario: Scenario
+    lane: str = "events"
+
+    def __str__(self) -> str:
+        return f"{self.client.name}-{self.backend}-{self.lane}-{self.scenario.name}"
+
+    @property
+    def worker(self) -> Worker:
+        return WORKERS[wire_of(self.backend, self.client.operation)]
+
+    @property
+    def frames(self) -> list[bytes]:
+        return self.worker.frames(self.scenario)
+
+    def op(self, *, stream: bool = True) -> Chat | Complete:
+        op = DIALECTS[self.client.dialect].read(self.client.ask(self.scenario, stream=stream))
+        assert isinstance(op, (Chat, Complete))
+        op.stream = stream
+        op.model = op.model or "m"
+        return op
+
+    def open(self) -> tuple[Lane, Watched]:
+        op = self.op()
+        assert op.stream
+        watched = Watched(BACKENDS[self.backend].reader(op))
+        dialect = DIALECTS[self.client.dialect]
+        if self.lane == "bytes":
+            return dialect.relay(op), watched
+        lane: Lane = EventLane(watched, dialect.writer(op))  # type: ignore[assignment]  # read-only in the protocol
+        return lane, watched
+
+
+def lanes(client: Client, backend: str) -> tuple[str, ...]:
+    same = DIALECTS[client.dialect].wire == wire_of(backend, client.operation)
+    return ("events", "bytes") if same else ("events",)
+
+
+def crossed(*scenarios: Scenario) -> list[Case]:
+    """Every client, backend and lane with each scenario that both ends have words for."""
+    found = []
+    for client, backend in itertools.product(CLIENTS, BACKENDS):
+        worker = WORKERS.get(wire_of(backend, client.operation))
+        if client.dialect not in DIALECTS or worker is None:
+            continue
+        for scenario in scenarios:
+            words = {*scenario.needs, scenario.name, scenario.operation}
+            if scenario.operation == client.operation and not words & {*client.blind, *worker.lacks}:
+                told = worker.adapt(scenario)
+                found += [Case(client, backend, told, lane) for lane in lanes(client, backend)]
+    return found
+
+
+CASES = crossed(*SCENARIOS)
+HELLOS = crossed(*(scenario for scenario in SCENARIOS if scenario.name == "usage alone"))
+PAIRS: dict[str, list[Case]] = {}
+for _case in CASES:
+    PAIRS.setdefault(f"{_case.client.name}-{_case.backend}-{_case.lane}", []).append(_case)
+every = pytest.mark.parametrize("cases", PAIRS.values(), ids=PAIRS)
+one_each = pytest.mark.parametrize("case", HELLOS, ids=str)
+
+
+def run(case: Case, blocks: list[bytes]) -> tuple[bytes, Lane, Watched]:
+    """The whole reply as the pump carries it, its error at the end included."""
+    lane, watched = case.open()
+    out = b""
+    for block in blocks:
+        if lane.error is None and not lane.done:
+            out += lane.feed(block)
+    if lane.error is None and not lane.done:
+        out += lane.eof()
+    if lane.error is not None and out:
+        out += lane.fail(lane.error)
+    return out, lane, watched
+
+
+def cuts(stream: bytes, sizes: Iterator[int]) -> list[bytes]:
+    blocks, at = [], 0
+    while at < len(stream):
+        size = next(sizes)
+        blocks.append(stream[at : at + size])
+        at += size
+    return blocks
+
+
+def expected(case: Case) -> Heard:
+    """What the client should understand, from the scenario itself."""
+    heard = Heard(complete=True)
+    reply = case.scenario.reply()
+    if reply.usage is not None:
+        assert reply.usage.input is not None
+        assert reply.usage.output is not None
+        heard.usage = reply.usage.input, reply.usage.output
+    for said in reply.choices:
+        choice = heard.of(said.index)
+        choice.text = said.text() or ""
+        choice.thinking = said.text("thinking") or ""
+        choice.refusal = said.text("refusal") or ""
+        choice.calls = [[call.call_id, call.name, call.text] for call in said.calls]
+        choice.logprobs = [[item["token"], item["logprob"]] for raw in said.logprobs for item in json.loads(bytes(raw))]
+        choice.finish = case.client.words.get(said.reason, said.reason)
+        choice.stop = said.stop_sequence
+    return heard
+
+
+def visible(client: Client, heard: Heard) -> dict[str, Any]:
+    """What can be compared: without that for which the client's wire has no word."""
+    fields = ("text", "thinking", "refusal", "calls", "logprobs", "finish", "stop")
+    choices = {
+        index: {name: getattr(choice, name) for name in fields if client.tells(name)}
+        for index, choice in heard.choices.items()
+    }
+    for choice in choices.values():
+        choice["calls"] = [(call_id, name, _arguments(text)) for call_id, name, text in choice["calls"]]
+    usage = heard.usage if client.tells("usage") else None
+    choices = {index: choice for index, choice in choices.items() if any(choice.values())}
+    return {"choices": choices, "usage": usage, "error": heard.error, "complete": heard.complete}
+
+
+def _arguments(text: str) -> Any:
+    """As JSON, where it is some: one wire has an object, another the text. Nothing is an empty object."""
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return text
+
+
+def content(reply: Reply, *, ids: bool = True) -> Any:
+    """A reply without the order of its parts, which a whole reply does not tell; with the ids of its tokens or not."""
+    choices = [
+        (
+            choice.index,
+            [choice.text(kind) or "" for kind in ("text", "thinking", "refusal")],
+            [(call.call_id, call.name, call.text) for call in choice.calls],
+            [item for raw in choice.logprobs for item in json.loads(bytes(raw))],
+            choice.tokens if ids else (),
+            (choice.reason, choice.raw_reason, choice.stop_sequence),
+        )
+        for choice in reply.choices
+    ]
+    usage = (reply.usage.input, reply.usage.output) if reply.usage is not None else None
+    return (reply.start.created, choices, usage)
+
+
+# -- nothing is left out --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", dialects.REGISTRY)
+def test_a_dialect_has_its_clients(name: str) -> None:
+    found = {client.operation for client in CLIENTS if client.dialect == name}
+    assert found, f"tests/conformance/clients.py has no client of {name}"
+    fates = DIALECTS[name].fates
+    assert found == {"chat", "complete"} & set(fates), f"{name}: a client for each operation that it has"
+
+
+@pytest.mark.parametrize("name", backends.REGISTRY)
+@pytest.mark.parametrize("operation", _OPS)
+def test_a_backend_has_its_worker(name: str, operation: str) -> None:
+    wire = wire_of(name, operation)
+    assert wire in WORKERS, f"tests/conformance/workers.py does not speak {wire}"
+
+
+def test_what_is_left_out_says_why() -> None:
+    """A blind spot must exist, and have a reason."""
+    known = {need for scenario in SCENARIOS for need in scenario.needs} | {"finish", "stop", "usage", "logprobs"}
+    for client in CLIENTS:
+        assert set(client.blind) <= known, client.name
+        assert all(client.blind.values())
+    names = {scenario.name for scenario in SCENARIOS} | known | {"chat", "complete"}
+    for wire, worker in WORKERS.items():
+        assert set(worker.lacks) <= names, wire
+        assert all(worker.lacks.values())
+
+
+# -- the same, however it comes -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def named(case: Case) -> Iterator[None]:
+    """A failure says which case it is."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"case: {case}")
+        raise
+
+
+@every
+def test_streamed_is_buffered_for_us(cases: list[Case], record_property: Count) -> None:
+    for case in cases:
+        with named(case):
+            streamed_is_buffered(case)
+    record_property("cases", len(cases))
+
+
+def streamed_is_buffered(case: Case) -> None:
+    backend, op = BACKENDS[case.backend], case.op()
+    reader = backend.reader(op)
+    streamed = fold([*(event for frame in case.frames for event in reader.feed(frame)), *reader.eof()])
+    whole = fold(backend.read(case.worker.whole(case.scenario), op))
+    assert content(streamed) == content(whole)
+    assert content(streamed, ids=False) == content(case.scenario.reply(), ids=False)
+
+
+@every
+def test_streamed_is_buffered_for_the_client(cases: list[Case], record_property: Count) -> None:
+    count = 0
+    for case in cases:
+        with named(case):
+            count += client_hears_the_same(case)
+    record_property("cases", count)
+
+
+def client_hears_the_same(case: Case) -> int:
+    client, backend, dialect = case.client, BACKENDS[case.backend], DIALECTS[case.client.dialect]
+    wanted = visible(client, expected(case))
+    out, lane, _ = run(case, case.frames)
+    assert lane.done
+    assert lane.error is None
+    assert visible(client, client.hear(out)) == wanted
+    assert (lane.usage is not None) == (case.scenario.usage != "absent")
+    op, response = case.op(stream=False), case.worker.whole(case.scenario)
+    if case.lane == "bytes":
+        reply, usage = dialect.relay_whole(response, op)
+        assert usage == lane.usage
+    else:
+        reply = dialect.write(fold(backend.read(response, op)), op)
+    assert reply.status == 200
+    whole = visible(client, client.read(reply.body))
+    if case.scenario.usage == "absent":
+        whole["usage"] = None  # some clients' types want counts, whether there are any or not
+    assert whole == wanted
+    return 1
+
+
+@every
+def test_blocks_may_be_cut_anywhere(cases: list[Case], record_property: Count) -> None:
+    count = 0
+    for case in cases:
+        with named(case):
+            count += blocks_do_not_matter(case)
+    record_property("cases", count)
+
+
+def blocks_do_not_matter(case: Case) -> int:
+    stream = b"".join(case.frames)
+    whole, _, _ = run(case, [stream])
+    random = Random(str(case))
+    ways = [case.frames, cuts(stream, iter(lambda: 1, 0))]
+    ways += [cuts(stream, iter(lambda: random.randint(1, 60), 0)) for _ in range(3)]
+    for blocks in ways:
+        out, lane, _ = run(case, blocks)
+        assert out == whole
+        assert lane.done
+    return len(ways)
+
+
+UNICODE = {
+    (case.client.name, wire_of(case.backend, case.client.operation), case.lane): case
+    for case in CASES
+    if case.scenario.name == "unicode"
+}
+
+
+@pytest.mark.parametrize("case", UNICODE.values(), ids=str)
+def test_text_may_be_cut_at_every_byte(case: Case, record_property: Count) -> None:
+    """Separators of Unicode, CJK and emoji of many bytes, cut within each of them; once for each wire."""
+    stream = b"".join(case.frames)
+    whole, _, _ = run(case, [stream])
+    for place in range(len(stream)):
+        if place % 16 and stream[place] < 0x80 and stream[place] not in b"\\\n":
+            continue
+        out, _, _ = run(case, [stream[:place], stream[place:]])
+        assert out == whole, place
+    record_property("cases", len(stream))
+
+
+@every
+def test_what_is_written_reads_back(cases: list[Case], record_property: Count) -> None:
+    count = 0
+    for case in cases:
+        with named(case):
+            count += reads_back(case)
+    record_property("cases", count)
+
+
+def reads_back(case: Case) -> int:
+    """Where the client's stream is a wire that a backend reads, the same events come of it."""
+    readers = [name for name in BACKENDS if wire_of(name, case.client.operation) == case.client.speaks]
+    if not readers or {choice.reason for choice in case.scenario.reply().choices} & set(case.client.words):
+        return 0
+    out, _, watched = run(case, case.frames)
+    op = case.op()
+    direct = fold(BACKENDS[case.backend].read(case.worker.whole(case.scenario), op))
+    for name in readers:
+        reader = BACKENDS[name].reader(op)
+        again = fold([*reader.feed(out), *reader.eof()])
+        found, wanted = content(again, ids=False), content(direct, ids=False)
+        if not case.client.tells("usage") or not op.include_usage:
+            found, wanted = found[:-1], wanted[:-1]
+        stop = case.client.tells("stop")
+        assert _in_openais_words(found, stop) == _in_openais_words(wanted, stop)
+        assert content(fold(unfold(again))) == content(again)
+    assert case.lane == "bytes" or watched.checker.over
+    return len(readers)
+
+
+def _in_openais_words(found: Any, stop: bool) -> Any:
+    """Without the worker's own word for why a choice ended, and without the stop sequence unless it can be told."""
+    created, choices, *usage = found
+    ends = [(reason, sequence if stop else None) for *_, (reason, _, sequence) in choices]
+    return (created, [choice[:-1] for choice in choices], ends, *usage)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.lane == "bytes"], ids=str)
+def test_both_lanes_say_the_same(case: Case, record_property: Count) -> None:
+    by_bytes, lane, _ = run(case, case.frames)
+    by_events, other, _ = run(Case(case.client, case.backend, case.scenario), case.frames)
+    assert visible(case.client, case.client.hear(by_bytes)) == visible(case.client, case.client.hear(by_events))
+    assert (lane.usage, lane.done) == (other.usage, other.done)
+    record_property("cases", 1)
+
+
+# -- a cut never looks complete -------------------------------------------------------------------------------------
+
+
+def assert_incomplete(case: Case, out: bytes, lane: Lane, events: list[Event], message: str | None = None) -> None:
+    assert lane.error is not None
+    assert not lane.done
+    if not out:
+        return
+    heard = case.client.hear(out)
+    assert not heard.complete
+    assert heard.error == (message or lane.error.message)
+    finished = {event.choice for event in events if isinstance(event, Finish)}
+    assert {index for index, choice in heard.choices.items() if choice.finish is not None} <= finished
+
+
+@every
+def test_a_cut_never_looks_complete(cases: list[Case], record_property: Count) -> None:
+    count = 0
+    for case in cases:
+        with named(case):
+            count += cut_everywhere(case)
+    record_property("cases", count)
+
+
+def cut_everywhere(case: Case) -> int:
+    """After every frame and at some bytes, by a lost connection and by a clean end."""
+    frames = case.frames
+    stream = b"".join(frames)
+    mark = len(stream) - len(frames[-1])
+    random = Random(str(case))
+    places = {len(b"".join(frames[:count])) for count in range(len(frames))}
+    places |= {random.randrange(mark) for _ in range(8 if mark else 0)}
+    plain = Case(case.client, case.backend, case.scenario)
+    whole, _, _ = run(case, [stream])
+    for place in sorted(places):
+        _, _, watched = run(plain, [stream[:place]])
+        out, lane, _ = run(case, [stream[:place]])
+        assert_incomplete(case, out, lane, watched.seen)
+        assert lane.error is not None
+        assert lane.error.kind is Kind.TRUNCATED
+        lost, lane = GatewayError(Kind.TIMEOUT, "silence"), case.open()[0]
+        before = lane.feed(stream[:place])
+        assert whole.startswith(before)
+        told = lane.fail(lost)
+        if before:
+            assert_incomplete(case, before + told, lane, watched.seen, "silence")
+    return len(places)
+
+
+@one_each
+def test_an_error_amid_a_stream_is_told(case: Case, record_property: Count) -> None:
+    frames = case.frames
+    count = 0
+    for place in range(len(frames)):
+        broken = case.worker.broken("boom")
+        _, _, watched = run(Case(case.client, case.backend, case.scenario), frames[:place])
+        out, lane, _ = run(case, [*frames[:place], broken, *frames[place:]])
+        assert_incomplete(case, out, lane, watched.seen)
+        assert lane.error is not None
+        assert lane.error.blame is Blame.WORKER
+        assert "boom" not in lane.error.message, "a worker's 5xx words are not the client's business"
+        count += 1
+    record_property("cases", count)
+
+
+@one_each
+def test_an_error_first_writes_nothing(case: Case, record_property: Count) -> None:
+    """A 200 whose first frame is an error: nothing is written, so that it can still be an error status."""
+    out, lane, _ = run(case, [case.worker.broken("boom"), case.frames[-1]])
+    assert out == b""
+    assert lane.error is not None
+    assert refused(case, lane.error) >= 400
+    record_property("cases", 1)
+
+
+@one_each
+def test_nothing_and_a_page_are_no_reply(case: Case, record_property: Count) -> None:
+    bodies = (b"", b"\n\n", b"<html><body>Bad Gateway</body></html>", b"null\n\n")
+    for body in bodies:
+        is_no_reply(case, body)
+    record_property("cases", 2 * len(bodies))
+
+
+def is_no_reply(case: Case, body: bytes) -> None:
+    out, lane, _ = run(case, [body])
+    assert out == b""
+    assert lane.error is not None
+    assert lane.error.blame is Blame.WORKER
+    whole = Response(200, [(b"content-type", b"application/json")], body)
+    op, dialect, backend = case.op(stream=False), DIALECTS[case.client.dialect], BACKENDS[case.backend]
+
+    def read() -> object:
+        return dialect.relay_whole(whole, op) if case.lane == "bytes" else fold(backend.read(whole, op))
+
+    with pytest.raises(GatewayError) as caught:
+        read()
+    assert caught.value.blame is Blame.WORKER
+    assert "<" not in caught.value.message
+
+
+@one_each
+def test_only_the_terminal_mark_is_no_reply(case: Case, record_property: Count) -> None:
+    if not case.worker.mark:
+        pytest.skip("this wire has no frame for it")
+    out, lane, _ = run(case, [case.frames[-1]])
+    assert out == b""
+    assert_incomplete(case, out, lane, [])
+    record_property("cases", 1)
+
+
+@one_each
+def test_the_mark_before_the_finish_is_a_cut(case: Case, record_property: Count) -> None:
+    """An engine that dies may still say [DONE]."""
+    if not case.worker.mark:
+        pytest.skip("this wire has no frame for it")
+    frames = case.frames
+    out, lane, watched = run(case, [*frames[:2], frames[-1]])
+    assert_incomplete(case, out, lane, watched.seen)
+    record_property("cases", 1)
+
+
+_JUNK = (b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"{}", b'{"choices":7}')
+
+
+@one_each
+def test_junk_amid_a_stream_is_an_error(case: Case, record_property: Count) -> None:
+    frames = case.frames
+    # Of wires without a mark of their own, every member of an event may be absent.
+    junks = _JUNK if case.worker.mark else _JUNK[:4]
+    for junk in junks:
+        out, lane, _ = run(case, [*frames[:2], b"data: " + junk + b"\n\n", *frames[2:]])
+        assert_incomplete(case, out, lane, [])
+        assert lane.error is not None
+        assert lane.error.blame is Blame.WORKER
+    record_property("cases", len(junks))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.scenario.name == "two choices"], ids=str)
+def test_every_choice_must_finish(case: Case, record_property: Count) -> None:
+    """The terminal mark after one of two choices is no end."""
+    if not case.worker.mark:
+        pytest.skip("this wire has no frame for it")
+    frames = case.frames
+    ended = next(place for place, frame in enumerate(frames) if b'"length"' in frame)
+    blocks = [*frames[: ended + 1], frames[-1]]
+    _, _, watched = run(Case(case.client, case.backend, case.scenario), blocks)
+    out, lane, _ = run(case, blocks)
+    assert_incomplete(case, out, lane, watched.seen)
+    record_property("cases", 1)
+
+
+# -- errors before a reply ------------------------------------------------------------------------------------------
+
+_FAULTS = (
+    (400, "top_k must be at least 1", Blame.CLIENT, True),
+    (422, "no such thing", Blame.CLIENT, True),
+    (413, "too long", Blame.CLIENT, True),
+    (401, "Unauthorized", Blame.CLIENT, False),
+    (404, "The model `sim` does not exist.", Blame.CLIENT, False),
+    (429, "slow down", Blame.US, False),
+    (500, "CUDA error", Blame.WORKER, False),
+    (502, "bad gateway", Blame.WORKER, False),
+    (503, "try later", Blame.US, False),
+)
+
+
+def refused(case: Case, error: GatewayError) -> int:
+    """The status that the client sees; the answer must be one that it understands."""
+    request = case.client.ask(case.scenario, stream=True)
+    response = DIALECTS[case.client.dialect].refuse(error, request, case.op())
+    assert (response.header(b"content-type") or b"").startswith(b"application/json")
+    assert case.client.refused(response)
+    return response.status
+
+
+@one_each
+def test_a_workers_refusal_is_told(case: Case, record_property: Count) -> None:
+    """A 4xx about the request keeps its words and is no fault of the worker; of anything else only the kind is told."""
+    for status, words, blame, quoted in _FAULTS:
+        refusal_is_told(case, status, words, blame, quoted)
+    record_property("cases", len(_FAULTS))
+
+
+def refusal_is_told(case: Case, status: int, words: str, blame: Blame, quoted: bool) -> None:
+    error = BACKENDS[case.backend].fault(case.worker.fault(status, words))
+    assert error.upstream == status
+    seen = refused(case, error)
+    assert 400 <= seen < 600
+    assert (words in error.message) == quoted
+    if quoted:
+        assert error.blame is blame
+        assert 400 <= seen < 500
+    else:
+        assert error.blame is not Blame.CLIENT
+        assert seen >= 500 or seen == 424, "a fault behind us is no fault of the client"
+
+
+_PAGES = (b"<html><body>nginx</body></html>", b"", b"\xff", b"{}", b"[1]", b'"no"', b"null")
+
+
+@one_each
+def test_a_page_is_never_quoted(case: Case, record_property: Count) -> None:
+    pages = list(itertools.product((400, 404, 500, 502, 503), _PAGES))
+    for status, body in pages:
+        error = BACKENDS[case.backend].fault(Response(status, [(b"content-type", b"text/html")], body))
+        assert "html" not in error.message
+        assert error.message
+        assert refused(case, error) >= 400
+    record_property("cases", len(pages))
+
+
+@one_each
+def test_every_kind_of_error_has_its_form(case: Case, record_property: Count) -> None:
+    """Before a stream and within it, with everything said and with nothing."""
+    errors = [GatewayError(kind, "sentence") for kind in Kind]
+    for kind in Kind:
+        more: dict[str, Any] = {"param": "messages.0", "code": "c", "retry_after": 0.2, "value": {"a": 1}}
+        errors.append(GatewayError(kind, "sentence", upstream=500, **more))
+    dialect = DIALECTS[case.client.dialect]
+    for error in errors:
+        assert 400 <= refused(case, error) < 600
+        assert dialect.refuse(error, None, None).status >= 400
+        lane, _ = case.open()
+        before = lane.feed(case.frames[0] + case.frames[1])
+        heard = case.client.hear(before + lane.fail(error))
+        assert "sentence" in (heard.error or "")
+        assert not heard.complete
+    record_property("cases", len(errors))
+
+
+# -- the lifecycle holds, whatever comes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("operation", _OPS)
+@given(data=st.data())
+def test_no_order_of_frames_breaks_the_lifecycle(name: str, operation: str, data: st.DataObject) -> None:
+    """Frames of any scenarios, left out, doubled and in any order: exactly one end, nothing illegal before it."""
+    backend = BACKENDS[name]
+    worker = WORKERS[wire_of(name, operation)]
+    client = next(client for client in CLIENTS if client.operation == operation)
+    mine = [case.scenario for case in CASES if case.backend == name and case.client is client]
+    if not mine:
+        pytest.skip("this backend does not do this")
+    chosen = data.draw(st.lists(st.sampled_from(mine), min_size=1, max_size=3))
+    frames = [frame for scenario in chosen for frame in worker.frames(scenario)]
+    frames = data.draw(st.lists(st.sampled_from([*frames, worker.broken("x")]), max_size=20))
+    case = Case(client, name, chosen[0])
+    watched = Watched(backend.reader(case.op()))
+    for frame in frames:
+        list(watched.feed(frame))
+    list(watched.eof())
+    assert watched.checker.over
+    assert list(watched.eof()) == []
+    assert list(watched.feed(b"data: {}\n\n")) == []
+    if not isinstance(watched.seen[-1], Failed):
+        fold(watched.seen)
