@@ -110,7 +110,7 @@ class Stack:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
         for section in (self._config, sections or {}):
             merged = _merge(merged, section)
-        if not merged["models"].get("m", {}).get("workers"):
+        if not merged["models"].get("m", {}).keys() & {"workers", "discover"}:
             merged["models"].pop("m", None)
         return load_text(yaml.safe_dump(merged), self._environ)
 

@@ -1,0 +1,202 @@
+"""Discovery: DNS, the registry's records, what is kept when a source is lost, what members are able to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.core.ports import Capabilities
+from gateway.fleet.discovery import Discovery, Dns, Facts, Fleet, Member, able
+from gateway.fleet.registry import INDEX, LINGER_S, Registry, decode
+from workers import registry as writer
+
+
+class Scripted:
+    """A source that answers what it is told to, or fails."""
+
+    interval_s = 3600.0
+
+    def __init__(self, name: str = "scripted") -> None:
+        self.name = name
+        self.answer: Fleet | Exception = {}
+
+    async def read(self) -> Fleet:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.fleets: list[tuple[str, list[str]]] = []
+        self.reports: list[tuple[str, str | None]] = []
+
+    async def apply(self, model: str, members: Sequence[Member]) -> None:
+        self.fleets.append((model, [member.address for member in members]))
+
+    def report(self, source: str, trouble: str | None) -> None:
+        self.reports.append((source, trouble))
+
+
+async def test_a_name_with_many_addresses_is_many_workers() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        assert (host, port) == ("engines", 8000)
+        return ["10.0.0.2", "10.0.0.1", "fd00::1", "10.0.0.1"]
+
+    found = await Dns("m", "engines", 8000, 1.0, resolve).read()
+    assert [member.address for member in found["m"]] == [
+        "http://10.0.0.1:8000",
+        "http://10.0.0.2:8000",
+        "http://[fd00::1]:8000",
+    ]
+
+
+async def test_a_name_without_addresses_is_a_failure_and_no_empty_fleet() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return []
+
+    with pytest.raises(OSError, match="no address"):
+        await Dns("m", "engines", 8000, 1.0, resolve).read()
+
+
+async def test_changes_are_applied_and_losses_change_nothing() -> None:
+    source, heard = Scripted(), Heard()
+    discovery = Discovery([source], {"m": ["http://fixed"]}, heard.apply, heard.report)
+    source.answer = {"m": [Member("http://a")]}
+    await discovery.start()
+    assert heard.fleets == [("m", ["http://a", "http://fixed"])]
+    source.answer = OSError("gone")
+    await discovery.look(source)
+    await discovery.look(source)
+    assert heard.reports == [("scripted", "OSError")]
+    assert len(heard.fleets) == 1
+    source.answer = {"m": [Member("http://b")]}
+    await discovery.look(source)
+    assert heard.fleets[-1] == ("m", ["http://b", "http://fixed"])
+    source.answer = {}
+    await discovery.look(source)
+    assert heard.fleets[-1] == ("m", ["http://fixed"])
+    assert heard.reports == [("scripted", "OSError"), ("scripted", None)]
+    await discovery.close()
+
+
+async def test_a_source_that_is_lost_from_the_start_leaves_what_a_former_configuration_knew() -> None:
+    source, heard = Scripted(), Heard()
+    source.answer = OSError("gone")
+    discovery = Discovery([source], {"m": []}, heard.apply, heard.report, {"scripted": {"m": [Member("http://a")]}})
+    await discovery.start()
+    assert heard.fleets == [("m", ["http://a"])]
+    await discovery.close()
+
+
+async def test_what_a_listed_worker_says_of_itself_counts() -> None:
+    source, heard = Scripted(), Heard()
+    members: list[Member] = []
+
+    async def apply(model: str, found: Sequence[Member]) -> None:
+        members[:] = found
+
+    discovery = Discovery([source], {"m": ["http://a"]}, apply, heard.report)
+    source.answer = {"m": [Member("http://a", True, Facts("0.32.0"))]}
+    await discovery.start()
+    assert members == [Member("http://a", True, Facts("0.32.0"))]
+    await discovery.close()
+
+
+class FakeRedis:
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    async def smembers(self, key: str) -> set[bytes]:
+        assert key == INDEX
+        return {one.rpartition(b":")[2] for one in self.values}
+
+    async def mget(self, keys: list[bytes]) -> list[bytes | None]:
+        return [self.values.get(key) for key in keys]
+
+    def put(self, record: writer.Record) -> None:
+        self.values[writer.record_key(record.id).encode()] = record.text().encode()
+
+
+def record(address: str, **changes: Any) -> writer.Record:
+    return writer.Record(address, ("served",), "vllm", "0.32.0", 2048, **changes)
+
+
+async def test_records_as_workers_write_them_are_read() -> None:
+    redis, now = FakeRedis(), [0.0]
+    registry = Registry(redis, {"m": "served", "other": "else"}, lambda: now[0])
+    one = record("http://10.0.0.1:8000", abilities={"tools": False})
+    redis.put(one)
+    fleet = await registry.read()
+    assert fleet == {
+        "m": [Member("http://10.0.0.1:8000", False, Facts("0.32.0", 2048, {"tools": False}))],
+        "other": [],
+    }
+    one.draining = True
+    redis.put(one)
+    assert (await registry.read())["m"][0].draining
+
+
+async def test_a_record_that_vanishes_lingers_unless_the_worker_said_goodbye() -> None:
+    redis, now = FakeRedis(), [0.0]
+    registry = Registry(redis, {"m": "served"}, lambda: now[0])
+    killed, leaving, restarted = (record(f"http://10.0.0.{n}:8000") for n in (1, 2, 3))
+    leaving.draining = True
+    for one in (killed, leaving, restarted):
+        redis.put(one)
+    assert len((await registry.read())["m"]) == 3
+    redis.values.clear()
+    redis.put(record("http://10.0.0.3:8000"))
+    now[0] = 1.0
+    assert [member.address for member in (await registry.read())["m"]] == [
+        "http://10.0.0.1:8000",
+        "http://10.0.0.3:8000",
+    ]
+    now[0] = LINGER_S + 0.1
+    assert [member.address for member in (await registry.read())["m"]] == ["http://10.0.0.3:8000"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"address": "http://a/../b"},
+        {"address": "http://user@a"},
+        {"address": "http://a\r\nx: y"},
+        {"address": "file:///a"},
+        {"address": "http://a?x"},
+        {"address": 7},
+        {"models": "served"},
+        {"draining": "no"},
+    ],
+)
+def test_what_is_no_record_is_passed_over(changes: dict[str, Any]) -> None:
+    good = json.loads(record("http://a:1").text())
+    assert decode(json.dumps(good).encode()) is not None
+    assert decode(json.dumps({**good, **changes}).encode()) is None
+
+
+def test_what_is_no_json_is_passed_over() -> None:
+    assert decode(b"[" * 100_000) is None
+    assert decode(b"") is None
+
+
+def test_abilities_are_those_that_all_have() -> None:
+    declared = Capabilities("m", features=None)
+    assert able(declared, ()) == declared
+    modern = Member("http://a", facts=Facts("0.32.0", 4096, {"tools": True, "no_repeat_ngram": True}))
+    older = Member("http://b", facts=Facts("0.11.1rc2", 2048, {"tools": False, "no_repeat_ngram": True}))
+    stock = Member("http://c")
+    can = able(declared, [modern, older])
+    assert (can.max_context, can.lacks, can.beyond, can.version) == (
+        2048,
+        frozenset({"tools"}),
+        frozenset({"no_repeat_ngram"}),
+        (0, 11, 1),
+    )
+    assert able(declared, [modern, stock]).beyond == frozenset()
+    assert able(Capabilities("m", 100, frozenset({"bad_word_tokens"})), [stock]).beyond == {"bad_word_tokens"}
+    assert able(Capabilities("m", 100), [modern]).max_context == 100

@@ -1,0 +1,257 @@
+"""Workers as processes that join a gateway through a real Redis server, leave it, and are killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic, sleep
+
+import httpx
+import pytest
+
+from tests.harness import Stack, sse_data
+from tests.limits.server import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = {"m": {"discover": {"redis": True}}}
+
+
+class Process:
+    """`dragoman worker simulated`, registered."""
+
+    def __init__(self, server: Server, *options: str) -> None:
+        words = ["--port", "0", "--register", f"redis://{server.address}", *options]
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "workers.simulated", *words],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.popen.stdout is not None
+        self.url = self.popen.stdout.readline().split()[-1]
+
+    def stop(self) -> int:
+        self.popen.send_signal(signal.SIGTERM)
+        return self.popen.wait(30)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.popen.kill()
+        self.popen.communicate()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as server:
+        yield server
+
+
+def stack(redis: Server) -> Stack:
+    return Stack(workers=(), config={"redis": {"addresses": [redis.address], "timeout_s": 1}, "models": MODELS})
+
+
+def fleet(gateway: Stack) -> dict[str, bool]:
+    """Address -> whether it takes requests, of the workers that the gateway knows."""
+    return {worker.address: worker.serving for worker in list(gateway.gateway.state.pools["m"].workers)}
+
+
+def until(gateway: Stack, wanted: dict[str, bool], within: float = 10.0) -> float:
+    """Seconds until the fleet is as wanted."""
+    began = monotonic()
+    while fleet(gateway) != wanted:
+        assert monotonic() - began < within, fleet(gateway)
+        sleep(0.01)
+    return monotonic() - began
+
+
+def ask(gateway: Stack, tokens: int = 4, stream: bool = False) -> httpx.Response:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": tokens, "stream": stream}
+    body["ignore_eos"] = True
+    return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
+
+
+def whole(answer: httpx.Response) -> bool:
+    data = list(sse_data(answer.content))
+    return answer.status_code == 200 and data[-1] == b"[DONE]" and b'"finish_reason":"length"' in answer.content
+
+
+def test_a_worker_joins_and_leaves_by_itself(redis: Server) -> None:
+    with stack(redis) as gateway:
+        assert ask(gateway).status_code == 503
+        with Process(redis) as one:
+            # The process was up before we looked: what is measured is the gateway's part.
+            assert until(gateway, {one.url: True}) < 2.0
+            assert ask(gateway).status_code == 200
+            record = json.loads(redis.command("GET", "{dragoman-workers}:" + _only(redis)))
+            assert record["engine"] == "simulated"
+            assert record["address"] == one.url
+            one.popen.send_signal(signal.SIGTERM)
+            assert until(gateway, {one.url: False}) < 2.0
+            assert one.popen.wait(10) == 0
+        assert until(gateway, {}) < 2.0
+        assert redis.command("KEYS", "*") == []
+
+
+def _only(redis: Server) -> str:
+    (worker,) = redis.command("SMEMBERS", "{dragoman-workers}")
+    return str(worker.decode())
+
+
+def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server) -> None:
+    with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
+        until(gateway, {one.url: True, two.url: True})
+        over = threading.Event()
+        with ThreadPoolExecutor(24) as pool:
+            streams = [pool.submit(ask, gateway, 150, True) for _ in range(20)]
+
+            def plain() -> list[int]:
+                found = []
+                while not over.is_set():
+                    found.append(ask(gateway).status_code)
+                return found
+
+            others = pool.submit(plain)
+            while sum(worker.in_flight for worker in gateway.gateway.state.pools["m"].workers) < 20:
+                sleep(0.01)
+            one.popen.send_signal(signal.SIGTERM)
+            assert one.popen.wait(30) == 0
+            until(gateway, {two.url: True})
+            over.set()
+            answers = [stream.result() for stream in streams]
+            statuses = others.result()
+        assert [whole(answer) for answer in answers] == [True] * 20
+        assert set(statuses) == {200}
+        assert len(statuses) > 20
+
+
+def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server) -> None:
+    with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
+        until(gateway, {one.url: True, two.url: True})
+        over = threading.Event()
+        with ThreadPoolExecutor(24) as pool:
+
+            def stream() -> bytes:
+                body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 100}
+                body |= {"stream": True, "ignore_eos": True}
+                got = b""
+                with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=body, timeout=60) as answer:
+                    try:
+                        for block in answer.iter_bytes():
+                            got += block
+                    except httpx.RemoteProtocolError:
+                        got += b"<cut>"
+                return got
+
+            streams = [pool.submit(stream) for _ in range(20)]
+
+            def plain() -> list[int]:
+                found = []
+                while not over.is_set():
+                    found.append(ask(gateway).status_code)
+                return found
+
+            others = pool.submit(plain)
+            # All have their first output: what is killed then cannot be tried again.
+            first = httpx.get(f"{gateway.url}/metrics")
+            assert first.status_code == 200
+            _all_speaking(one, two)
+            mine = next(w.in_flight for w in gateway.gateway.state.pools["m"].workers if w.address == one.url)
+            one.popen.kill()
+            answers = [stream.result() for stream in streams]
+            over.set()
+            statuses = others.result()
+        complete = [answer for answer in answers if answer.rstrip().endswith(b"data: [DONE]")]
+        failed = [answer for answer in answers if answer not in complete]
+        assert all(b'"error"' in answer and b"[DONE]" not in answer for answer in failed)
+        # A plain request may have been among those in flight.
+        assert mine - 1 <= len(failed) <= mine
+        assert set(statuses) == {200}
+
+
+def _all_speaking(*workers: Process) -> None:
+    while True:
+        state = [httpx.get(f"{worker.url}/metrics").text for worker in workers]
+        running = sum(
+            int(float(line.split()[-1])) for text in state for line in text.splitlines() if "_running{" in line
+        )
+        tokens = sum("vllm:time_to_first" in line for text in state for line in text.splitlines())
+        if running >= 20 and tokens:
+            sleep(0.2)  # ten tokens' time
+            return
+        sleep(0.01)
+
+
+def test_losing_redis_keeps_the_fleet_and_so_does_its_return_without_data(redis: Server) -> None:
+    with Process(redis) as one, stack(redis) as gateway:
+        until(gateway, {one.url: True})
+        redis.kill()
+        until_logged(gateway, "workers cannot be looked up; the known ones stay")
+        assert fleet(gateway) == {one.url: True}
+        assert ask(gateway).status_code == 200
+        redis.start()
+        until_logged(gateway, "workers can be looked up again")
+        assert fleet(gateway) == {one.url: True}
+        assert ask(gateway).status_code == 200
+        lines = [line["event"] for line in gateway.output.lines()]
+        assert lines.count("workers cannot be looked up; the known ones stay") == 1
+
+
+def until_logged(gateway: Stack, event: str) -> None:
+    began = monotonic()
+    while True:
+        gateway.gateway.log.flush()
+        if any(line["event"] == event for line in gateway.output.lines()):
+            return
+        assert monotonic() - began < 10, gateway.output.lines()
+        sleep(0.02)
+
+
+def test_a_reload_keeps_the_fleet_while_redis_is_lost(redis: Server) -> None:
+    with Process(redis) as one, stack(redis) as gateway:
+        until(gateway, {one.url: True})
+        redis.kill()
+        gateway.run(gateway.gateway.reload(gateway.config({"models": {"m": {"aliases": ["new"]}}})))
+        assert fleet(gateway) == {one.url: True}
+        assert ask(gateway).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--register", "http://h:1"],
+        ["--register", "redis://:secret@h:1"],
+        ["--register", "redis://h:1/x"],
+        ["--register", "redis://h:1", "--redis-password-file", "absent"],
+        ["--register", "redis://h:1", "--lease", "0.1"],
+        ["--register", "redis://h:1", "--advertise", "ftp://x", "--port", "0"],
+    ],
+)
+def test_a_worker_says_what_is_wrong_with_its_flags(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dragoman worker simulated: ")
+    assert "secret" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_worker_without_its_registry_serves(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    with Process(server) as one:
+        assert httpx.get(f"{one.url}/health").status_code == 200
+        with server:
+            deadline = monotonic() + 10
+            while not server.command("SMEMBERS", "{dragoman-workers}"):
+                assert monotonic() < deadline
+                sleep(0.02)
+            assert one.stop() == 0
