@@ -22,6 +22,8 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 # msgspec reads `Raw | None` as "null only": an optional raw member is a Raw that defaults to this.
 NULL = Raw(b"null")
 _anything = msgspec.json.Decoder()
+# The member's name as JSON may write it.
+_MODEL = re.compile(rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"')
 # msgspec names the place as `$.messages[0].content`
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
 
@@ -41,8 +43,10 @@ def members(request: Request) -> dict[str, Raw]:
         )
     body = request.body
     try:
+        if not body.isascii():
+            body.decode()  # msgspec does not look into what it hands out raw
         top = _members.decode(body)
-        if body.count(b'"model"') > 1:
+        if body.count(b'"model"') > 1 or (b"\\u006" in body and len(_MODEL.findall(body)) > 1):
             _refuse_duplicate_model(body, top)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(body, error) from None
@@ -117,6 +121,8 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
         return GatewayError(Kind.BAD_REQUEST, "the request body must be a JSON object", code="invalid_json")
     if isinstance(error, RecursionError):
         return GatewayError(Kind.BAD_REQUEST, "the request body is nested too deeply", code="invalid_json")
+    if isinstance(error, UnicodeDecodeError):
+        return GatewayError(Kind.BAD_REQUEST, "the request body is not UTF-8", code="invalid_json")
     if not body.strip():
         return GatewayError(
             Kind.BAD_REQUEST, "the request body is empty; a JSON object is required", code="invalid_json"
@@ -126,8 +132,8 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
 
 
 def _refuse_duplicate_model(body: bytes, top: dict[str, Raw]) -> None:
-    # The decoder keeps the last of duplicate members. Every `"model"` that is not inside a kept value is a key of ours
-    # (or sits in a dropped duplicate): more than one of those means the member was given twice.
-    inside = sum(bytes(raw).count(b'"model"') for raw in top.values())
-    if body.count(b'"model"') - inside > 1:
+    # The decoder keeps the last of duplicate members. Every `"model"`, its letters escaped or not, that is not inside a
+    # kept value is a key of ours (or sits in a dropped duplicate): more than one of those means it was given twice.
+    inside = sum(len(_MODEL.findall(bytes(raw))) for raw in top.values())
+    if len(_MODEL.findall(body)) - inside > 1:
         raise GatewayError(Kind.BAD_REQUEST, "'model' is given twice", param="model", code="ambiguous_model")

@@ -1,0 +1,440 @@
+"""Every failure has its documented status, body and code, at once; nothing that a client sends is a 5xx."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.auth import new_key
+from gateway.core.errors import Kind
+from gateway.dialects.openai import ERRORS
+from tests.harness import Stack
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "errors.md").read_text()
+CHAT = "/v1/chat/completions"
+POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+
+
+def body(**members: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "hi"}], **members}
+
+
+def scripted(**script: Any) -> dict[str, Any]:
+    return body(messages=[{"role": "user", "content": "sim:" + json.dumps(script)}])
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    config = {
+        "models": {"gone": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}},
+        "deadlines": {"first_byte_s": 0.1},
+        "breaker": {"failures": 10_000},
+        "retry": {"min_per_second": 1000},
+    }
+    with Stack(config=config) as running:
+        # One request beforehand: what is done only once is not what is measured.
+        httpx.post(running.url + CHAT, json=body())
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=stack.url, timeout=10) as client:
+        yield client
+
+
+def check(reply: httpx.Response, status: int, code: str, param: str | None = None) -> dict[str, Any]:
+    """The whole form of an OpenAI error."""
+    assert reply.headers["content-type"] == "application/json"
+    assert re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", reply.headers["x-request-id"])
+    error: dict[str, Any] = reply.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert (reply.status_code, error["code"], error["param"]) == (status, code, param)
+    return error
+
+
+def in_time(reply: httpx.Response, seconds: float = 0.25) -> None:
+    assert reply.elapsed.total_seconds() < seconds
+
+
+# -- the documented table -------------------------------------------------------------------------------------------
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading, without code marks."""
+    section = PAGE.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_page_holds_the_table_of_the_code() -> None:
+    written = {kind: (int(status), type_, code) for kind, status, type_, code, _ in rows("By kind")}
+    assert written == {kind.name: row for kind, row in ERRORS.items()}
+    assert ERRORS.keys() == set(Kind)
+
+
+def codes_in_the_code() -> set[str]:
+    """Every literal `code=` that an error is given anywhere in the gateway, other dialects' own ones excepted."""
+    found = set()
+    for path in (ROOT / "gateway").rglob("*.py"):
+        if path.parent.name == "dialects" and path.stem != "openai":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "GatewayError":
+                found |= {
+                    word.value.value
+                    for word in node.keywords
+                    if word.arg == "code" and isinstance(word.value, ast.Constant)
+                }
+    return {code for code in found if isinstance(code, str)}
+
+
+def test_every_code_is_on_the_page() -> None:
+    finer = {code for code, _, _ in rows("Finer codes")}
+    kinds = {kind.value for kind in Kind}
+    assert codes_in_the_code() - kinds - finer == set(), "missing in docs/errors.md"
+    assert not finer & kinds
+
+
+def test_the_servers_own_answers_are_on_the_page() -> None:
+    source = (ROOT / "gateway" / "server.py").read_text()
+    used = set(re.findall(r'Refusal\((\d+), "(\w+)"', source))
+    assert used == {(status, code) for status, code, _ in rows("Before a dialect is known")}
+
+
+# -- what the gateway itself refuses --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b'{"model": "m",', "invalid_json"),
+        (b"", "invalid_json"),
+        (b"  ", "invalid_json"),
+        (b"[]", "invalid_json"),
+        (b'"m"', "invalid_json"),
+        (b"null", "invalid_json"),
+        (b"\xff\xfe{}", "invalid_json"),
+        (b"model=m", "invalid_json"),
+        (b"{}", "missing_parameter"),
+    ],
+)
+@pytest.mark.parametrize("path", POSTS)
+def test_a_malformed_body(client: httpx.Client, path: str, content: bytes, code: str) -> None:
+    reply = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, code)
+    in_time(reply)
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": [1]}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"n": 1_000_000}, "n"),
+        ({"n": 0}, "n"),
+        ({"stream": "yes"}, "stream"),
+        ({"stop": 5}, "stop"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [5]}, "messages.0"),
+        ({"messages": [{"role": 5}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": {"a": 1}}]}, "messages.0.content"),
+        ({"tools": {}}, "tools"),
+        ({"model": 5}, "model"),
+        ({"model": ["m"]}, "model"),
+        ({"presence_penalty": 99}, "presence_penalty"),
+        ({"logit_bias": {"1": 1e6}}, "logit_bias"),
+    ],
+)
+def test_a_wrong_type_names_its_field(client: httpx.Client, members: dict[str, Any], param: str) -> None:
+    reply = client.post(CHAT, json=body(**members))
+    error = reply.json()["error"]
+    assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
+    assert error["code"] == "invalid_value"
+    assert error["param"] is not None
+    assert error["param"].startswith(param)
+    in_time(reply)
+
+
+def test_an_unknown_model(client: httpx.Client) -> None:
+    for path, content in zip(POSTS, (body(), {"prompt": "hi"}, {"input": "hi"}), strict=True):
+        reply = client.post(path, json={**content, "model": "nobody"})
+        assert "'nobody'" in check(reply, 404, "model_not_found", "model")["message"]
+        in_time(reply)
+    check(client.get("/v1/models/nobody"), 404, "model_not_found", "model")
+
+
+def test_a_body_of_40_mib(client: httpx.Client) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b" " * (1 << 20)
+
+    for content in (b" " * (40 << 20), endless()):
+        began = time.monotonic()
+        reply = client.post(CHAT, content=content, headers={"content-type": "application/json"})
+        check(reply, 413, "request_too_large")
+        assert time.monotonic() - began < 2  # most of it is spent on sending
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"])
+def test_an_unsupported_media_type(client: httpx.Client, kind: str) -> None:
+    reply = client.post(CHAT, content=json.dumps(body()), headers={"content-type": kind})
+    check(reply, 415, "unsupported_media_type")
+    in_time(reply)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/x+json", ""])
+def test_a_supported_media_type(client: httpx.Client, kind: str) -> None:
+    headers = {"content-type": kind} if kind else {}
+    assert client.post(CHAT, content=json.dumps(body()), headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip", "zstd"])
+def test_a_compressed_body(client: httpx.Client, coding: str) -> None:
+    headers = {"content-encoding": coding, "content-type": "application/json"}
+    reply = client.post(CHAT, content=b"\x1f\x8b", headers=headers)
+    check(reply, 415, "unsupported_content_encoding")
+    in_time(reply)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", CHAT, "POST"),
+        ("DELETE", CHAT, "POST"),
+        ("OPTIONS", CHAT, "POST"),
+        ("POST", "/v1/models", "GET"),
+        ("PUT", "/v1/models/m", "GET"),
+    ],
+)
+def test_a_wrong_method(client: httpx.Client, method: str, path: str, allow: str) -> None:
+    reply = client.request(method, path)
+    check(reply, 405, "method_not_allowed")
+    assert reply.headers["allow"] == allow
+    in_time(reply)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/chat", "/v1/chat/completions/", "/V1/models", "/v1//models", "/x%0ay"]
+)
+def test_an_unknown_path(client: httpx.Client, path: str) -> None:
+    reply = client.get(path)
+    check(reply, 404, "unknown_path")
+    in_time(reply)
+
+
+def test_the_request_id_is_echoed_or_made(client: httpx.Client) -> None:
+    assert client.get("/x", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    made = {client.get("/x").headers["x-request-id"] for _ in range(3)}
+    assert len(made) == 3
+
+
+def test_no_key() -> None:
+    secret, entry = new_key("k")
+    import yaml
+
+    with Stack(config={"keys": yaml.safe_load(entry)}) as stack, httpx.Client(base_url=stack.url) as client:
+        client.get("/v1/models")
+        for headers in ({}, {"authorization": "Bearer x"}, {"api-key": secret, "x-api-key": "other"}):
+            for method, path in (("POST", CHAT), ("GET", CHAT), ("GET", "/v1/models"), ("GET", "/nothing")):
+                reply = client.request(method, path, headers=headers)
+                assert check(reply, 401, "invalid_api_key")["type"] == "authentication_error"
+                assert reply.headers["www-authenticate"] == "Bearer"
+                assert secret not in reply.text
+                in_time(reply)
+
+
+# -- what happens behind the gateway --------------------------------------------------------------------------------
+
+
+def test_a_dead_worker(client: httpx.Client) -> None:
+    reply = client.post(CHAT, json=body(model="gone"))
+    check(reply, 503, "no_worker_available")
+    assert reply.headers["retry-after"] == "1"
+    in_time(reply)
+
+
+def test_a_worker_that_breaks_off(client: httpx.Client) -> None:
+    check(client.post(CHAT, json=scripted(text="a", fault="reset")), 502, "upstream_error")
+
+
+def test_a_worker_beyond_its_deadline(client: httpx.Client) -> None:
+    reply = client.post(CHAT, json=scripted(text="a", fault="stall@before"))
+    check(reply, 504, "timeout")
+    assert 0.1 <= reply.elapsed.total_seconds() < 0.5
+
+
+def test_a_worker_that_refuses_keeps_its_words(client: httpx.Client, stack: Stack) -> None:
+    reply = client.post(CHAT, json=scripted(text="a", fault="status:400"))
+    message = check(reply, 400, "invalid_request")["message"]
+    direct = httpx.post(stack.sim.url + CHAT, json={**scripted(text="a", fault="status:400"), "model": "sim"})
+    assert message == direct.json()["error"]["message"]
+
+
+def test_our_own_bug_is_a_500_without_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("canary-77")
+
+    with Stack() as stack:
+        monkeypatch.setattr("gateway.dialects.openai.OpenAI.read", broken)
+        reply = httpx.post(stack.url + CHAT, json=body(), headers={"x-request-id": "find-me"})
+        check(reply, 500, "internal_error")
+        assert "canary-77" not in reply.text
+        stack.gateway.log.flush()
+        (bug,) = [line for line in stack.output.lines() if line["event"] == "bug"]
+        assert (bug["id"], bug["error"]) == ("find-me", "RuntimeError")
+        assert b"canary-77" not in stack.output.getvalue()
+        assert b"dragoman_bugs_total 1.0" in stack.gateway.metrics.page()
+
+
+# -- JSON at its edges ----------------------------------------------------------------------------------------------
+
+WHERE = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], "metadata": {"k": %b}}'
+DEEP = 100_000
+# As in JSONTestSuite: y must be taken, n must be refused, i is ours to decide (but never a 5xx).
+YES = {
+    "object": b"{}",
+    "empty-key": b'{"": 0}',
+    "nested": b"[[[]]]",
+    "escapes": rb'"\"\\\/\b\f\n\r\t\u0041"',
+    "surrogate-pair": rb'"\ud834\udd1e"',
+    "nul-escape": rb'"\u0000"',
+    "utf-8": "\u20ac\U0001d11e\u2028".join('""').encode(),
+    "del": b'"\x7f"',
+    "minus-zero": b"-0",
+    "exponent": b"1E+2",
+    "small": b"1e-400",
+    "fraction": b"0.1e1",
+    "literals": b"[true, false, null]",
+    "spaces": b" [\t\r\n1 ] ",
+    "duplicate": b'{"a": 1, "a": 2}',
+}
+NO = {
+    "nan": b"NaN",
+    "infinity": b"-Infinity",
+    "leading-zero": b"012",
+    "plus": b"+1",
+    "bare-fraction": b".5",
+    "no-fraction": b"1.",
+    "no-exponent": b"1e",
+    "hex": b"0x1",
+    "single-quotes": b"'a'",
+    "bare-key": b"{a: 1}",
+    "trailing-comma": b"[1,]",
+    "trailing-comma-object": b'{"a": 1,}',
+    "comment": b"1 /* a */",
+    "unclosed": b"[1",
+    "unopened": b"1]",
+    "colon-in-array": b'["a": 1]',
+    "raw-newline": b'"a\nb"',
+    "raw-nul": b'"a\0b"',
+    "bad-escape": rb'"\x41"',
+    "short-escape": rb'"\u00"',
+    "not-utf-8": b'"\xff"',
+    "overlong": b'"\xc0\xaf"',
+    "utf-8-surrogate": b'"\xed\xa0\x80"',
+    "literal-case": b"True",
+    "two-values": b"1 2",
+    "form-feed": b"\x0c1",
+    "no-break-space": b"\xc2\xa01",
+}
+MAYBE = {
+    "lone-surrogate": rb'"\ud800"',
+    "reversed-surrogates": rb'"\udd1e\ud834"',
+    "huge": b"1e400",
+    "5k-digits": b"1" * 5000,
+    "5k-fraction": b"0." + b"1" * 5000,
+    "deep-array": b"[" * DEEP + b"]" * DEEP,
+    "deep-object": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "bom": b"\xef\xbb\xbf1",
+}
+
+
+def ask(client: httpx.Client, content: bytes, path: str = CHAT) -> httpx.Response:
+    return client.post(path, content=content, headers={"content-type": "application/json"})
+
+
+@pytest.mark.parametrize("name", YES)
+def test_json_that_must_be_taken(client: httpx.Client, name: str) -> None:
+    assert ask(client, WHERE % YES[name]).status_code == 200
+
+
+@pytest.mark.parametrize("name", NO)
+@pytest.mark.parametrize("inside", [True, False])
+def test_json_that_must_be_refused(client: httpx.Client, stack: Stack, name: str, inside: bool) -> None:
+    before = stack.sim.ledger.received
+    reply = ask(client, WHERE % NO[name] if inside else NO[name])
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] in ("invalid_json", "invalid_value")
+    assert stack.sim.ledger.received == before
+    in_time(reply)
+
+
+@pytest.mark.parametrize("name", MAYBE)
+@pytest.mark.parametrize("where", ["metadata", "unknown", "temperature", "model", "messages", "tools", "top", "key"])
+def test_json_at_our_discretion_is_never_our_fault(client: httpx.Client, name: str, where: str) -> None:
+    value = MAYBE[name]
+    content = {
+        "metadata": WHERE % value,
+        "unknown": WHERE.replace(b'"metadata": {"k": %b}', b'"unheard_of": %b') % value,
+        "temperature": WHERE.replace(b'"metadata": {"k": %b}', b'"temperature": %b') % value,
+        "model": b'{"messages": [{"role": "user", "content": "hi"}], "model": %b}' % value,
+        "messages": b'{"model": "m", "messages": [{"role": "user", "content": %b}]}' % value,
+        "tools": WHERE.replace(
+            b'"metadata": {"k": %b}',
+            b'"tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": %b}}}]',
+        )
+        % value,
+        "top": value,
+        "key": WHERE.replace(b'"metadata": {"k": %b}', b"%b: 1") % (value if value.startswith(b'"') else b'"k"'),
+    }[where]
+    reply = ask(client, content)
+    assert reply.status_code < 500, reply.text[:300]
+    if reply.status_code != 200:
+        assert reply.json()["error"]["message"]
+        assert len(reply.content) < 1000
+    in_time(reply, 0.5)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"model": "m", "model": "other", "messages": []}',
+        b'{"model": "other", "messages": [{"role": "user", "content": "hi"}], "model": "m"}',
+        b'{"Model": "m", "messages": []}',
+        b'{"model": "m", "MODEL": "other", "messages": []}',
+        b'{"model": "m", " model": "other", "messages": []}',
+        rb'{"model": "m", "mod\u0065l": "other", "messages": []}',
+        rb'{"mod\u0065l": "m", "mod\u0065l": "other", "messages": []}',
+    ],
+)
+def test_an_ambiguous_model_reaches_no_worker(client: httpx.Client, stack: Stack, content: bytes) -> None:
+    before = stack.sim.ledger.received
+    reply = ask(client, content)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "ambiguous_model")
+    assert stack.sim.ledger.received == before
+
+
+def test_the_word_model_elsewhere_is_no_ambiguity(client: httpx.Client) -> None:
+    members = {"metadata": {"model": "x"}, "user": '"model"', "x": [{"model": 1}, {"model": 2}]}
+    assert client.post(CHAT, json=body(**members)).status_code == 200
+
+
+def test_the_worker_sees_the_model_that_was_authorised(client: httpx.Client, stack: Stack) -> None:
+    client.post(CHAT, json=body(model="alias"))
+    assert json.loads(stack.sim.ledger.entries[-1].body)["model"] == "sim"
