@@ -1,0 +1,504 @@
+"""Backend llamacpp: what it asks of llama.cpp and how it reads what comes; then the real thing behind a gateway."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import Raw
+
+from gateway.backends.llamacpp import LlamaCpp
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Delta, End, Event, Failed, Finish, UsageReport
+from gateway.core.http import Response
+from gateway.core.lifecycle import checked, fold
+from gateway.core.messages import Beams, Chat, Complete, Embed, Logprobs, Message, Output, Sampling, Text, Tool
+from gateway.core.ports import Capabilities
+from gateway.core.usage import Usage
+from tests.harness import Stack
+
+BACKEND = LlamaCpp()
+CAN = Capabilities("small", 512)
+OFF = {"top_k": 0, "min_p": 0.0}
+
+
+def complete(*prompts: str | tuple[int, ...], **members: Any) -> Complete:
+    return Complete(model="m", prompts=prompts or ("hi",), **members)
+
+
+def chat(**members: Any) -> Chat:
+    return Chat(model="m", messages=(Message("user", (Text("hi"),)),), **members)
+
+
+def sent(op: Complete | Chat) -> Any:
+    return json.loads(BACKEND.write(op, CAN).body)
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+
+
+def test_where_an_operation_goes() -> None:
+    assert (BACKEND.write(complete(), CAN).path, BACKEND.wire_of(complete())) == ("/completion", "llamacpp")
+    assert (BACKEND.write(chat(), CAN).path, BACKEND.wire_of(chat())) == ("/v1/chat/completions", "openai")
+    embed = Embed(model="m", inputs=("a",))
+    assert (BACKEND.write(embed, CAN).path, BACKEND.wire_of(embed)) == ("/v1/embeddings", "openai")
+
+
+def test_the_least() -> None:
+    assert sent(complete("hi")) == {"prompt": "hi", "n_predict": -1, **OFF}
+
+
+def test_everything() -> None:
+    sampling = Sampling(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=7,
+        min_p=0.1,
+        frequency_penalty=0.5,
+        presence_penalty=0.25,
+        repetition_penalty=1.1,
+        min_tokens=0,
+        no_repeat_ngram=1,
+        logit_bias={5: -1.5},
+        bad_tokens=((9,),),
+        ignore_eos=True,
+    )
+    op = complete(
+        (1, 2),
+        "hi",
+        stream=True,
+        max_output=9,
+        sampling=sampling,
+        stop=("a",),
+        n=2,
+        seeds=(3, 4),
+        want_tokens=True,
+        logprobs=Logprobs(2),
+        extra={"mirostat": Raw(b"2")},
+    )
+    assert sent(op) == {
+        "prompt": [[1, 2], "hi"],
+        "n_predict": 9,
+        "n": 2,
+        "stream": True,
+        "return_tokens": True,
+        "n_probs": 2,
+        "stop": ["a"],
+        "top_k": 7,
+        "min_p": 0.1,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.25,
+        "repeat_penalty": 1.1,
+        "repeat_last_n": -1,
+        "ignore_eos": True,
+        "logit_bias": [[5, -1.5], [9, False]],
+        "seed": 3,
+        "cache_prompt": False,
+        "mirostat": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seed", "seen"), [(0, 0), (2**32 - 2, 2**32 - 2), (2**32 - 1, 0), (2**53 - 1, (2**53 - 1) % (2**32 - 1))]
+)
+def test_a_seed_is_never_the_one_that_means_random(seed: int, seen: int) -> None:
+    assert sent(complete(seeds=(seed,)))["seed"] == seen
+    assert sent(complete(sampling=Sampling(seed=seed)))["seed"] == seen
+    assert sent(chat(sampling=Sampling(seed=seed)))["seed"] == seen
+
+
+@pytest.mark.parametrize(
+    ("output", "members"),
+    [
+        (Output("text"), {}),
+        (Output("json"), {"json_schema": {"type": "object"}}),
+        (Output("schema", Raw(b'{"type":"array"}')), {"json_schema": {"type": "array"}}),
+        (Output("schema"), {"json_schema": {}}),
+        (Output("grammar", pattern="root ::= x"), {"grammar": "root ::= x"}),
+        (Output("choice", choices=('a"b', "c")), {"grammar": 'root ::= "a\\"b" | "c"'}),
+        (Output("regex", pattern="a+/\n[/]\\/"), {"grammar": "%llguidance {}\nstart: /a+\\/\\n[\\/]\\//"}),
+        (
+            Output("regex", pattern=r"\p{L}\\b[[:alpha:]]"),
+            {"grammar": "%llguidance {}\nstart: /\\p{L}\\\\b[[:alpha:]]/"},
+        ),
+    ],
+)
+def test_constraints(output: Output, members: dict[str, Any]) -> None:
+    assert sent(complete(output=output)) == {"prompt": "hi", "n_predict": -1, **OFF, **members}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind"),
+    [
+        ("(?=a)b", Kind.UNSUPPORTED),
+        ("(?<!a)b", Kind.UNSUPPORTED),
+        (r"(a)\1", Kind.UNSUPPORTED),
+        (r"a\b", Kind.UNSUPPORTED),
+        (r"\\\b", Kind.UNSUPPORTED),
+        ("(a", Kind.BAD_REQUEST),
+        ("a{2,1}", Kind.BAD_REQUEST),
+        ("(" * 9999, Kind.BAD_REQUEST),
+    ],
+)
+def test_expressions_that_would_be_passed_over_in_silence(pattern: str, kind: Kind) -> None:
+    with pytest.raises(GatewayError) as caught:
+        BACKEND.write(complete(output=Output("regex", pattern=pattern)), CAN)
+    assert (caught.value.kind, caught.value.param) == (kind, "response_format")
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"beams": Beams(2)}, "num_beams"),
+        ({"max_total": 5}, "max_total_tokens"),
+        ({"min_total": 5}, "min_total_tokens"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"max_output": 0}, "max_tokens"),
+        ({"n": 2, "seeds": (1, 5)}, "seed"),
+        ({"n": 2, "seeds": (2**32 - 2, 2**32 - 1)}, "seed"),
+        ({"sampling": Sampling(min_tokens=1)}, "min_tokens"),
+        ({"sampling": Sampling(stop_tokens=(1,))}, "stop_tokens"),
+        ({"sampling": Sampling(eos_tokens=(1,))}, "eos_tokens"),
+        ({"sampling": Sampling(bad_words=("a",))}, "bad_words"),
+        ({"sampling": Sampling(bad_tokens=((1, 2),))}, "bad_tokens"),
+        ({"sampling": Sampling(no_repeat_ngram=2)}, "no_repeat_ngram"),
+    ],
+)
+def test_what_it_cannot_do(members: dict[str, Any], param: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        BACKEND.write(complete(**members), CAN)
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
+
+
+def test_chats_have_no_filters_of_its_own() -> None:
+    raw = {"messages": Raw(b'[{"role":"user","content":"hi"}]'), "tools": Raw(b"[]"), "tool_choice": Raw(b'"auto"')}
+    assert sent(chat(raw=raw, wire="openai")) == {
+        "messages": json.loads(bytes(raw["messages"])),
+        "model": "small",
+        **OFF,
+    }
+    asked = {**raw, "top_k": Raw(b"40"), "min_p": Raw(b"0.2")}
+    found = sent(chat(raw=asked, wire="openai", tools=(Tool("f"),), stream=True))
+    assert (found["top_k"], found["min_p"], found["tool_choice"]) == (40, 0.2, "auto")
+    assert found["stream_options"] == {"include_usage": True}
+    composed = sent(chat(sampling=Sampling(temperature=1.0, repetition_penalty=1.2), max_output=4))
+    assert composed == {
+        "messages": [{"role": "user", "content": "hi"}],
+        "model": "small",
+        "max_tokens": 4,
+        "temperature": 1.0,
+        "repeat_penalty": 1.2,
+        "repeat_last_n": -1,
+        **OFF,
+    }
+
+
+# -- replies --------------------------------------------------------------------------------------------------------
+
+
+def frame(**members: Any) -> bytes:
+    return b"data: " + json.dumps({"index": 0, "stop": False, "id_slot": -1, **members}).encode() + b"\n\n"
+
+
+def last(**members: Any) -> bytes:
+    told = {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "stopping_word": "", "model": "small"}
+    counts = {"tokens_predicted": 2, "tokens_evaluated": 5, "timings": {"cache_n": 4, "prompt_n": 1}}
+    return frame(**{**told, **counts, **members})
+
+
+# Recorded: "The capital of France is", three tokens.
+STREAM = [
+    frame(content=" Paris", tokens=[7042], tokens_predicted=1, tokens_evaluated=5),
+    frame(content=".", tokens=[30], tokens_predicted=2, tokens_evaluated=5),
+    frame(content="\n", tokens=[198], tokens_predicted=3, tokens_evaluated=5),
+    last(tokens_predicted=3),
+]
+
+
+def events(op: Complete, *blocks: bytes) -> list[Event]:
+    reader = BACKEND.reader(op)
+    found = [event for block in blocks for event in reader.feed(block)]
+    return list(checked([*found, *reader.eof()]))
+
+
+def deltas(found: list[Event]) -> list[tuple[int, str, tuple[int, ...]]]:
+    return [(event.choice, event.text, event.tokens) for event in found if isinstance(event, Delta)]
+
+
+def test_a_stream() -> None:
+    op = complete(stream=True, want_tokens=True)
+    found = events(op, *STREAM)
+    assert deltas(found) == [(0, " Paris", (7042,)), (0, ".", (30,)), (0, "\n", (198,))]
+    assert found[-3:] == [Finish(0, "length", "limit"), UsageReport(Usage(5, 3, 4)), End()]
+
+
+def test_a_whole_reply_says_what_its_stream_said() -> None:
+    op = complete(want_tokens=True)
+    body = last(content=" Paris.\n", tokens=[7042, 30, 198], tokens_predicted=3)[6:]
+    whole = fold(BACKEND.read(Response(200, [], body), op))
+    streamed = fold(events(op, *STREAM))
+    assert (whole.choices, whole.usage) == (streamed.choices, streamed.usage)
+    assert whole.start.id.startswith("cmpl-")
+
+
+def test_the_models_own_end_is_no_token_of_the_text() -> None:
+    op = complete(stream=True, want_tokens=True)
+    found = events(op, frame(content="?", tokens=[47]), frame(content="", tokens=[2]), last(stop_type="eos"))
+    assert deltas(found) == [(0, "?", (47,))]
+    body = last(content="?", tokens=[47, 2], stop_type="eos")[6:]
+    assert fold(BACKEND.read(Response(200, [], body), op)).choices[0].tokens == (47,)
+
+
+def test_held_back_ids_come_with_the_next_text_or_with_the_end() -> None:
+    op = complete(stream=True, want_tokens=True, stop=("7, 8",))
+    held = [frame(content="", tokens=[token]) for token in (39, 28)]
+    found = events(op, frame(content=" ", tokens=[216]), *held, frame(content="7,x", tokens=[9]), last())
+    assert deltas(found) == [(0, " ", (216,)), (0, "7,x", (39, 28, 9))]
+    found = events(op, frame(content=" ", tokens=[216]), *held, last(stop_type="word", stopping_word="7, 8"))
+    assert deltas(found) == [(0, " ", (216,)), (0, "", (39, 28))]
+    assert found[-3] == Finish(0, "stop", "word", "7, 8")
+
+
+def test_choices_of_several_prompts_are_counted_each_once() -> None:
+    op = complete("a", "b", n=2, stream=True)
+    found = events(op, *(frame(index=i, content="x") for i in (3, 1, 0, 2)), *(last(index=i) for i in (2, 0, 3, 1)))
+    assert {choice for choice, _, _ in deltas(found)} == {0, 1, 2, 3}
+    assert found[-2:] == [UsageReport(Usage(10, 8, 8)), End()]
+    body = json.dumps([json.loads(last(index=i, content="x")[6:]) for i in range(4)]).encode()
+    whole = fold(BACKEND.read(Response(200, [], body), op))
+    assert (len(whole.choices), whole.usage) == (4, Usage(10, 8, 8))
+
+
+@pytest.mark.parametrize("top", [0, 1])
+def test_logprobs_are_in_the_canonical_form(top: int) -> None:
+    other = {"token": "a", "logprob": -0.25, "bytes": [97]}
+    prob = {"id": 5, **other, "top_logprobs": [{"id": 5, **other}]}
+    op = complete(stream=True, logprobs=Logprobs(top))
+    found = events(op, frame(content="a", tokens=[5], completion_probabilities=[prob]), last())
+    (delta,) = [event for event in found if isinstance(event, Delta)]
+    assert delta.logprobs is not None
+    assert json.loads(bytes(delta.logprobs)) == [{**other, "top_logprobs": [other] if top else []}]
+
+
+def test_the_end_has_no_logprob() -> None:
+    prob = {"token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": []}
+    op = complete(stream=True, want_tokens=True, logprobs=Logprobs())
+    ended = frame(content="", tokens=[2], completion_probabilities=[{**prob, "token": ""}])
+    first = frame(content="a", tokens=[5], completion_probabilities=[prob])
+    for blocks in ([first, ended], [first, frame(content="", tokens=[2])]):
+        reply = fold(events(op, *blocks, last(stop_type="eos")))
+        assert len(reply.choices[0].logprobs) == 1
+        assert reply.choices[0].tokens == (5,)
+
+
+def test_cut_anywhere_it_never_looks_complete() -> None:
+    stream = b"".join(STREAM)
+    for at in range(len(stream)):
+        (*_, end) = events(complete(stream=True), stream[:at])
+        assert isinstance(end, Failed)
+        assert end.error.kind is Kind.TRUNCATED
+    for at in range(len(stream)):
+        assert isinstance(events(complete(stream=True), stream[:at], stream[at:])[-1], End)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"<html>", Kind.UPSTREAM),
+        (b"[]", Kind.TRUNCATED),
+        (b'{"content":"x"}', Kind.UPSTREAM),
+        (b'{"content":"x","stop":true,"stop_type":"none"}', Kind.UPSTREAM),
+        (b'{"error":{"code":500,"message":"m","type":"server_error"}}', Kind.UPSTREAM),
+    ],
+)
+def test_bodies_that_are_no_reply(body: bytes, kind: Kind) -> None:
+    with pytest.raises(GatewayError) as caught:
+        fold(BACKEND.read(Response(200, [], body), complete()))
+    assert caught.value.kind is kind
+
+
+def test_a_schema_passed_over_in_silence_is_noticed() -> None:
+    op = complete(stream=True, output=Output("json"))
+    assert isinstance(events(op, frame(content='{"a":'), frame(content="1}"), last(stop_type="eos"))[-1], End)
+    (*_, end) = events(op, frame(content="Once "), frame(content="upon"), last(stop_type="eos"))
+    assert isinstance(end, Failed)
+    assert (end.error.kind, end.error.param) == (Kind.UNSUPPORTED, "response_format")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "param"),
+    [
+        (400, "request (9 tokens) exceeds the available context size (8 tokens)", Kind.CONTEXT_LENGTH, None),
+        (400, "Field 'n': Value must be between 1 <= value <= 2, but got 3", Kind.BAD_REQUEST, "n"),
+        (400, "Field 'n_predict': type must be number", Kind.BAD_REQUEST, "max_tokens"),
+        (400, "Failed to initialize samplers: failed to parse grammar", Kind.BAD_REQUEST, "response_format"),
+        (400, "Prompt contains invalid tokens", Kind.BAD_REQUEST, None),
+        (501, "This server does not support embeddings", Kind.UNSUPPORTED, None),
+        (503, "Loading model", Kind.OVERLOADED, None),
+        (500, "secret", Kind.UPSTREAM, None),
+    ],
+)
+def test_errors(status: int, message: str, kind: Kind, param: str | None) -> None:
+    told = {"error": {"code": status, "message": message, "type": "x"}}
+    error = BACKEND.fault(Response(status, [], json.dumps(told).encode()))
+    assert (error.kind, error.param) == (kind, param)
+    (end,) = events(complete(stream=True), b"data: " + json.dumps(told).encode() + b"\n\n")
+    assert isinstance(end, Failed)
+    assert (end.error.kind, end.error.param) == (kind, param)
+
+
+# -- the real thing -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[httpx.Client]:
+    """A gateway in front of a real llama.cpp; two slots of 512 tokens."""
+    command = (sys.executable, "-m", "workers.embedded", "--port", "0", "--context", "512", "--parallel", "2")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stdout is not None
+            address = worker.stdout.readline().split()[-1]
+            models = {"smollm2": {"backend": "llamacpp", "workers": [address], "max_context": 512}}
+            named = {name: {"default_model": "smollm2"} for name in ("friendli", "openai")}
+            with (
+                Stack((), {"models": models, "dialects": named}) as stack,
+                httpx.Client(base_url=stack.url, timeout=120) as client,
+            ):
+                yield client
+        finally:
+            worker.terminate()
+
+
+def ask(gateway: httpx.Client, **members: Any) -> Any:
+    response = gateway.post("/friendli/v1/completions", json=members)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def stream(gateway: httpx.Client, **members: Any) -> list[Any]:
+    response = gateway.post("/friendli/v1/completions", json={**members, "stream": True})
+    assert response.status_code == 200, response.text
+    return [json.loads(piece.removeprefix("data: ")) for piece in response.text.removesuffix("\n\n").split("\n\n")]
+
+
+FRANCE = "The capital of France is"
+
+
+def test_real_token_ids_stream_and_add_up(gateway: httpx.Client) -> None:
+    whole = ask(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
+    (*sampled, complete_) = stream(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
+    (choice,) = complete_["choices"]
+    assert "Paris" in choice["text"]
+    assert complete_["choices"] == whole["choices"]
+    assert complete_["usage"] == whole["usage"]
+    assert "".join(event["text"] for event in sampled) == choice["text"]
+    assert [event["token"] for event in sampled] == choice["tokens"]
+    assert len(sampled) == whole["usage"]["completion_tokens"] == 8
+
+
+def test_real_token_prompts(gateway: httpx.Client) -> None:
+    first = ask(gateway, prompt=FRANCE, max_tokens=4, temperature=0)["choices"][0]
+    # What it generated, fed back as ids, is a prompt of that many tokens.
+    reply = ask(gateway, tokens=first["tokens"], max_total_tokens=10, temperature=0)
+    assert reply["usage"]["prompt_tokens"] == len(first["tokens"])
+    assert reply["usage"]["total_tokens"] == 10
+
+
+def test_real_seeds_reproduce_what_they_drew(gateway: httpx.Client) -> None:
+    drawn = ask(gateway, prompt="Once upon a time", max_tokens=12, n=2)["choices"]
+    assert drawn[0]["seed"] + 1 == drawn[1]["seed"]
+    assert drawn[0]["tokens"] != drawn[1]["tokens"]
+    for choice in drawn:
+        (again,) = ask(gateway, prompt="Once upon a time", max_tokens=12, seed=choice["seed"])["choices"]
+        assert (again["seed"], again["tokens"]) == (choice["seed"], choice["tokens"])
+    listed = stream(gateway, prompt="Once upon a time", max_tokens=12, n=2, seed=[choice["seed"] for choice in drawn])
+    assert [choice["tokens"] for choice in listed[-1]["choices"]] == [choice["tokens"] for choice in drawn]
+
+
+def test_real_ends_are_no_tokens(gateway: httpx.Client) -> None:
+    said = "<|im_start|>user\nSay yes or no.<|im_end|>\n<|im_start|>assistant\n"
+    regex = {"type": "regex", "schema": "(yes|no)"}
+    whole = ask(gateway, prompt=said, response_format=regex, seed=5)["choices"][0]
+    streamed = stream(gateway, prompt=said, response_format=regex, seed=5)
+    assert whole["text"] in ("yes", "no")
+    assert whole["finish_reason"] == "stop"
+    assert streamed[-1]["choices"] == [whole]
+    assert streamed[-1]["usage"]["completion_tokens"] == len(whole["tokens"]) + 1, "the engine counts the end too"
+
+
+def test_real_schemas(gateway: httpx.Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    reply = ask(
+        gateway,
+        prompt="A JSON object:",
+        max_tokens=40,
+        temperature=0,
+        response_format={"type": "json_object", "schema": json.dumps(schema)},
+    )
+    assert list(json.loads(reply["choices"][0]["text"])) == ["ok"]
+
+
+def test_real_bans_stops_and_logprobs(gateway: httpx.Client) -> None:
+    paris = ask(gateway, prompt=FRANCE, max_tokens=1, temperature=0)["choices"][0]["tokens"]
+    other = ask(gateway, prompt=FRANCE, max_tokens=1, temperature=0, bad_word_tokens=[{"tokens": paris}])
+    assert other["choices"][0]["tokens"] != paris
+    counted = ask(
+        gateway, prompt="1, 2, 3, 4,", max_tokens=20, temperature=0, stop=["7"], include_output_logprobs=True
+    )["choices"][0]
+    assert counted["text"].endswith("6, ")
+    assert counted["finish_reason"] == "stop"
+    # Of the tokens of a stop phrase, which no text shows, it tells the ids only.
+    assert "".join(counted["logprobs"]["tokens"]) == counted["text"]
+
+
+def test_real_limits_are_told(gateway: httpx.Client) -> None:
+    def status(**members: Any) -> tuple[int, str | None]:
+        response = gateway.post("/friendli/v1/completions", json=members)
+        return response.status_code, response.json()["error"]["param"]
+
+    assert status(prompt="hi", n=3) == (422, "n")
+    assert status(prompt="hi", num_beams=2) == (422, "num_beams")
+    assert status(prompt="hi", stop_tokens=[{"tokens": [1]}]) == (422, "stop_tokens")
+    assert status(prompt="word " * 600) == (400, None)
+    assert status(tokens=[999_999]) == (400, None)
+    assert status(prompt="Tell me a story.", timeout_microseconds=1000) == (429, "timeout_microseconds")
+
+
+def test_real_generation_goes_to_the_end_of_the_context(gateway: httpx.Client) -> None:
+    reply = ask(gateway, prompt="word " * 500, temperature=0)
+    assert reply["usage"]["total_tokens"] == 512
+    assert reply["choices"][0]["finish_reason"] == "length"
+
+
+def test_real_text_completions_of_openais_wire_are_counted_whole(gateway: httpx.Client) -> None:
+    body = {"prompt": [FRANCE, "x"], "n": 2, "max_tokens": 3, "temperature": 0, "logprobs": 1}
+    reply = gateway.post("/v1/completions", json=body).json()
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+    assert reply["usage"]["completion_tokens"] == 12
+    assert reply["usage"]["prompt_tokens"] == 6
+    assert reply["choices"][0]["logprobs"]["tokens"][0] == " Paris"
+    refused = gateway.post("/v1/completions", json={"prompt": "x", "echo": True}).json()
+    assert refused["error"]["param"] == "echo"
+
+
+def test_real_chats_share_openais_wire(gateway: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    said = []
+    for path in ("/v1/chat/completions", "/friendli/v1/chat/completions"):
+        reply = gateway.post(path, json={"messages": messages, "max_tokens": 12, "temperature": 0}).json()
+        assert reply["usage"]["completion_tokens"] == 12
+        said.append(reply["choices"][0]["message"]["content"])
+    assert said[0] == said[1] != ""
