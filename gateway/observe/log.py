@@ -143,4 +143,4 @@ def _places(trace: TracebackType | None) -> list[str]:
 
 
 def _now() -> float:
-    return round(time.time(), 6)
+    return time.time()

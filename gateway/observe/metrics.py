@@ -7,7 +7,9 @@ counters and histograms cost some 10 µs a request, a tenth of all that a reques
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -23,26 +25,31 @@ MOST_TEAMS = 100
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()
 
 
-class _Timing:
-    """A histogram of milliseconds."""
+class _Series:
+    """What is added up for requests that are alike: one look-up a request, then plain additions."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("count", "dropped", "first", "first_ms", "input", "key", "output", "seconds", "total_ms")
 
-    def __init__(self) -> None:
-        self.counts = [0] * len(_BOUNDS)
-        self.total = 0.0
+    def __init__(self, key: _Key) -> None:
+        self.key = key
+        self.count = 0
+        self.input = 0
+        self.output = 0
+        self.dropped = 0
+        self.seconds = [0] * len(_BOUNDS)
+        self.total_ms = 0.0
+        self.first = [0] * len(_BOUNDS)
+        self.first_ms = 0.0
 
-    def add(self, ms: float) -> None:
-        self.counts[bisect_left(_BOUNDS_MS, ms)] += 1
-        self.total += ms
 
-    def buckets(self) -> list[tuple[str, float]]:
-        seen = 0
-        found = []
-        for bound, count in zip(_BOUNDS, self.counts, strict=True):
-            seen += count
-            found.append((bound, float(seen)))
-        return found
+class _Key(NamedTuple):
+    dialect: str
+    operation: str
+    model: str
+    status: int
+    outcome: str
+    team: str | None
+    source: str | None
 
 
 class Metrics:
@@ -64,49 +71,51 @@ class Metrics:
         self.bugs = Counter("dragoman_bugs", "Requests that failed by a bug of the gateway", registry=registry)
         self.retries = Counter("dragoman_retries", "Further tries on another worker", ["model"], registry=registry)
         self._running: dict[str, int] = {}
-        self._ended: dict[tuple[str, str, str, int, str], int] = {}
-        self._seconds: dict[tuple[str, str], _Timing] = {}
-        self._first: dict[tuple[str, str], _Timing] = {}
-        self._tokens: dict[tuple[str, str, str], int] = {}
-        self._dropped: dict[str, int] = {}
+        self._series: dict[tuple[Any, ...], _Series] = {}
         self._teams: set[str] = set()
-        self._by_team: dict[tuple[str, str], int] = {}
-        self._team_tokens: dict[tuple[str, str], int] = {}
         registry.register(self)
 
     def begun(self, dialect: str) -> None:
         self._running[dialect] = self._running.get(dialect, 0) + 1
 
     def finished(self, record: Record) -> None:
-        dialect, model = record.dialect, record.model
-        self._running[dialect] -= 1
-        ended = (dialect, record.operation, model, record.status, record.outcome)
-        self._ended[ended] = self._ended.get(ended, 0) + 1
-        _add(self._seconds, (dialect, model), record.ms)
-        if record.ttft_ms is not None:
-            _add(self._first, (dialect, model), record.ttft_ms)
         usage = record.usage
-        team = self._team(record.team)
-        served = (team, record.outcome)
-        self._by_team[served] = self._by_team.get(served, 0) + 1
+        self._running[record.dialect] -= 1
+        key = (
+            record.dialect,
+            record.operation,
+            record.model,
+            record.status,
+            record.outcome,
+            record.team,
+            usage.source if usage is not None else None,
+        )
+        series = self._series.get(key)
+        if series is None:
+            series = self._new(_Key(*key))
+        series.count += 1
+        series.seconds[bisect_left(_BOUNDS_MS, record.ms)] += 1
+        series.total_ms += record.ms
+        if record.ttft_ms is not None:
+            series.first[bisect_left(_BOUNDS_MS, record.ttft_ms)] += 1
+            series.first_ms += record.ttft_ms
         if usage is not None:
-            for direction, tokens in (("input", usage.input), ("output", usage.output)):
-                if tokens:
-                    used = (team, direction)
-                    self._team_tokens[used] = self._team_tokens.get(used, 0) + tokens
-                    key = (model, direction, usage.source)
-                    self._tokens[key] = self._tokens.get(key, 0) + tokens
+            series.input += usage.input or 0
+            series.output += usage.output or 0
         if record.dropped:
-            self._dropped[dialect] = self._dropped.get(dialect, 0) + len(record.dropped)
+            series.dropped += len(record.dropped)
 
-    def _team(self, name: str | None) -> str:
-        if not name:
-            return "none"
-        if name not in self._teams:
-            if len(self._teams) >= MOST_TEAMS:
-                return "other"
-            self._teams.add(name)
-        return name
+    def _new(self, key: _Key) -> _Series:
+        """The series for a first request of its kind; teams beyond the bound share those of `other`."""
+        team = key.team or "none"
+        if team != "none" and team not in self._teams:
+            if len(self._teams) < MOST_TEAMS:
+                self._teams.add(team)
+            else:
+                team = "other"
+        named = key._replace(team=team)
+        index = key if team != "other" else named
+        return self._series.setdefault(index, _Series(named))
 
     def page(self) -> bytes:
         """The exposition text."""
@@ -117,54 +126,90 @@ class Metrics:
         for dialect, count in self._running.items():
             running.add_metric([dialect], count)
         yield running
-        ended = CounterMetricFamily(
+        yield self._counter(
             "dragoman_requests",
             "Requests by what became of them",
-            labels=["dialect", "operation", "model", "status", "outcome"],
+            {
+                "dialect": lambda key: key.dialect,
+                "operation": lambda key: key.operation,
+                "model": lambda key: key.model,
+                "status": lambda key: str(key.status),
+                "outcome": lambda key: key.outcome,
+            },
+            lambda one: one.count,
         )
-        for labels, count in self._ended.items():
-            ended.add_metric([str(label) for label in labels], count)
-        yield ended
-        for name, text, timings in (
-            ("dragoman_request_seconds", "From the request's head to its end", self._seconds),
-            (
-                "dragoman_first_output_seconds",
-                "From the request's head to the first output of a stream",
-                self._first,
-            ),
-        ):
-            family = HistogramMetricFamily(name, text, labels=["dialect", "model"])
-            for timed, timing in timings.items():
-                family.add_metric(list(timed), timing.buckets(), timing.total / 1000)
-            yield family
+        yield self._histogram(
+            "dragoman_request_seconds",
+            "From the request's head to its end",
+            lambda one: (one.seconds, one.total_ms),
+        )
+        yield self._histogram(
+            "dragoman_first_output_seconds",
+            "From the request's head to the first output of a stream",
+            lambda one: (one.first, one.first_ms),
+        )
         tokens = CounterMetricFamily(
             "dragoman_tokens", "Tokens by direction and who counted them", labels=["model", "direction", "source"]
         )
-        for counted, count in self._tokens.items():
-            tokens.add_metric(list(counted), count)
-        yield tokens
-        by_team = CounterMetricFamily(
-            "dragoman_team_requests", "Requests by team and what became of them", labels=["team", "outcome"]
-        )
-        for served, count in self._by_team.items():
-            by_team.add_metric(list(served), count)
-        yield by_team
         team_tokens = CounterMetricFamily(
             "dragoman_team_tokens", "Tokens by team and direction", labels=["team", "direction"]
         )
-        for used, count in self._team_tokens.items():
-            team_tokens.add_metric(list(used), count)
+        for direction, amount in _DIRECTIONS.items():
+            for (model, source), total in self._sum(lambda key: (key.model, key.source), amount).items():
+                if total:
+                    tokens.add_metric([model, direction, source], total)
+            for (team,), total in self._sum(lambda key: (key.team,), amount).items():
+                if total:
+                    team_tokens.add_metric([team, direction], total)
+        yield tokens
+        yield self._counter(
+            "dragoman_team_requests",
+            "Requests by team and what became of them",
+            {"team": lambda key: key.team or "", "outcome": lambda key: key.outcome},
+            lambda one: one.count,
+        )
         yield team_tokens
         dropped = CounterMetricFamily(
             "dragoman_dropped_fields", "Request fields dropped by the extras policy", labels=["dialect"]
         )
-        for dialect, count in self._dropped.items():
-            dropped.add_metric([dialect], count)
+        for (dialect,), total in self._sum(lambda key: (key.dialect,), lambda one: one.dropped).items():
+            if total:
+                dropped.add_metric([dialect], total)
         yield dropped
 
+    def _counter(
+        self, name: str, text: str, labels: dict[str, Callable[[_Key], str]], amount: Callable[[_Series], int]
+    ) -> Metric:
+        family = CounterMetricFamily(name, text, labels=list(labels))
+        pick = labels.values()
+        for values, total in self._sum(lambda key: tuple(one(key) for one in pick), amount).items():
+            family.add_metric(list(values), total)
+        return family
 
-def _add(timings: dict[tuple[str, str], _Timing], key: tuple[str, str], ms: float) -> None:
-    timing = timings.get(key)
-    if timing is None:
-        timing = timings[key] = _Timing()
-    timing.add(ms)
+    def _histogram(
+        self, name: str, text: str, part: Callable[[_Series], tuple[list[int], float]]
+    ) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(name, text, labels=["dialect", "model"])
+        sums: dict[tuple[str, str], tuple[list[int], float]] = {}
+        for series in self._series.values():
+            counts, total = part(series)
+            labels = (series.key.dialect, series.key.model)
+            before, before_total = sums.get(labels, ([0] * len(_BOUNDS), 0.0))
+            sums[labels] = ([a + b for a, b in zip(before, counts, strict=True)], before_total + total)
+        for labels, (counts, total) in sums.items():
+            if any(counts):
+                buckets = list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True))
+                family.add_metric(list(labels), buckets, total / 1000)
+        return family
+
+    def _sum(
+        self, labels: Callable[[_Key], tuple[Any, ...]], amount: Callable[[_Series], int]
+    ) -> dict[tuple[Any, ...], int]:
+        sums: dict[tuple[Any, ...], int] = {}
+        for series in self._series.values():
+            values = labels(series.key)
+            sums[values] = sums.get(values, 0) + amount(series)
+        return sums
+
+
+_DIRECTIONS: dict[str, Callable[[_Series], int]] = {"input": lambda one: one.input, "output": lambda one: one.output}

@@ -21,6 +21,9 @@ encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw])
 # msgspec reads `Raw | None` as "null only": an optional raw member is a Raw that defaults to this.
 NULL = Raw(b"null")
+# Member names seen before that are no other spelling of `model`: to look them up is cheaper than to look at them.
+_harmless: set[str] = set()
+_MOST_NAMES = 1000
 _anything = msgspec.json.Decoder()
 # The member's name as JSON may write it.
 _MODEL = re.compile(rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"')
@@ -50,6 +53,12 @@ def members(request: Request) -> dict[str, Raw]:
             _refuse_duplicate_model(body, top)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(body, error) from None
+    if not _harmless.issuperset(top):
+        _refuse_other_models(top)
+    return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
+
+
+def _refuse_other_models(top: dict[str, Raw]) -> None:
     for name in top:
         if name != "model" and name.strip().lower() == "model":
             raise GatewayError(
@@ -58,7 +67,8 @@ def members(request: Request) -> dict[str, Raw]:
                 param=name,
                 code="ambiguous_model",
             )
-    return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
+        if len(_harmless) < _MOST_NAMES and len(name) < 64:
+            _harmless.add(name)
 
 
 def present(raw: Raw) -> Raw | None:
@@ -69,7 +79,7 @@ def present(raw: Raw) -> Raw | None:
 def require_json(request: Request) -> None:
     """Raises GatewayError(MEDIA_TYPE) when the body is declared to be something else than JSON."""
     declared = request.header(b"content-type")
-    if declared is not None:
+    if declared is not None and declared != b"application/json":
         kind = declared.split(b";", 1)[0].strip().lower()
         if kind and kind != b"application/json" and not kind.endswith(b"+json"):
             raise GatewayError(Kind.MEDIA_TYPE, "the content type must be application/json")
