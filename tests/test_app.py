@@ -184,7 +184,7 @@ def test_a_higher_priority_waits_less() -> None:
     (low, one), (high, other) = key("low"), key("high", priority=5)
     config = {"keys": {**one, **other}, "models": {"m": {"max_in_flight": 1}}}
     with Stack(config=config) as stack:
-        pool = stack.gateway.state.pools[0]
+        pool = stack.gateway.state.pools["m"]
 
         async def all_of_them() -> list[str]:
             order: list[str] = []
@@ -263,14 +263,14 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
                     body = {"model": "m", "messages": [{"role": "user", "content": content}]}
                     return (await client.post("/v1/chat/completions", json=body)).status_code
 
-                old = stack.gateway.state.pools[0]
+                old = stack.gateway.state.pools["m"]
                 running = asyncio.create_task(ask("stall:0.3@before"))
                 await stack.sim.ledger.wait(running=1)
                 waiting = asyncio.create_task(ask(""))
                 for _ in iter(lambda: old.waiting == 1, True):
                     await asyncio.sleep(0)
                 await stack.gateway.reload(stack.config())
-                new = stack.gateway.state.pools[0]
+                new = stack.gateway.state.pools["m"]
                 assert new is not old
                 newer = asyncio.create_task(ask(""))
                 for _ in iter(lambda: new.waiting == 1, True):

@@ -78,6 +78,7 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
             worker="http://w",
             usage=Usage(3, 5, cached=1, reasoning=2),
             dropped=("a",),
+            limit="per-minute",
         )
     )
     log.flush()
@@ -102,6 +103,7 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
         "worker": "http://w",
         "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "source": "engine"},
         "dropped": ["a"],
+        "limit": "per-minute",
     }
 
 
