@@ -1,4 +1,4 @@
-"""The command `dragoman`: serve, check, schema, routes, keys, worker."""
+"""The command `dragoman`: serve, check, schema, routes, keys, limits, worker."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ import uvloop
 from gateway.app import KNOWN, Gateway, route_table
 from gateway.auth import new_key
 from gateway.config import Config, ConfigError, json_schema, load
+from gateway.core.errors import GatewayError
+from gateway.limiting import table
+from gateway.limits import Subject
 from gateway.observe.log import Log
 from gateway.server import Edge, server
 
@@ -70,6 +73,17 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--team", help="whose key it is")
     new.set_defaults(run=_new_key)
 
+    limits = commands.add_parser("limits", help="show what a key has used of its limits, or forget it")
+    actions = limits.add_subparsers(required=True, metavar="ACTION")
+    for name, what in (("show", "print every limit: used, left, and when it is whole again"), ("reset", "forget it")):
+        action = actions.add_parser(name, help=what)
+        action.add_argument("--config", metavar="FILE", help="gateway.yaml (default: $DRAGOMAN_CONFIG)")
+        action.add_argument("--key", help="the key's name")
+        action.add_argument("--team", help="default: the key's")
+        action.add_argument("--model", help="default: all")
+        action.add_argument("--address", help="a client's IP address")
+        action.set_defaults(run=_limits, forget=name == "reset")
+
     worker = commands.add_parser("worker", help="run a worker: " + ", ".join(WORKERS))
     worker.add_argument("kind", choices=WORKERS)
     return parser
@@ -101,6 +115,26 @@ def _new_key(options: argparse.Namespace) -> int:
         return 2
     print(f"The key, shown this once:\n\n  {key}\n\nIts entry for `keys:` in gateway.yaml or a keys file:\n")
     print("\n".join("  " + line for line in entry.splitlines()))
+    return 0
+
+
+def _limits(options: argparse.Namespace) -> int:
+    config = load(options.config, KNOWN)
+    if options.key is not None and options.key not in config.keys and config.auth == "keys":
+        print(f"dragoman: there is no key {options.key}", file=sys.stderr)
+        return 2
+    if config.redis is None or config.limiter.store == "memory":
+        print("dragoman: without redis every gateway counts in its own memory; see its /metrics", file=sys.stderr)
+        return 2
+    team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
+    models = [config.resolve(options.model) or options.model] if options.model else [None, *config.models]
+    subjects = [Subject(options.key, team, model, options.address) for model in models]
+    try:
+        lines = asyncio.run(table(config, subjects, forget=options.forget))
+    except GatewayError as error:
+        print(f"dragoman: {error.message}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
     return 0
 
 

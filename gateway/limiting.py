@@ -5,7 +5,7 @@ Composition: sees configuration and limits, and is what the pipeline knows as `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -268,22 +268,29 @@ def duration(seconds: float) -> bytes:
     return text.encode()
 
 
-async def inspect(config: Config, subject: Subject) -> list[RuleState]:
-    """How every limit of `subject` stands in Redis. Raises GatewayError while it is down."""
-    return list((await _once(config, subject, forget=False)).states)
-
-
-async def reset(config: Config, subject: Subject) -> list[RuleState]:
-    """Forgets what `subject` used, and says how it stands then. Raises GatewayError while Redis is down."""
-    return list((await _once(config, subject, forget=True)).states)
-
-
-async def _once(config: Config, subject: Subject, *, forget: bool) -> Decision:
-    limiting = Limiting(config)
-    await limiting.limiter.connect()
+async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[str]:
+    """How the limits of `subjects` stand in Redis, as lines for a terminal; with `forget` their counters are dropped
+    before. Raises GatewayError while Redis is down."""
+    limiter = Limiting(config).limiter
+    await limiter.connect()
     try:
-        if forget:
-            await limiting.limiter.reset(subject)
-        return await limiting.limiter.inspect(subject)
+        rows: dict[tuple[str, str], RuleState] = {}
+        for subject in subjects:
+            if forget:
+                await limiter.reset(subject)
+            for state in (await limiter.inspect(subject)).states:
+                whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
+                rows.setdefault((state.rule.name, whom), state)
     finally:
-        await limiting.limiter.close()
+        await limiter.close()
+    if not rows:
+        return ["no limit applies"]
+    lines = [("limit", "of", "used", "left", "whole in")]
+    for (name, whom), state in rows.items():
+        name += " (shadow)" if state.rule.shadow else ""
+        lines.append((name, whom, str(state.used), str(state.remaining), duration(state.reset_s).decode()))
+    wide = [max(len(line[column]) for line in lines) for column in range(5)]
+    return [
+        f"{name:{wide[0]}}  {whom:{wide[1]}}  {used:>{wide[2]}}  {left:>{wide[3]}}  {reset:>{wide[4]}}"
+        for name, whom, used, left, reset in lines
+    ]

@@ -1,0 +1,429 @@
+"""Limits before requests: what is refused and how it is said, what is given back, what survives a reload."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from gateway.auth import new_key
+from gateway.cli import main
+from gateway.limiting import Limiting, client_address, duration, rules
+from gateway.limits import Decision, Limiter, Rule, Subject
+from gateway.observe.metrics import MOST_TEAMS, Metrics
+from tests.clients import CHAT, REQUESTS
+from tests.harness import Stack, load_text
+from tests.limits.server import Server, free_port
+
+OPENAI = "/v1/chat/completions"
+DEFAULTS = {"dialects": {name: {"default_model": "m"} for name in REQUESTS}}
+
+
+def made(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    """(a key, the section `keys` with it alone)"""
+    key, entry = new_key(name)
+    return key, {name: {**yaml.safe_load(entry)[name], **options}}
+
+
+def ask(stack: Stack, key: str = "", dialect: str = "openai", **body: Any) -> httpx.Response:
+    path, chat = REQUESTS[dialect]
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    if dialect == "sagemaker" and key:
+        headers = {"x-api-key": key}
+    return httpx.post(stack.url + path, headers=headers, json={"model": "m", **chat, **body}, timeout=20)
+
+
+def limiter_of(stack: Stack) -> Limiter:
+    limiting = stack.gateway.state.limiting
+    assert limiting is not None
+    return limiting.limiter
+
+
+def standing(stack: Stack, **subject: Any) -> dict[str, int]:
+    """limit -> what is used of it"""
+    decision: Decision = stack.run(limiter_of(stack).inspect(Subject(**{"model": "m", **subject})))
+    return {state.rule.name: state.used for state in decision.states}
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """The limiter tells nobody when a slot is taken: it is looked at."""
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+# ---- what a client is told
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[tuple[Stack, dict[str, str]]]:
+    keys, entries = {}, {}
+    for name in REQUESTS:
+        keys[name], entry = made(name, team="red", limits={"requests": 1, "tokens": 5000, "concurrency": 2})
+        entries.update(entry)
+    keys["free"], entry = made("free")
+    with Stack(({"itl_ms": 1},), {**DEFAULTS, "keys": {**entries, **entry}}) as stack:
+        yield stack, keys
+
+
+@pytest.mark.parametrize("dialect", REQUESTS)
+def test_a_refusal_says_which_limit_how_much_is_left_and_when(
+    limited: tuple[Stack, dict[str, str]], dialect: str
+) -> None:
+    stack, keys = limited
+    good = ask(stack, keys[dialect], dialect)
+    assert good.status_code == 200
+    assert good.headers["x-ratelimit-limit-requests"] == "1"
+    assert good.headers["x-ratelimit-remaining-requests"] == "0"
+    assert good.headers["x-ratelimit-limit-tokens"] == "5000"
+    assert "retry-after" not in good.headers
+    before = stack.sim.ledger.received
+    bad = ask(stack, keys[dialect], dialect)
+    assert bad.status_code == 429
+    assert "limit 'requests' reached: 1 requests a minute, 0 left; try again in " in bad.text
+    assert 1 <= int(bad.headers["retry-after"]) <= 60
+    assert 0 < int(bad.headers["retry-after-ms"]) <= 60_000
+    assert bad.headers["x-ratelimit-remaining-requests"] == "0"
+    assert bad.headers["x-ratelimit-reset-requests"].endswith("s")
+    assert ("x-amz-retry-after" in bad.headers) == (dialect == "sagemaker")
+    assert stack.sim.ledger.received == before
+    record = stack.records()[-1]
+    assert (record["limit"], record["code"], record["outcome"]) == ("requests", "rate_limit_exceeded", "refused")
+    if dialect == "sagemaker":
+        assert bad.headers["x-amzn-errortype"] == "ThrottlingException"
+    elif dialect == "azure":
+        assert bad.headers["x-ms-error-code"] == "rate_limit_exceeded"
+    else:
+        assert "rate_limit_exceeded" in bad.text
+
+
+def test_a_key_without_limits_is_told_nothing(limited: tuple[Stack, dict[str, str]]) -> None:
+    stack, keys = limited
+    assert not [name for name in ask(stack, keys["free"]).headers if name.startswith("x-ratelimit")]
+
+
+def test_a_stream_is_told_as_well_and_gives_its_slot_back_before_it_ends() -> None:
+    key, keys = made("a", limits={"requests": 100, "concurrency": 1})
+    with Stack(({"itl_ms": 1},), {"keys": keys}) as stack, httpx.Client() as client:
+        for left in range(99, 79, -1):
+            reply = client.post(
+                stack.url + OPENAI, headers={"api-key": key}, json={"model": "m", **CHAT, "stream": True}
+            )
+            assert reply.status_code == 200, reply.text
+            assert reply.headers["x-ratelimit-remaining-requests"] == str(left)
+        assert limiter_of(stack).in_flight == 0
+
+
+def test_a_request_that_can_never_fit_is_not_to_be_sent_again() -> None:
+    limits = [{"name": "small", "kind": "tokens", "limit": 10, "scope": []}]
+    with Stack(({},), {"limits": limits}) as stack:
+        ids = {"model": "m", "prompt": [1] * 20, "max_tokens": 1}
+        reply = httpx.post(stack.url + "/v1/completions", json=ids)
+        assert (reply.status_code, reply.headers["x-should-retry"]) == (429, "false")
+        assert "retry-after" not in reply.headers
+        assert "at least 20 tokens" in reply.text
+        assert ask(stack, max_tokens=5000).status_code == 200, "a cap above the limit still admits a call"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, b"0s"),
+        (0.0204, b"20ms"),
+        (1, b"1s"),
+        (1.5, b"1.5s"),
+        (59.9996, b"1m0s"),
+        (360, b"6m0s"),
+        (3661.25, b"1h1m1.25s"),
+    ],
+)
+def test_durations_are_written_as_openai_writes_them(seconds: float, text: bytes) -> None:
+    assert duration(seconds) == text
+
+
+# ---- what is charged, on every exit
+
+
+@pytest.fixture
+def counted() -> Iterator[Stack]:
+    limits = [
+        {"name": "rpm", "kind": "requests", "limit": 50, "scope": []},
+        {"name": "tpm", "kind": "tokens", "limit": 5000, "scope": []},
+        {"name": "slots", "kind": "concurrency", "limit": 10, "scope": []},
+    ]
+    models = {"m": {"max_in_flight": 1}}
+    with Stack(({"itl_ms": 1},), {**DEFAULTS, "limits": limits, "models": models}) as stack:
+        yield stack
+
+
+def said(**script: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "sim:" + json.dumps(script)}]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_finished(counted: Stack, stream: bool) -> None:
+    for dialect in REQUESTS:
+        assert ask(counted, dialect=dialect, stream=stream).status_code == 200
+    used = sum(record["usage"]["input"] + record["usage"]["output"] for record in counted.records())
+    assert used > 0
+    assert standing(counted) == {"rpm": len(REQUESTS), "tpm": used, "slots": 0}
+
+
+def test_failed(counted: Stack) -> None:
+    counted.sim.fault("status:400", count=1)
+    assert ask(counted).status_code == 400
+    assert standing(counted) == {"rpm": 1, "tpm": 0, "slots": 0}
+    assert "[DONE]" not in str(counted.records())
+    with pytest.raises(httpx.RemoteProtocolError):
+        ask(counted, stream=True, **said(text="one two three four", fault="reset@2"))
+    record = counted.records()[-1]
+    assert record["outcome"] == "failed"
+    assert record["usage"]["source"] == "estimated"
+    assert standing(counted)["tpm"] == record["usage"]["input"] + record["usage"]["output"] > 0
+
+
+def test_refused_before_a_worker_burns_nothing(counted: Stack) -> None:
+    assert ask(counted, messages=[]).status_code == 400
+    assert ask(counted, model="absent").status_code == 404
+    assert standing(counted) == {"rpm": 0, "tpm": 0, "slots": 0}
+
+
+def test_cancelled_in_the_middle_of_a_stream(counted: Stack) -> None:
+    body = {"model": "m", "stream": True, "max_tokens": 500, **said(text="a b c d e", fault="stall@2")}
+    with httpx.stream("POST", counted.url + OPENAI, json=body) as reply:
+        blocks = reply.iter_bytes()
+        next(blocks)
+        assert standing(counted)["slots"] == 1
+        assert standing(counted)["tpm"] > 500
+    counted.run(counted.sim.ledger.wait(aborted=1))
+    counted.run(counted.gateway.state.hub.running.empty(5))
+    usage = counted.records()[-1]["usage"]
+    assert usage["output"] in (1, 2)
+    assert standing(counted) == {"rpm": 1, "tpm": usage["input"] + usage["output"], "slots": 0}
+
+
+def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted: Stack) -> None:
+    async def run() -> None:
+        body = {"model": "m", "stream": True, **said(text="a b c", fault="stall@1")}
+        async with httpx.AsyncClient(base_url=counted.url) as client, client.stream("POST", OPENAI, json=body):
+            waiting = asyncio.create_task(client.post(OPENAI, json={"model": "m", **CHAT}))
+            await until(lambda: limiter_of(counted).in_flight == 2)
+            waiting.cancel()
+            await until(lambda: limiter_of(counted).in_flight == 1)
+
+    asyncio.run(run())
+    counted.run(counted.gateway.state.hub.running.empty(5))
+    assert standing(counted)["rpm"] == 1
+    assert standing(counted)["slots"] == 0
+
+
+def test_a_bug_gives_its_slot_back(counted: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.dialects.openai.OpenAI.relay_whole", lambda *_: 1 / 0)
+    assert ask(counted).status_code == 500
+    assert standing(counted)["slots"] == 0
+    assert limiter_of(counted).in_flight == 0
+
+
+def test_shadow_limits_count_and_refuse_nothing() -> None:
+    limits = [{"name": "soon", "kind": "requests", "limit": 1, "scope": [], "shadow": True}]
+    with Stack(({},), {"limits": limits}) as stack:
+        replies = [ask(stack) for _ in range(3)]
+        assert [reply.status_code for reply in replies] == [200] * 3
+        assert not [name for name in replies[0].headers if "ratelimit" in name]
+        assert 'dragoman_limits_shadowed_total{limit="soon"} 2.0' in httpx.get(stack.url + "/metrics").text
+
+
+# ---- whom it counts
+
+
+def test_limits_of_a_key_come_before_the_general_ones() -> None:
+    text = """
+    models: {m: {backend: vllm, workers: ["http://127.0.0.1:1"], aliases: [other]}}
+    keys: {a: {hash: "sha256:%s", limits: {requests: 7}}}
+    limits: [{name: requests, kind: requests, limit: 3, match: {model: [other]}}]
+    """
+    first, second = rules(load_text(text % ("0" * 64)))
+    assert first == Rule(name="requests", kind="requests", limit=7, match={"key": ("a",)})
+    assert second.match == {"model": ("m",)}
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "found"),
+    [
+        ("10.0.0.1", b"6.6.6.6, 1.2.3.4", "1.2.3.4"),
+        ("10.0.0.1", b"1.2.3.4, 10.0.0.2", "1.2.3.4"),
+        ("10.0.0.1", b"nonsense, 10.0.0.2", "10.0.0.2"),
+        ("10.0.0.1", b"2001:db8::1", "2001:db8::1"),
+        ("10.0.0.1", b"", "10.0.0.1"),
+        ("::ffff:10.0.0.1", b"1.2.3.4", "1.2.3.4"),
+        ("9.9.9.9", b"1.2.3.4", "9.9.9.9"),
+    ],
+)
+def test_the_address_is_the_first_that_is_not_trusted(peer: str, forwarded: bytes, found: str) -> None:
+    scope = {"client": (peer, 1), "headers": [(b"x-forwarded-for", forwarded)]}
+    assert client_address(scope, [ip_network("10.0.0.0/8")]) == found
+    assert client_address(scope, []) == peer
+    assert client_address({"client": None, "headers": []}, []) is None
+
+
+def test_a_limit_per_address() -> None:
+    limits = [{"name": "each", "kind": "requests", "limit": 1, "scope": ["address"]}]
+    with Stack(({},), {"limits": limits, "listen": {"trusted_proxies": ["127.0.0.1"]}}) as stack:
+
+        def come(address: str) -> int:
+            headers = {"x-forwarded-for": address}
+            return httpx.post(stack.url + OPENAI, headers=headers, json={"model": "m", **CHAT}).status_code
+
+        assert [come("1.2.3.4"), come("1.2.3.4"), come("1.2.3.5")] == [200, 429, 200]
+
+
+def test_reload_keeps_what_was_counted() -> None:
+    limit = {"name": "rpm", "kind": "requests", "limit": 2, "scope": []}
+    with Stack(({},), {"limits": [limit]}) as stack:
+        assert ask(stack).status_code == 200
+        before = stack.gateway.state.limiting
+        stack.run(stack.gateway.reload(stack.config({"limits": [{**limit, "limit": 1}]})))
+        assert stack.gateway.state.limiting is before
+        assert ask(stack).status_code == 429
+        stack.run(stack.gateway.reload(stack.config({"limits": None})))
+        assert stack.gateway.state.hub.gate is None
+        assert ask(stack).status_code == 200
+        assert Limiting.follow(None, stack.config({"limits": None})) is None
+
+
+# ---- Redis
+
+
+@pytest.mark.parametrize(
+    ("mode", "statuses"),
+    [("closed", [503, 503]), ("open", [200, 200]), ("local", [200, 429])],
+    ids=lambda one: str(one),
+)
+def test_without_redis_each_limit_does_as_it_says(mode: str, statuses: list[int]) -> None:
+    limits = [{"name": "rpm", "kind": "requests", "limit": 1, "scope": ["model"], "on_redis_failure": mode}]
+    redis = {"addresses": [f"127.0.0.1:{free_port()}"]}
+    with Stack(({},), {**DEFAULTS, "limits": limits, "redis": redis}) as stack:
+        for dialect in REQUESTS if mode == "closed" else ("openai",):
+            replies = [ask(stack, dialect=dialect) for _ in range(2)]
+            assert [reply.status_code for reply in replies] == statuses
+            if mode == "closed":
+                assert replies[0].headers["retry-after"] == "5"
+                assert stack.records()[-1]["code"] == "limits_unavailable"
+        assert httpx.get(stack.url + "/readyz").status_code == httpx.get(stack.url + "/livez").status_code == 200
+        assert "dragoman_limits_strict 0.0" in httpx.get(stack.url + "/metrics").text
+        assert [line["event"] for line in stack.output.lines() if "limits" in line["event"]] == ["limits degraded"]
+
+
+def test_redis_frozen_and_back(tmp_path: Path) -> None:
+    limits = [{"name": "rpm", "kind": "requests", "limit": 2, "scope": []}]
+    with Server(tmp_path) as server:
+        config = {"limits": limits, "redis": {"addresses": [server.address], "timeout_s": 0.05}}
+        with Stack(({},), config) as stack:
+            changed = asyncio.Event()
+            limiter, log = limiter_of(stack), stack.gateway.state._limits_changed
+
+            def noted(state: str, reason: str) -> None:
+                log(state, reason)
+                changed.set()
+
+            limiter._on_change = noted
+            assert ask(stack).status_code == 200
+            server.send(signal.SIGSTOP)
+            try:
+                assert [ask(stack).status_code for _ in range(4)] == [200, 200, 429, 429], "2 more, counted here alone"
+                assert limiter.state == "degraded"
+                changed.clear()
+            finally:
+                server.send(signal.SIGCONT)
+            stack.run(changed.wait())
+            assert limiter.state == "strict"
+            assert ask(stack).headers["x-ratelimit-remaining-requests"] == "0"
+            stack.gateway.log.flush()
+            lines = [line["event"] for line in stack.output.lines() if line["event"].startswith("limits")]
+            assert lines == ["limits strict", "limits degraded", "limits strict"]
+
+
+def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, keys = made("a", team="red", limits={"requests": 5})
+    with Server(tmp_path) as server:
+        redis = {"addresses": [server.address], "timeout_s": 1}
+        limits = [{"name": "team", "kind": "tokens", "limit": 900, "scope": ["team", "model"], "shadow": True}]
+        config = {"keys": keys, "redis": redis, "limits": limits, "accounting": {"redis_stream": "usage"}}
+        with Stack(({},), config) as stack:
+            used = [ask(stack, key).json()["usage"]["total_tokens"] for _ in range(3)]
+            text = stack.config().model_dump_json(exclude_defaults=True)
+        found = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "usage", "-", "+")]
+        assert [one["usage"]["input"] + one["usage"]["output"] for one in found] == used
+        assert {(one["key"], one["team"], one["status"], one["outcome"]) for one in found} == {("a", "red", 200, "ok")}
+        (tmp_path / "gateway.yaml").write_text(text)
+        shown = ["limits", "show", "--config", str(tmp_path / "gateway.yaml"), "--key", "a"]
+        assert main(shown) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert lines[1][:5] == ["requests", "key", "a", "3", "2"]
+        assert lines[2][:8] == ["team", "(shadow)", "team", "red,", "model", "m", str(sum(used)), str(900 - sum(used))]
+        assert main(["limits", "reset", *shown[2:]]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[3:5] == ["0", "5"]
+        assert main([*shown[:-1], "nobody"]) == 2
+        server.kill()
+        assert main(shown) == 1
+        assert "unavailable" in capsys.readouterr().err
+
+
+def test_without_redis_there_is_nothing_to_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}")
+    assert main(["limits", "show", "--config", str(path), "--key", "a"]) == 2
+    assert "without redis" in capsys.readouterr().err
+
+
+def test_teams_in_the_metrics_are_bounded() -> None:
+    metrics = Metrics()
+    names = {metrics._team(f"team-{number}") for number in range(MOST_TEAMS + 50)}
+    assert len(names) == MOST_TEAMS + 1
+    assert "other" in names
+    assert metrics._team(None) == "none"
+
+
+# ---- keys, end to end
+
+
+@pytest.mark.parametrize("dialect", REQUESTS)
+def test_what_a_key_may_not_do(dialect: str) -> None:
+    good, keys = made("good", models=["m"])
+    others = {}
+    refused: dict[str, dict[str, Any]] = {
+        "expired": {"expires": "2020-01-01"},
+        "disabled": {"disabled": True},
+        "elsewhere": {"dialects": ["openai" if dialect != "openai" else "azure"]},
+    }
+    for name, options in refused.items():
+        others[name], entry = made(name, **options)
+        keys.update(entry)
+    with Stack(({},), {**DEFAULTS, "keys": keys}) as stack:
+        assert ask(stack, good, dialect).status_code == 200
+        assert {name: ask(stack, key, dialect).status_code for name, key in others.items()} == {
+            "expired": 403 if dialect == "sagemaker" else 401,
+            "disabled": 403 if dialect == "sagemaker" else 401,
+            "elsewhere": 403,
+        }
+        secret = {"backend": "vllm", "workers": [stack.sim.url]}
+        stack.run(stack.gateway.reload(stack.config({"models": {"secret": secret}})))
+        forbidden = ask(stack, good, dialect, model="secret")
+        stack.run(stack.gateway.reload(stack.config()))
+        absent = ask(stack, good, dialect, model="secret")
+
+        def seen(reply: httpx.Response) -> tuple[int, bytes, list[tuple[str, str]]]:
+            headers = [pair for pair in reply.headers.items() if pair[0] not in ("x-request-id", "x-amzn-requestid")]
+            return reply.status_code, reply.content, headers
+
+        assert seen(forbidden) == seen(absent)
