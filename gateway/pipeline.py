@@ -334,8 +334,8 @@ class Run:
                 if not self._may_retry(error):
                     raise
                 hub.observer.retried(offer.name, worker.address, error)
-            except asyncio.CancelledError:
-                pool.failed(worker, GatewayError(Kind.CLIENT_GONE, "cancelled"))
+            except BaseException:  # cancelled, or a bug of ours: neither says anything about the worker
+                pool.failed(worker, GatewayError(Kind.INTERNAL, "not the worker's fault"))
                 raise
             finally:
                 pool.release(worker)

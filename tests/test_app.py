@@ -211,6 +211,35 @@ def test_a_higher_priority_waits_less() -> None:
         assert stack.run(all_of_them(), 15) == ["first", "high", "low"]
 
 
+# -- workers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    with Stack() as stack:
+        (worker,) = stack.gateway.state.workers.values()
+        worker.breaker.open_until = 0.001  # was out, and may be tried again
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.dialects.openai.OpenAI.relay_whole", broken)
+            assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 500
+        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+        assert not worker.breaker.ejected
+
+
+def test_a_worker_that_comes_back_starts_slowly() -> None:
+    with Stack(config={"breaker": {"slowstart_s": 60}}) as stack:
+        (worker,) = stack.gateway.state.workers.values()
+        worker.breaker.returned_at = None
+        stack.run(stack.sim.stop())
+        until(lambda: not worker.ready)
+        stack.run(stack.sim.start())
+        until(lambda: worker.ready)
+        assert worker.breaker.share(time.monotonic()) < 0.5
+        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+
+
 # -- reload ---------------------------------------------------------------------------------------------------------
 
 

@@ -293,7 +293,7 @@ class Queue(Section):
 
 
 class Log(Section):
-    """What is written to standard error."""
+    """What is written to standard output."""
 
     requests: bool = Field(default=True, description="One record a request.")
     level: Literal["debug", "info", "warning", "error"] = Field(
@@ -357,7 +357,7 @@ class Config(BaseSettings):
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
     accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
-    log: Log = Field(default=Log(), description="What is written to standard error.")
+    log: Log = Field(default=Log(), description="What is written to standard output.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
 
     @model_validator(mode="before")

@@ -26,6 +26,8 @@ NAMES = {
     "dragoman_request_seconds": {"dialect", "model"},
     "dragoman_first_output_seconds": {"dialect", "model"},
     "dragoman_tokens": {"model", "direction", "source"},
+    "dragoman_team_requests": {"team", "outcome"},
+    "dragoman_team_tokens": {"team", "direction"},
     "dragoman_dropped_fields": {"dialect"},
 }
 
@@ -98,6 +100,20 @@ def test_tokens_count_by_direction_and_source() -> None:
         return value(metrics, "dragoman_tokens_total", model="m", direction=direction, source=source)
 
     assert (tokens("input", "engine"), tokens("output", "engine"), tokens("output", "estimated")) == (7, 11, 7)
+
+
+def test_teams_are_counted_up_to_a_bound() -> None:
+    metrics = Metrics()
+    finish(metrics, model="m", usage=Usage(1, 1))
+    for number in range(150):
+        finish(metrics, model="m", team=f"team-{number}", usage=Usage(1, 2))
+        finish(metrics, model="m", team=f"team-{number}", usage=Usage(1, 2))
+    page = metrics.page().decode()
+    assert value(page, "dragoman_team_requests_total", team="none", outcome="ok") == 1
+    assert value(page, "dragoman_team_requests_total", team="team-0", outcome="ok") == 2
+    assert value(page, "dragoman_team_tokens_total", team="team-99", direction="output") == 4
+    assert value(page, "dragoman_team_requests_total", team="other", outcome="ok") == 100
+    assert value(page, "dragoman_team_tokens_total", team="other", direction="input") == 100
 
 
 def chat(**members: Any) -> dict[str, Any]:
