@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import settings
 
 # No deadline: a shared machine may take its time over any one example. In CI the examples are the same in every run.
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many cases of each kind ran: a test of conformance or of transcripts is many."""
+    tests: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", ()):
+        folder = report.nodeid.removeprefix("tests/").split("/")[0]
+        tests[folder] += 1
+        cases[folder] += sum(count for name, count in report.user_properties if name == "cases")
+    told = [
+        f"{folder}: {tests[folder]} tests" + (f", {cases[folder]} cases" if cases[folder] else "")
+        for folder in ("conformance", "golden", "contract")
+        if tests[folder]
+    ]
+    if told:
+        terminalreporter.write_line("; ".join(told))
