@@ -48,21 +48,12 @@ _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 # -- members of OpenAI's and vLLM's wire without a canonical place --------------------------------------------------
 
-# Those that have one in `Sampling` after all; name there, type.
-_LIFTED: Mapping[str, tuple[str, Any]] = {
-    "top_k": ("top_k", int),
-    "min_p": ("min_p", float),
-    "repetition_penalty": ("repetition_penalty", float),
-    "min_tokens": ("min_tokens", int),
-    "ignore_eos": ("ignore_eos", bool),
-    "stop_token_ids": ("stop_tokens", tuple[int, ...]),
-    "bad_words": ("bad_words", tuple[str, ...]),
-}
 # Those that change what is generated or answered, which TGI would ignore without a word; values that change nothing.
 _ENGINE: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (),
     "allowed_token_ids": (),
+    "bad_words": ([],),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
@@ -94,15 +85,15 @@ class Tgi(OpenAI):
         if isinstance(op, Embed):
             raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
         rest = _rest(op)
-        sampling = _lift(op.sampling, rest)
-        self._refuse(op, sampling, rest)
+        self._refuse(op, rest)
         if isinstance(op, Chat):
-            return Request("POST", self.paths[Chat], [JSON_TYPE], encode(self._chat(op, can, sampling, rest)))
+            return Request("POST", self.paths[Chat], [JSON_TYPE], encode(self._chat(op, can, rest)))
         path = "/generate_stream" if op.stream else "/generate"
-        return Request("POST", path, [JSON_TYPE], encode(self._text(op, sampling, rest)))
+        return Request("POST", path, [JSON_TYPE], encode(self._text(op, rest)))
 
-    def _refuse(self, op: Chat | Complete, sampling: Sampling, rest: Extra) -> None:
+    def _refuse(self, op: Chat | Complete, rest: Extra) -> None:
         """What neither of its endpoints can do."""
+        sampling = op.sampling
         if op.n > 1:
             raise unsupported("n", self.name)
         if len(op.stop) > MAX_STOPS:
@@ -118,12 +109,12 @@ class Tgi(OpenAI):
             if getattr(sampling, name):
                 raise unsupported(name, self.name)
         for name, values in _ENGINE.items():
-            if name in rest and _decoded(name, rest[name], Any) not in values:
+            if name in rest and msgspec.json.decode(rest[name]) not in values:
                 raise unsupported(name, self.name)
 
     # -- chats ------------------------------------------------------------------------------------------------------
 
-    def _chat(self, op: Chat, can: Capabilities, sampling: Sampling, rest: Extra) -> dict[str, Any]:
+    def _chat(self, op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
         if op.reasoning is not None:
             raise unsupported("reasoning_effort", self.name)
         if op.want_tokens:
@@ -132,7 +123,7 @@ class Tgi(OpenAI):
             for position, part in enumerate(message.parts):
                 if isinstance(part, (Audio, Opaque)):
                     raise unsupported(f"messages.{index}.content.{position}", self.name)
-        body = self.compose(msgspec.structs.replace(op, sampling=sampling, extra={}), can)
+        body = self.compose(msgspec.structs.replace(op, extra={}), can)
         body["messages"] = [written for message in op.messages for written in _write_message(message)]
         body["model"] = _NO_ADAPTER
         for tool in body.get("tools", ()):
@@ -166,8 +157,8 @@ class Tgi(OpenAI):
 
     # -- texts ------------------------------------------------------------------------------------------------------
 
-    def _text(self, op: Complete, sampling: Sampling, rest: Extra) -> dict[str, Any]:
-        prompt = op.prompts[0]
+    def _text(self, op: Complete, rest: Extra) -> dict[str, Any]:
+        prompt, sampling = op.prompts[0], op.sampling
         if len(op.prompts) != 1 or not isinstance(prompt, str):
             raise unsupported("prompt", self.name)
         for name, value in (
@@ -176,7 +167,6 @@ class Tgi(OpenAI):
             ("min_total_tokens", op.min_total),
             ("suffix", op.suffix),
             ("echo", op.echo or None),
-            ("response_format", rest.get("response_format")),
         ):
             if value is not None:
                 raise unsupported(name, self.name)
@@ -233,19 +223,6 @@ def _rest(op: Chat | Complete) -> Extra:
     known = CHAT_MEMBERS if isinstance(op, Chat) else TEXT_MEMBERS
     given = {**(op.raw or {}), **op.extra}
     return {name: raw for name, raw in given.items() if name not in known}
-
-
-def _lift(sampling: Sampling, rest: Extra) -> Sampling:
-    """`sampling` with what `rest` has of it, taken out of there."""
-    found = {place: _decoded(name, rest.pop(name), kind) for name, (place, kind) in _LIFTED.items() if name in rest}
-    return msgspec.structs.replace(sampling, **found) if found else sampling
-
-
-def _decoded(name: str, raw: Raw, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise GatewayError(Kind.BAD_REQUEST, f"invalid value for '{name}'", param=name, code="invalid_value") from None
 
 
 def _greedy(sampling: Sampling) -> bool:

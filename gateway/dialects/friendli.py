@@ -135,7 +135,7 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
         _MODEL,
         Field("stream", "mapped", sample=True),
-        Field("stream_options", "mapped", note="the usage chunk comes only if it is asked for here"),
+        Field("stream_options", "consumed", note="the usage chunk comes only if it is asked for here"),
         Field("frequency_penalty", "mapped", sample=0.5),
         Field("presence_penalty", "mapped", sample=0.5),
         Field("repetition_penalty", "mapped", note="at least 1", sample=1.1),

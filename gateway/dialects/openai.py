@@ -44,7 +44,12 @@ _SAMPLING = (
 _COMMON = (
     Field("model", "consumed", note="names the pool; the worker sees its own name for it", sample="m"),
     Field("stream", "mapped", sample=True),
-    Field("stream_options", "mapped", note="usage is always asked of the worker, and stripped unless asked for here"),
+    Field(
+        "stream_options",
+        "consumed",
+        note="usage is always asked of the worker, and stripped unless asked for here; other members go on",
+        sample={"include_usage": True},
+    ),
     *_SAMPLING,
 )
 _REMOTE = "forwarded; vLLM ignores it, a remote OpenAI endpoint obeys it"
@@ -71,10 +76,12 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("service_tier", "mapped", note=_REMOTE, sample="auto"),
         Field("store", "mapped", note=_REMOTE, sample=False),
         Field("metadata", "mapped", note=_REMOTE, sample={"k": "v"}),
+        Field("moderation", "mapped", note=_REMOTE, sample={}),
         Field("modalities", "mapped", note=_REMOTE, sample=["text"]),
         Field("audio", "mapped", note=_REMOTE, sample={"voice": "alloy", "format": "wav"}),
         Field("prediction", "mapped", note=_REMOTE, sample={"type": "content", "content": "x"}),
         Field("prompt_cache_key", "mapped", note=_REMOTE, sample="k"),
+        Field("prompt_cache_options", "mapped", note=_REMOTE, sample={}),
         Field("prompt_cache_retention", "mapped", note=_REMOTE, sample="24h"),
         Field("safety_identifier", "mapped", note=_REMOTE, sample="s"),
         Field("verbosity", "mapped", note=_REMOTE, sample="low"),
@@ -161,11 +168,13 @@ class OpenAI:
             del raw[name]
         extra = {name: raw[name] for name in kept}
         check_depth(extra)
+        # What was dropped must not be read either, where it has a meaning for us.
+        body = encode(raw) if dropped else request.body
         if request.route == "chat":
-            return requests.read_chat(request.body, raw, extra, dropped)
+            return requests.read_chat(body, raw, extra, dropped)
         if request.route == "complete":
-            return requests.read_text(request.body, raw, extra, dropped)
-        return requests.read_embed(request.body, raw, extra, dropped)
+            return requests.read_text(body, raw, extra, dropped)
+        return requests.read_embed(body, raw, extra, dropped)
 
     # -- replies ----------------------------------------------------------------------------------------------------
 

@@ -31,9 +31,19 @@ MAX_PROMPTS = 1024
 VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
 
 _COMMON = (
-    Field("model", "consumed", note=f"names the pool, unless the path or a header does; `{MODEL}` is the default one"),
+    Field(
+        "model",
+        "consumed",
+        note=f"names the pool, unless the path or a header does; `{MODEL}` is the default one",
+        sample="m",
+    ),
     Field("stream", "mapped", note="implied by `invocations-response-stream`", sample=True),
-    Field("stream_options", "mapped", note="the usage chunk comes only if it is asked for here"),
+    Field(
+        "stream_options",
+        "consumed",
+        note="the usage chunk comes only if it is asked for here",
+        sample={"include_usage": True},
+    ),
     Field("max_tokens", "mapped", sample=16),
     Field("temperature", "mapped", sample=0.5),
     Field("top_p", "mapped", sample=0.9),
@@ -178,14 +188,16 @@ class SageMaker(OpenAI):
                 code="invalid_value" if "prompt" in raw else "missing_parameter",
             )
         operation = "chat" if "messages" in raw else "complete"
-        kept, dropped = settle_extras(self.extras, (name for name in raw if name not in _KNOWN[operation]))
+        _, dropped = settle_extras(self.extras, (name for name in raw if name not in _KNOWN[operation]))
         for name in dropped:
             del raw[name]
-        extra = {name: raw[name] for name in kept}
+        canonical = requests.CHAT_MEMBERS if operation == "chat" else requests.TEXT_MEMBERS
+        extra = {name: value for name, value in raw.items() if name not in canonical}
         check_depth(extra)
         body = request.body
         if request.route == "endpoint_stream":
             raw["stream"] = Raw(b"true")
+        if request.route == "endpoint_stream" or dropped:
             body = encode(raw)
         hints, ignored = _read_headers(request)
         read = requests.read_chat if operation == "chat" else requests.read_text

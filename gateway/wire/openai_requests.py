@@ -139,6 +139,15 @@ class _BodyIn(Struct):
     stop: str | Annotated[list[str], Meta(max_length=64)] | None = None
     n: _Choices | None = None
     user: str | None = None
+    response_format: _FormatIn | None = None
+    # vLLM's own, which clients of every dialect send: on the way to a worker of another wire they must not be lost.
+    # Their ranges are the worker's business.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=1024)] | None = None
 
 
 class _ChatBody(_BodyIn, kw_only=True):
@@ -147,7 +156,6 @@ class _ChatBody(_BodyIn, kw_only=True):
     tools: list[_ToolIn] | None = None
     tool_choice: str | _NamedToolIn | None = None
     parallel_tool_calls: bool | None = None
-    response_format: _FormatIn | None = None
     reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -233,6 +241,7 @@ def read_text(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -
         sampling=_sampling(found),
         stop=_stop(found),
         n=found.n or 1,
+        output=_read_output(found.response_format),
         logprobs=Logprobs(found.logprobs) if found.logprobs is not None else None,
         echo=bool(found.echo),
         suffix=found.suffix,
@@ -304,6 +313,12 @@ def _sampling(found: _BodyIn) -> Sampling:
         frequency_penalty=found.frequency_penalty,
         presence_penalty=found.presence_penalty,
         logit_bias=bias,
+        top_k=found.top_k,
+        min_p=found.min_p,
+        repetition_penalty=found.repetition_penalty,
+        min_tokens=found.min_tokens,
+        ignore_eos=found.ignore_eos,
+        stop_tokens=tuple(found.stop_token_ids or ()),
     )
 
 

@@ -109,7 +109,6 @@ def test_greedy_is_no_sampling_at_all(sampling: Sampling) -> None:
         ({"output": Output("choice", choices=("a.b", "c"))}, {"grammar": {"type": "regex", "value": r"(a\.b|c)"}}),
         ({"output": Output("text")}, {}),
         ({"extra": {"typical_p": Raw(b"0.9"), "truncate": Raw(b"5")}}, {"typical_p": 0.9, "truncate": 5}),
-        ({"extra": {"top_k": Raw(b"3")}}, {"top_k": 3}),
     ],
 )
 def test_further_parameters_of_a_text(fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -142,7 +141,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("response_format", {"output": Output("json")}),
     ("response_format", {"output": Output("grammar", pattern="root ::= x")}),
     ("structured_outputs", {"extra": {"structured_outputs": Raw(b'{"regex":"a"}')}}),
-    ("stop_tokens", {"extra": {"stop_token_ids": Raw(b"[1]")}}),
+    ("bad_words", {"extra": {"bad_words": Raw(b'["a"]')}}),
     ("skip_special_tokens", {"extra": {"skip_special_tokens": Raw(b"false")}}),
 ]
 REFUSED_TEXTS: list[tuple[str, dict[str, Any]]] = [
@@ -153,7 +152,6 @@ REFUSED_TEXTS: list[tuple[str, dict[str, Any]]] = [
     ("suffix", {"suffix": "x"}),
     ("echo", {"echo": True}),
     ("seed", {"seeds": (-5,)}),
-    ("response_format", {"extra": {"response_format": Raw(b'{"type":"json_object"}')}}),
 ]
 REFUSED_CHATS: list[tuple[str, dict[str, Any]]] = [
     ("top_k", {"sampling": Sampling(top_k=5)}),
@@ -187,12 +185,6 @@ def test_several_prompts_and_embeddings() -> None:
     assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, None)
 
 
-def test_a_member_of_the_wrong_type() -> None:
-    with pytest.raises(GatewayError) as caught:
-        sent(text(extra={"top_k": Raw(b'"many"')}))
-    assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, "top_k")
-
-
 def test_messages_and_tools() -> None:
     call = ToolCall("0", "f", '{"a":1}')
     messages = (
@@ -219,14 +211,14 @@ def token(number: int, said: str, *, special: bool = False) -> dict[str, Any]:
 
 
 def event(said: dict[str, Any], whole: str | None = None, finish: str = "", **details: Any) -> bytes:
-    body = {"index": 1, "token": said, "generated_text": whole, "details": None}
+    body: dict[str, Any] = {"index": 1, "token": said, "generated_text": whole, "details": None}
     if finish:
         body["details"] = {"finish_reason": finish, "generated_tokens": 3, "seed": None, "input_length": 5, **details}
     return b"data:" + msgspec.json.encode(body) + b"\n\n"
 
 
 STREAM = event(token(1, "a")) + event(token(2, " b")) + event(token(0, "</s>", special=True), "a b", "eos_token")
-WHOLE = {
+WHOLE: dict[str, Any] = {
     "generated_text": "a b",
     "details": {
         "finish_reason": "eos_token",
@@ -286,7 +278,7 @@ def _json(value: Any) -> bytes:
     [([], [], None), ([(b"x-prompt-tokens", b"8")], [], 8), ([], [{"id": 1}, {"id": 2}], 2)],
 )
 def test_the_prompts_tokens_where_they_are_told(headers: Any, prefill: Any, expected: int | None) -> None:
-    body = {**WHOLE, "details": {**WHOLE["details"], "prefill": prefill}}  # type: ignore[dict-item]
+    body = {**WHOLE, "details": {**WHOLE["details"], "prefill": prefill}}
     assert fold(whole(text(), body, *headers)).usage == Usage(expected, 3)
 
 
@@ -322,10 +314,10 @@ def test_a_stop_sequence_never_shows(
     """However the text is cut into tokens. `together`: in the last event with the reason, or before it."""
     said = "".join(tokens)
     ending = stops[0] + "\n" * newline if stopped else ""
-    pieces = [*tokens, *ending] if not together else [*tokens, ending]
+    pieces = [*tokens, *list(ending)] if not together else [*tokens, ending]
     finish = "stop_sequence" if stopped else "eos_token"
     op = text(stop=tuple(stops))
-    frames = [event(token(number, piece)) for number, piece in enumerate(pieces, 1)]
+    frames = [event(token(1, piece)) for piece in pieces]
     if together and stopped:
         frames[-1] = event(token(9, ending), said + ending, finish)
     else:
@@ -340,7 +332,7 @@ def test_a_stop_sequence_never_shows(
     assert (said + ending).startswith(shown)
     if stopped:
         assert choice.stop_sequence is not None
-        assert (said + ending).removeprefix(shown) in (choice.stop_sequence, choice.stop_sequence + "\n")
+        assert (said + ending).removeprefix(shown) in (choice.stop_sequence, f"{choice.stop_sequence}\n")
     else:
         assert choice.stop_sequence is None
         assert said.removeprefix(shown) in ("", *stops)

@@ -1,0 +1,278 @@
+"""What becomes of every field of every dialect, measured: each is sent alone, and what a worker would get is compared
+with what it would get without it.
+
+A field that has no meaning alone is sent beside another (`BESIDE`), and so is what it is compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from gateway import backends, dialects
+from gateway.core.errors import GatewayError
+from gateway.core.fields import Field
+from gateway.core.http import Request
+from gateway.core.messages import Op
+from gateway.core.ports import Capabilities, Dialect, Settings
+
+CAN = Capabilities("the-model")
+BACKENDS = {name: backends.create(name) for name in backends.REGISTRY}
+DIALECTS: Mapping[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
+# The backend that the fates are declared for.
+REFERENCE = "vllm"
+
+# (backend, field) that does not reach the worker although it reaches vLLM, and why that loses nothing.
+UNSAID = {
+    ("llamacpp", "user"): "says who asks, and changes no reply",
+    ("tgi", "ignore_eos"): "the value that is measured is neutral",
+    ("tgi", "include_output_logprobs"): "logprobs come in any case",
+    ("tgi", "parallel_tool_calls"): "its grammar of tools makes one call at most",
+    ("tgi", "user"): "says who asks, and changes no reply",
+}
+
+What = Literal["sent", "refused", "dropped", "acted", "nothing"]
+
+
+class Ask(Struct, frozen=True):
+    """The least valid request for one operation of one dialect."""
+
+    route: str
+    body: dict[str, Any]
+    query: bytes = b""
+
+
+_CHAT = {"messages": [{"role": "user", "content": "least"}]}
+_TEXT = {"prompt": "least"}
+_INPUT = {"input": "least"}
+_VERSION = b"api-version=2024-05-01-preview"
+ASKS: Mapping[tuple[str, str], Ask] = {
+    ("openai", "chat"): Ask("chat", _CHAT),
+    ("openai", "complete"): Ask("complete", _TEXT),
+    ("openai", "embed"): Ask("embed", _INPUT),
+    ("sagemaker", "chat"): Ask("invocations", _CHAT),
+    ("sagemaker", "complete"): Ask("invocations", _TEXT),
+    ("ollama", "chat"): Ask("chat", _CHAT),
+    ("azure", "chat"): Ask("chat", _CHAT, _VERSION),
+    ("azure", "embed"): Ask("embed", _INPUT, _VERSION),
+    ("friendli", "complete"): Ask("complete", _TEXT),
+    ("friendli", "chat"): Ask("chat", _CHAT),
+}
+
+_TOOLS = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+_IDS = {"prompt": None, "tokens": [1, 2, 3]}
+# Field -> what stands beside it; None takes a member away.
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "tool_choice": _TOOLS,
+    "parallel_tool_calls": _TOOLS,
+    "top_logprobs": {"logprobs": True},
+    "stream_options": {"stream": True},
+    "length_penalty": {"num_beams": 4},
+    "early_stopping": {"num_beams": 4},
+    "beam_search_type": {"num_beams": 4},
+    "max_total_tokens": _IDS,
+    "min_total_tokens": _IDS,
+}
+# Field -> the member whose place it takes.
+INSTEAD = {"tokens": "prompt"}
+# Fields that are headers or in the query, which have no sample of their own, and a value of each.
+HEADERS = {"azureml-model-deployment": "other", "extra-parameters": "ignore", "X-Friendli-Team": "team"}
+QUERY = {"api-version": "2024-05-01"}
+# Fields whose sample would be no valid request alone.
+SAMPLES = {"stream_options": {"include_usage": True}}
+# Where the sample changes nothing that can be seen, another value that must: it is looked at, then.
+PROBES: Mapping[str, Any] = {
+    "api-version": "soon",
+    "beam_search_type": "STOCHASTIC",
+    "extra-parameters": "loud",
+    "options": {"temperature": 0.5},
+}
+
+
+class Outcome(Struct, frozen=True):
+    """what      sent: the worker gets something else; acted: only the canonical request differs
+    changes   what the worker gets, by name, None for what is gone; "path" is the request's own
+    status    of the refusal, as the client sees it
+    """
+
+    what: What
+    changes: Mapping[str, Any] = {}
+    status: int = 0
+
+
+class Row(Struct, frozen=True):
+    """One field and what became of it before each backend."""
+
+    dialect: str
+    operation: str
+    field: Field
+    outcomes: Mapping[str, Outcome]
+
+    def __str__(self) -> str:
+        return f"{self.dialect}-{self.operation}-{self.field.name}"
+
+
+def rows() -> Iterator[Row]:
+    """Of every field of every dialect, in the order of registration and declaration."""
+    for name, dialect in DIALECTS.items():
+        for operation, fields in dialect.fates.items():
+            for field in fields:
+                outcomes = {backend: measure(name, operation, field, backend) for backend in BACKENDS}
+                yield Row(name, operation, field, outcomes)
+
+
+def measure(dialect: str, operation: str, field: Field, backend: str) -> Outcome:
+    """What becomes of `field`; of its probe, where the sample leaves no trace."""
+    sample = field.sample if field.sample is not None else SAMPLES.get(field.name)
+    outcome = _measure(dialect, operation, field, sample, backend)
+    if outcome.what == "nothing" and field.name in PROBES:
+        probed = _measure(dialect, operation, field, PROBES[field.name], backend)
+        return outcome if probed.what == "nothing" else Outcome("acted")
+    return outcome
+
+
+def _measure(dialect: str, operation: str, field: Field, value: Any, backend: str) -> Outcome:
+    ask = ASKS[dialect, operation]
+    least = _beside(ask, field)
+    request = _with(least, field, value)
+    try:
+        # Twice: what differs between the two is drawn anew each time, such as a seed.
+        before, drawn = (_through(dialect, least, backend) for _ in range(2))
+        op, after = _through(dialect, request, backend)
+    except _Refused as refused:
+        return Outcome("refused", status=refused.status)
+    if field.name in op.dropped:
+        return Outcome("dropped")
+    volatile = {name for name in before[1] if before[1][name] != drawn[1].get(name)}
+    names = sorted({*before[1], *after})
+    changes = {name: after.get(name) for name in names if before[1].get(name) != after.get(name)}
+    if field.name not in volatile:
+        changes = {name: value for name, value in changes.items() if name not in volatile}
+    if changes:
+        return Outcome("sent", changes)
+    return Outcome("acted" if _acts(before[0], op, drawn[0]) else "nothing")
+
+
+def _beside(ask: Ask, field: Field) -> Request:
+    body = {**ask.body, **BESIDE.get(field.name, {})}
+    body = {name: value for name, value in body.items() if value is not None}
+    headers = [(b"content-type", b"application/json")]
+    return Request("POST", "/", headers, json.dumps(body).encode(), ask.query, ask.route, {}, "r")
+
+
+def _with(least: Request, field: Field, value: Any) -> Request:
+    request = msgspec.structs.replace(least, headers=list(least.headers))
+    if field.name in HEADERS:
+        text = value if value is not None else HEADERS[field.name]
+        request.headers.append((field.name.lower().encode(), str(text).encode()))
+        return request
+    if field.name in QUERY:
+        text = value if value is not None else QUERY[field.name]
+        request.query = f"{field.name}={text}".encode()
+        return request
+    body = json.loads(request.body)
+    body.pop(INSTEAD.get(field.name), None)
+    outer, _, inner = field.name.partition(".")
+    body[outer] = {inner: value} if inner else value
+    request.body = json.dumps(body).encode()
+    return request
+
+
+class _Refused(Exception):
+    """With the status that the client sees."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str, Any]]:
+    """The canonical request and the members of the worker's."""
+    op: Op | None = None
+    try:
+        op = DIALECTS[dialect].read(request)
+        return op, _flat(BACKENDS[backend].write(op, CAN))
+    except GatewayError as error:
+        raise _Refused(DIALECTS[dialect].refuse(error, request, op).status) from None
+
+
+def _flat(request: Request) -> dict[str, Any]:
+    """The members of a worker's request, those of its `parameters` among them."""
+    body = json.loads(request.body)
+    parameters = body.pop("parameters", {})
+    return {**body, **parameters, "path": request.path}
+
+
+def _acts(before: Op, after: Op, drawn: Op) -> bool:
+    """Whether the canonical requests differ in more than what is kept of the client's own bytes."""
+    own = {"raw", "extra", "wire"}
+    one, two, other = (msgspec.structs.asdict(op) for op in (before, after, drawn))
+    return any(one[name] != two[name] for name in one if name not in own and one[name] == other[name])
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+HEAD = """# Fidelity
+
+What becomes of every field that a client can send. Made by `make docs` from the tables in `gateway/dialects/` and from
+a measurement: each field is sent alone, with the value `sample` of its table, and what a worker would get is compared
+with what it would get without the field. A test (`tests/test_fidelity.py`) fails where a fate and the measurement
+disagree, where a field of a specification has no fate, and where this page is stale.
+
+| fate | |
+|---|---|
+| mapped | reaches the worker under its own name |
+| renamed | reaches it under another |
+| emulated | the gateway itself does what it says |
+| consumed | read by the gateway: the model, the stream, a deadline |
+| ignored | accepted, and named in the reply header `x-dragoman-dropped` |
+| refused | an error that names it |
+
+Fates are those before vLLM. The other columns say what happens before each kind of worker: the names under which a
+field reaches it, or the status of the refusal, as the client sees it; ✓ is "under its own name with its own value", —
+is "nothing is sent". Fields that are in no table follow the dialect's `extras`. A refusal depends on the value: neutral
+ones (a penalty of 0) are not refused.
+
+What reaches vLLM and is not told to another worker, and why that loses nothing:
+
+"""
+
+
+def page(found: list[Row]) -> str:
+    """docs/fidelity.md."""
+    unsaid = [f"- `{field}`, {backend}: {why}" for (backend, field), why in UNSAID.items()]
+    parts = [HEAD + "\n".join(unsaid) + "\n"]
+    for dialect in DIALECTS:
+        parts.append(f"## {dialect}\n")
+        for operation in DIALECTS[dialect].fates:
+            lines = [row for row in found if (row.dialect, row.operation) == (dialect, operation)]
+            backends_ = " | ".join(BACKENDS)
+            parts.append(f"### {dialect}: {operation}\n")
+            table = [f"| field | fate | {backends_} | |", "|---|---|" + "---|" * (len(BACKENDS) + 1)]
+            parts.append("\n".join([*table, *map(_line, lines)]) + "\n")
+    return "\n".join(parts)
+
+
+def _line(row: Row) -> str:
+    cells = [f"`{row.field.name}`", row.field.fate]
+    cells += [_cell(row.field, outcome) for outcome in row.outcomes.values()]
+    return "| " + " | ".join([*cells, row.field.note.replace("|", "\\|")]) + " |"
+
+
+def _cell(field: Field, outcome: Outcome) -> str:
+    if outcome.what == "refused":
+        return str(outcome.status)
+    if outcome.what != "sent":
+        return "—"
+    if outcome.changes.get(field.name) == field.sample and set(outcome.changes) <= {field.name, *_COMPANIONS}:
+        return "✓"
+    names = [f"`{name}`" for name, value in outcome.changes.items() if value is not None]
+    return ", ".join(names) or "—"
+
+
+# What is always asked of a worker together with a stream.
+_COMPANIONS = {"stream_options"}

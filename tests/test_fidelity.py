@@ -1,0 +1,117 @@
+"""Fates are true: each field of each dialect is sent alone, and what becomes of it is what its table says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai.resources.chat.completions import Completions as Chats
+from openai.resources.completions import Completions as Texts
+from openai.resources.embeddings import Embeddings
+
+from gateway import backends, dialects
+from tests.fidelity.matrix import ASKS, BACKENDS, DIALECTS, REFERENCE, UNSAID, Outcome, Row, page, rows
+from tests.fidelity.specified import SPECIFIED
+from tests.repo.tree import ROOT
+
+ROWS = list(rows())
+
+
+def wrong(row: Row) -> str | None:
+    """How the fate of a field and what becomes of it before the reference differ, or None."""
+    field, outcome = row.field, row.outcomes[REFERENCE]
+    to = field.to or ""
+    either, all_of = to.split(" or "), to.split(", ")
+    names = set(outcome.changes) - {"stream_options"}
+    renamed = bool(to) and (names <= set(either) if " or " in to else names == set(all_of))
+    fits = {
+        "mapped": outcome.what == "sent" and names == {field.name},
+        "renamed": outcome.what == "sent" and renamed,
+        "emulated": outcome.what == "acted" or (outcome.what == "sent" and renamed),
+        "consumed": outcome.what == "acted",
+        "ignored": outcome.what == "dropped",
+        "refused": outcome.what == "refused" and outcome.status in (400, 422),
+    }
+    return None if fits[field.fate] else f"{field.fate} {to}, but it is {outcome}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_fate_is_true(row: Row, record_property: Callable[[str, object], None]) -> None:
+    assert wrong(row) is None
+    record_property("fields", 1)
+
+
+@pytest.mark.parametrize("backend", [name for name in backends.REGISTRY if name != REFERENCE])
+def test_no_other_backend_loses_a_field_in_silence(backend: str) -> None:
+    """It reaches that worker in some form, or is refused."""
+    lost = [
+        str(row)
+        for row in ROWS
+        if row.outcomes[REFERENCE].what == "sent"
+        and row.outcomes[backend].what not in ("sent", "refused")
+        and (backend, row.field.name) not in UNSAID
+    ]
+    assert lost == []
+
+
+def test_every_reason_to_say_nothing_is_needed() -> None:
+    silent = {
+        (backend, row.field.name)
+        for row in ROWS
+        for backend, outcome in row.outcomes.items()
+        if outcome.what in ("acted", "nothing") and row.outcomes[REFERENCE].what == "sent"
+    }
+    assert set(UNSAID) <= silent
+
+
+@pytest.mark.parametrize("name", dialects.REGISTRY)
+def test_every_operation_is_measured_and_specified(name: str) -> None:
+    wanted = {(name, operation) for operation in DIALECTS[name].fates}
+    assert wanted <= set(ASKS), "tests/fidelity/matrix.py has no least request"
+    assert wanted <= set(SPECIFIED), "tests/fidelity/specified.py has no list of fields"
+
+
+@pytest.mark.parametrize(("dialect", "operation"), SPECIFIED)
+def test_every_specified_field_has_a_fate(dialect: str, operation: str) -> None:
+    declared = [field.name for field in DIALECTS[dialect].fates[operation]]
+    assert len(declared) == len(set(declared))
+    assert [name for name in SPECIFIED[dialect, operation] if name not in declared] == []
+
+
+@pytest.mark.parametrize(("create", "operation"), [(Chats, "chat"), (Texts, "complete"), (Embeddings, "embed")])
+def test_every_argument_of_the_openai_client_has_a_fate(create: Any, operation: str) -> None:
+    own = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    declared = {field.name for field in DIALECTS["openai"].fates[operation]}
+    assert set(inspect.signature(create.create).parameters) - own - declared == set()
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "fidelity.md").read_text() == page(ROWS), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    ("fate", "to", "outcome"),
+    [
+        ("mapped", None, Outcome("nothing")),
+        ("mapped", None, Outcome("sent", {"other": 1})),
+        ("renamed", "b", Outcome("sent", {"x": 1})),
+        ("renamed", "b, c", Outcome("sent", {"b": 1})),
+        ("emulated", None, Outcome("nothing")),
+        ("consumed", None, Outcome("nothing")),
+        ("consumed", None, Outcome("sent", {"x": 1})),
+        ("ignored", None, Outcome("nothing")),
+        ("refused", None, Outcome("sent", {"x": 1})),
+        ("refused", None, Outcome("refused", status=500)),
+    ],
+)
+def test_a_wrong_fate_is_found(fate: Any, to: str | None, outcome: Outcome) -> None:
+    field = dialects.REGISTRY["openai"].fates["chat"][0]
+    made = type(field)("x", fate, to)
+    assert wrong(Row("openai", "chat", made, {REFERENCE: outcome})) is not None
+
+
+def test_all_backends_are_in_the_page() -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text()
+    assert all(f" {name} " in text for name in BACKENDS)
