@@ -48,6 +48,11 @@ format: install ## Format the code and mend what ruff can
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
+.PHONY: docs
+docs: install ## Write the parts of docs/ that are made from the code
+	$(BIN)/python -m gateway.config update docs
+	$(BIN)/python -m tests.fidelity docs
+
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
