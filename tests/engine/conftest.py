@@ -1,0 +1,173 @@
+"""Real vLLM: started once through `dragoman worker vllm`, found by the gateway through a registry in Redis.
+
+`make test-vllm` builds what is needed: .venv-vllm with vLLM on the CPU, and the small model in its form. To test against
+one that runs already (on a GPU, say), name it: DRAGOMAN_TEST_ENGINE=http://host:port. It must have been started by
+`dragoman worker vllm` with FLAGS below; the tests of starting and stopping (test_life.py) need their own engines.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness import Stack
+from tests.limits.server import Server, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / ".venv-vllm"
+GIVEN = os.environ.get("DRAGOMAN_TEST_ENGINE")
+CONTEXT = 1024
+FLAGS = (
+    *("--served-model-name", "smollm2", "--max-model-len", str(CONTEXT), "--enforce-eager"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
+START_S = 300.0
+
+
+class Engine:
+    """One vLLM behind one `dragoman worker vllm`, registered at `redis`."""
+
+    def __init__(self, redis: Server, log: Path, *flags: str) -> None:
+        self.log = log
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        environ = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        command: list[str | Path] = [
+            HOME / "bin" / "dragoman",
+            "worker",
+            "vllm",
+            "--model",
+            HOME / "smollm2",
+            *FLAGS,
+            *flags,
+        ]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--register", f"redis://{redis.address}"]
+        with log.open("wb") as out:
+            self.popen = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+
+    def ready(self) -> None:
+        end = time.monotonic() + START_S
+        while b"listening on" not in self.log.read_bytes():
+            if self.popen.poll() is not None or time.monotonic() > end:
+                pytest.fail(f"the engine did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.2)
+
+    def processes(self) -> list[int]:
+        """The ids of vLLM's own processes: the worker's children, theirs, and so on."""
+        listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        children: dict[int, list[int]] = {}
+        for line in listed.splitlines():
+            pid, parent = map(int, line.split())
+            children.setdefault(parent, []).append(pid)
+        found, todo = [], [self.popen.pid]
+        while todo:
+            new = children.get(todo.pop(), [])
+            found += new
+            todo += new
+        return found
+
+    def stop(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(30)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+                self.popen.wait()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def start(redis: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Engine]]:
+    """Starts engines; what still runs at the end is stopped."""
+    if not (HOME / "installed").exists():
+        pytest.fail("there is no .venv-vllm: run `make test-vllm`")
+    engines: list[Engine] = []
+
+    def begin(*flags: str) -> Engine:
+        engines.append(Engine(redis, tmp_path_factory.mktemp("engine") / "log", *flags))
+        return engines[-1]
+
+    yield begin
+    for engine in engines:
+        engine.stop()
+
+
+@pytest.fixture(scope="session")
+def worker(start: Callable[..., Engine]) -> Engine:
+    """The engine that most tests share."""
+    engine = start()
+    engine.ready()
+    return engine
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    """Straight to vLLM."""
+    global _seen
+    with httpx.Client(base_url=GIVEN or request.getfixturevalue("worker").url, timeout=120) as client:
+        card = client.get("/v1/models").json()["data"][0]
+        _seen = f"vLLM {client.get('/version').json()['version']}, model {card['id']} ({card['max_model_len']} tokens)"
+        yield client
+
+
+@pytest.fixture(scope="session")
+def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stack]:
+    """A gateway in front of it: the model `smollm2`, found through the registry."""
+    model: dict[str, Any] = {"backend": "vllm"}
+    config: dict[str, Any] = {"models": {"smollm2": model}}
+    if GIVEN:
+        # What its record in a registry would say.
+        features = [
+            "tools",
+            "json",
+            "json_schema",
+            "regex",
+            "beams",
+            "completions",
+            "logprobs",
+            "token_ids",
+            "prompt_tokens",
+        ]
+        features += ["no_repeat_ngram", "bad_word_tokens"]
+        model |= {"workers": [GIVEN], "max_context": CONTEXT, "features": features}
+    else:
+        model["discover"] = {"redis": True}
+        config["redis"] = {"addresses": [request.getfixturevalue("redis").address], "timeout_s": 1}
+    names = ("openai", "sagemaker", "azure", "ollama", "friendli")
+    config["dialects"] = {name: {"default_model": "smollm2"} for name in names}
+    config["health"] = {"timeout_s": 5, "interval_s": 5}
+    with Stack(workers=(), config=config) as stack:
+        end = time.monotonic() + 10
+        while not stack.gateway.state.ready:
+            assert time.monotonic() < end, stack.output.lines()
+            time.sleep(0.05)
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def gateway(stack: Stack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=stack.url, timeout=120) as client:
+        yield client
+
+
+_seen = ""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _seen:
+        count = len(terminalreporter.stats.get("passed", []))
+        terminalreporter.write_line(f"engine: {_seen}; {count} checks passed")

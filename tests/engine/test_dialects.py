@@ -1,0 +1,81 @@
+"""Every dialect, whole and streamed, says what the engine itself says, and counts as it counts."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.engine.ask import MESSAGES, PROMPT, WAYS, Answer, Way, chat_whole, text_whole
+
+pytestmark = pytest.mark.engine
+
+CASES = [
+    pytest.param(way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
+    for name, way in WAYS.items()
+    for stream in (False, True)
+    if (way.stream if stream else way.whole) is not None
+]
+
+
+def straight(engine: httpx.Client, way: Way, tokens: int) -> Answer:
+    """What vLLM answers itself."""
+    fields = {"model": "smollm2", "temperature": 0, "max_tokens": tokens}
+    if way.kind == "chat":
+        return chat_whole(engine.post("/v1/chat/completions", json={**fields, "messages": MESSAGES}).json())
+    return text_whole(engine.post("/v1/completions", json={**fields, "prompt": PROMPT}).json())
+
+
+@pytest.mark.parametrize(("way", "stream"), CASES)
+def test_the_same_words_as_the_engine(engine: httpx.Client, gateway: httpx.Client, way: Way, stream: bool) -> None:
+    truth = straight(engine, way, 24)
+    said = way.answer(way.ask(gateway, stream, temperature=0, max_tokens=24), stream)
+    assert said.text.strip() == truth.text.strip()
+    assert said.text
+    if said.reason is not None:
+        assert said.reason == truth.reason
+    if said.usage is not None:
+        assert said.usage == truth.usage
+    else:
+        assert stream  # only streams may lack a place for it
+        assert way.path.startswith(("/azure", "/ollama"))
+
+
+@pytest.mark.parametrize(("way", "stream"), CASES)
+def test_a_length_limit_is_kept_and_said(gateway: httpx.Client, way: Way, stream: bool) -> None:
+    said = way.answer(way.ask(gateway, stream, temperature=0, max_tokens=3), stream)
+    assert said.usage is None or said.usage[1] == 3
+    assert said.reason in ("length", None)
+
+
+def test_models_are_listed_with_what_the_worker_advertised(gateway: httpx.Client, engine: httpx.Client) -> None:
+    (card,) = gateway.get("/openai/v1/models").json()["data"]
+    assert card["id"] == "smollm2"
+    longest = engine.get("/v1/models").json()["data"][0]["max_model_len"]
+    assert card.get("max_model_len", longest) == longest
+
+
+def test_what_the_logs_record_is_what_the_engine_counted(gateway: httpx.Client, engine: httpx.Client) -> None:
+    def counted() -> tuple[float, float]:
+        text = engine.get("/metrics").text
+        found = []
+        for name in ("prompt_tokens", "generation_tokens"):
+            lines = [line for line in text.splitlines() if line.startswith(f"vllm:{name}_total{{")]
+            found.append(sum(float(line.split()[-1]) for line in lines))
+        return found[0], found[1]
+
+    before = counted()
+    told = [0, 0]
+    for way in WAYS.values():
+        for stream in (False, True):
+            if (way.stream if stream else way.whole) is not None:
+                answer = way.answer(way.ask(gateway, stream, temperature=0, max_tokens=5), stream)
+                assert answer.text
+    after = counted()
+    text = gateway.get("/metrics").text
+    for line in text.splitlines():
+        if line.startswith("dragoman_tokens_total{") and 'source="engine"' in line:
+            told["input" not in line] += int(float(line.split()[-1]))
+    cases = sum((way.whole is not None) + (way.stream is not None) for way in WAYS.values())
+    assert after[1] - before[1] == 5 * cases
+    assert told[0] >= after[0] - before[0]
+    assert told[1] >= after[1] - before[1]
