@@ -100,7 +100,9 @@ def invalid(error: Exception) -> GatewayError:
     match = _PLACE.match(str(error))
     assert match is not None
     what, place = match.group(1), match.group(2)
-    param = re.sub(r"\[(\d*|\.\.\.)\]", lambda m: "." + (m.group(1) or "?"), place).lstrip(".") if place else None
+    # `[3]` is an item, `[...]` some value of a mapping.
+    place = re.sub(r"\[(\d+)\]", r".\1", place or "").replace("[...]", ".?").lstrip(".")
+    param = place or None
     missing = re.match(r"Object missing required field `(\w+)`", what)
     if missing:
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)

@@ -115,7 +115,7 @@ class Relay:
         error = chunk.get("error")
         if error is not None:
             raise wire.late_fault(msgspec.convert(error, wire.ErrorIn | str))
-        choices = msgspec.convert(chunk.get("choices"), list[dict[str, Any]])
+        choices = chunk["choices"] = msgspec.convert(chunk.get("choices"), list[dict[str, Any]])
         self._learn_model(chunk, data)
         if chunk.get("usage") is not None:
             self.usage = wire.usage(msgspec.convert(chunk["usage"], wire.UsageIn))
