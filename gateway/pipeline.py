@@ -22,7 +22,7 @@ from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import fold
-from gateway.core.messages import Embed, ListModels, ModelCard, Op
+from gateway.core.messages import PLACEHOLDERS, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import (
     Backend,
     Capabilities,
@@ -42,8 +42,6 @@ from gateway.relay import EventLane, Pump
 _ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 _MAX_FAULT_BYTES = 1 << 20
-# What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.
-_PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
 
 
 _NOBODY = Claim(ANONYMOUS)
@@ -273,7 +271,7 @@ class Run:
         name = op.model
         offer = self.hub.offers.get(name) if name is not None else None
         default = self.endpoint.default_model
-        if offer is None and default is not None and (name is None or name in _PLACEHOLDERS):
+        if offer is None and default is not None and (name is None or name in PLACEHOLDERS):
             offer = self.hub.offers[default]
             op.model = default
         if name is None and offer is None:

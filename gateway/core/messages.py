@@ -18,6 +18,9 @@ from msgspec import Raw, Struct
 
 Extra = dict[str, Raw]
 
+# What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.
+PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
+
 
 class Text(Struct, frozen=True):
     text: str
