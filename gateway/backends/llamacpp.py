@@ -76,12 +76,10 @@ class LlamaCpp(OpenAI):
         return Request("POST", "/completion", [JSON_TYPE], encode(body))
 
     def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
-        """A chat's sampling filters are off unless asked for, as everywhere else: it would apply top_k 40 and min_p
-        0.05 of its own accord. Without tools, nothing is said of them."""
+        """Without tools, nothing is said of them."""
         if not isinstance(op, Chat):
             return
-        body.setdefault("top_k", 0)
-        body.setdefault("min_p", 0.0)
+        _no_filters(body)
         if not op.tools:
             for name in ("tools", "tool_choice", "parallel_tool_calls"):
                 body.pop(name, None)
@@ -89,13 +87,20 @@ class LlamaCpp(OpenAI):
             body.pop("stream_options", None)
 
     def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        """top_k and min_p as in `adjust`; penalties count the whole context, not its last 64 tokens."""
-        body["top_k"] = sampling.top_k or 0
-        body["min_p"] = sampling.min_p or 0.0
-        for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "ignore_eos"):
+        """Penalties count the whole context, not its last 64 tokens."""
+        for name in (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "frequency_penalty",
+            "presence_penalty",
+            "ignore_eos",
+        ):
             value = getattr(sampling, name)
             if value is not None:
                 body[name] = value
+        _no_filters(body)
         if sampling.repetition_penalty is not None:
             body["repeat_penalty"] = sampling.repetition_penalty
         if sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty not in (None, 1):
@@ -151,6 +156,14 @@ def _refuse(op: Complete) -> None:
     ):
         if asked:
             raise unsupported(name, LlamaCpp.name)
+
+
+def _no_filters(body: dict[str, Any]) -> None:
+    """Who says how to sample gets that and no more: it would add top_k 40, top_p 0.95 and min_p 0.05 of its own accord.
+    Who says nothing gets its defaults whole."""
+    if "temperature" in body or "top_p" in body:
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+            body.setdefault(name, off)
 
 
 def _seed_of(op: Complete) -> int:

@@ -24,7 +24,7 @@ from tests.harness import Stack
 
 BACKEND = LlamaCpp()
 CAN = Capabilities("small", 512)
-OFF = {"top_k": 0, "min_p": 0.0}
+OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def complete(*prompts: str | tuple[int, ...], **members: Any) -> Complete:
@@ -50,7 +50,7 @@ def test_where_an_operation_goes() -> None:
 
 
 def test_the_least() -> None:
-    assert sent(complete("hi")) == {"prompt": "hi", "n_predict": -1, **OFF}
+    assert sent(complete("hi")) == {"prompt": "hi", "n_predict": -1}
 
 
 def test_everything() -> None:
@@ -131,7 +131,7 @@ def test_a_seed_is_never_the_one_that_means_random(seed: int, seen: int) -> None
     ],
 )
 def test_constraints(output: Output, members: dict[str, Any]) -> None:
-    assert sent(complete(output=output)) == {"prompt": "hi", "n_predict": -1, **OFF, **members}
+    assert sent(complete(output=output)) == {"prompt": "hi", "n_predict": -1, **members}
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,23 @@ def test_what_it_cannot_do(members: dict[str, Any], param: str) -> None:
     assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
 
 
-def test_chats_have_no_filters_of_its_own() -> None:
-    raw = {"messages": Raw(b'[{"role":"user","content":"hi"}]'), "tools": Raw(b"[]"), "tool_choice": Raw(b'"auto"')}
-    assert sent(chat(raw=raw, wire="openai")) == {
-        "messages": json.loads(bytes(raw["messages"])),
-        "model": "small",
+def test_who_says_how_to_sample_gets_no_filters_beside() -> None:
+    assert sent(complete(sampling=Sampling(temperature=0.5))) == {
+        "prompt": "hi",
+        "n_predict": -1,
         **OFF,
+        "temperature": 0.5,
     }
+    assert sent(complete(sampling=Sampling(top_p=0.5)))["top_k"] == 0
+    assert "top_k" not in sent(complete(sampling=Sampling(seed=1)))
+
+
+def test_chats_without_tools_say_nothing_of_them() -> None:
+    raw = {"messages": Raw(b'[{"role":"user","content":"hi"}]'), "tools": Raw(b"[]"), "tool_choice": Raw(b'"auto"')}
+    plain = sent(chat(raw=raw, wire="openai"))
+    assert plain == {"messages": json.loads(bytes(raw["messages"])), "model": "small"}
+    warm = sent(chat(raw={**raw, "temperature": Raw(b"1.0")}, wire="openai"))
+    assert {name: warm[name] for name in OFF} == OFF
     asked = {**raw, "top_k": Raw(b"40"), "min_p": Raw(b"0.2")}
     found = sent(chat(raw=asked, wire="openai", tools=(Tool("f"),), stream=True))
     assert (found["top_k"], found["min_p"], found["tool_choice"]) == (40, 0.2, "auto")
