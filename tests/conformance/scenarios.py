@@ -24,6 +24,7 @@ class Scenario(Struct, frozen=True):
     usage    where the worker reports it: in a chunk of its own, on the last one, nowhere
     framing  how its frames are written, where its wire leaves a choice
     asks     the request's members beside model and content, in OpenAI's words
+    quirk    how an engine of OpenAI's wire may differ from vLLM's newest
     needs    what a dialect or a worker must have a word for: "n", "tools", "refusal", "thinking"
     """
 
@@ -34,6 +35,7 @@ class Scenario(Struct, frozen=True):
     framing: Framing = "lf"
     asks: Mapping[str, Any] = {}
     needs: frozenset[str] = frozenset()
+    quirk: Literal["", "a role in every chunk", "no role", "reasoning_content"] = ""
 
     def said(self) -> list[Event]:
         """All of it, from Start to End."""
@@ -120,6 +122,16 @@ _OF_BOTH = (
 _TOOLS = frozenset({"tools"})
 
 SCENARIOS: tuple[Scenario, ...] = (
+    Scenario("a role in every chunk", "chat", HELLO, quirk="a role in every chunk"),
+    Scenario("no role", "chat", HELLO, quirk="no role"),
+    Scenario("a reason of the engine's own", "chat", (*part("text", "a a"), Finish(0, "stop", "repetition"))),
+    Scenario(
+        "thinking by its older name",
+        "chat",
+        (*part("thinking", "Hm"), *part("text", "42", index=1), *finish()),
+        needs=frozenset({"thinking"}),
+        quirk="reasoning_content",
+    ),
     *_OF_BOTH,
     *(msgspec.structs.replace(scenario, operation="complete") for scenario in _OF_BOTH),
     Scenario("logprobs", "chat", (*measured("Hi", " there", "!"), *finish()), asks={"logprobs": True}),

@@ -124,10 +124,11 @@ class _Chunks:
         self.tools: dict[tuple[int, int], int] = {}
         self.offset = 0
         self.together = False
+        self.quirk = scenario.quirk
 
     def see(self, event: Event) -> None:
         if isinstance(event, Start):
-            for choice in sorted(self.choices) if self.chat else ():
+            for choice in sorted(self.choices) if self.chat and self.quirk != "no role" else ():
                 self.put(choice, delta={"role": "assistant", "content": ""})
         elif isinstance(event, PartStart):
             self.kinds[event.choice, event.index] = event.kind
@@ -145,6 +146,8 @@ class _Chunks:
             assert isinstance(event, (PartEnd, UsageReport))
 
     def put(self, choice: int, *, logprobs: Any = None, **content: Any) -> None:
+        if self.quirk == "a role in every chunk":
+            content["delta"] = {"role": "assistant", **content["delta"]}
         body = {"index": choice, **content, "logprobs": logprobs, "finish_reason": None}
         self.made.append({**self.head, "choices": [body]})
 
@@ -162,7 +165,7 @@ class _Chunks:
             call = {"index": self.tools[key], "function": {"arguments": event.text}}
             self.put(event.choice, delta={"tool_calls": [call]})
         else:
-            name = {"text": "content", "thinking": "reasoning"}.get(kind, kind)
+            name = {"text": "content", "thinking": self.quirk or "reasoning"}.get(kind, kind)
             logprobs = {"content": tokens} if tokens else None
             self.put(event.choice, delta={name: event.text}, token_ids=event.tokens or None, logprobs=logprobs)
         self.together = event.last
