@@ -16,6 +16,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
+from urllib.parse import unquote
 
 import httptools
 import uvicorn
@@ -25,8 +26,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.core.http import Headers
 
 EXTENSION = "dragoman"
+_ASGI: Any = {"version": "3.0", "spec_version": "2.3"}
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
 _WRITE_HIGH = 65536
+# Past this much of a body that nobody has read yet, no more of it is taken from the socket.
+_READ_HIGH = 65536
 # Up to this size copying a body behind its head is cheaper than handing over two buffers.
 _JOINED = 65536
 # Requests that may wait behind a running one while we go on reading: who does not read sees nobody leave.
@@ -129,6 +133,9 @@ class EdgeProtocol(HttpToolsProtocol):
 
     edge = Edge()
     downstream: Downstream | None = None
+    _head_size = 0
+    _hosts = 0
+    _coded = False  # there is a Transfer-Encoding
     _dry = 0  # bytes since the parser last made something of them
     _in_head = True
     _whole = False
@@ -233,7 +240,23 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._resumed:
             return
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        scope: Any = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "root_path": "",
+            "headers": self.headers,
+            "state": {},
+        }
+        self.scope = scope
+        self._head_size = self._hosts = 0
+        self._coded = False
         self._in_head = True
         self._whole = False
 
@@ -250,6 +273,11 @@ class EdgeProtocol(HttpToolsProtocol):
             self.expect_100_continue = True
         if not self._in_head:
             return  # a trailer: nothing here reads them, and a header they must not become
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"transfer-encoding":
+            self._coded = True
+        self._head_size += len(name) + len(value) + 4
         self.headers.append((name, value))
         if len(self.headers) > self.edge.max_header_count:
             raise Refusal(431, "headers_too_large", "the request has too many header fields")
@@ -258,34 +286,63 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._resumed:
             return
         version = self.parser.get_http_version()
-        size = len(self.url)
-        hosts = 0
-        for name, value in self.headers:
-            size += len(name) + len(value) + 4
-            if name == b"host":
-                hosts += 1
-            elif name == b"transfer-encoding" and version != "1.1":
-                raise Refusal(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
+        if self._coded and version != "1.1":
+            raise Refusal(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
         if version not in ("1.1", "1.0"):
             raise Refusal(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
-        if size > self.edge.max_header_bytes:
+        if len(self.url) + self._head_size > self.edge.max_header_bytes:
             raise Refusal(431, "headers_too_large", "the request head is too large")
-        if hosts != 1 and (hosts or version == "1.1"):
+        if self._hosts != 1 and (self._hosts or version == "1.1"):
             raise Refusal(400, "invalid_request", "a request must have exactly one Host header")
-        if not self.url.startswith(b"/") or self.parser.get_method() == b"CONNECT":
+        method = self.parser.get_method()
+        if not self.url.startswith(b"/") or method == b"CONNECT":
             raise Refusal(400, "invalid_request", "the request target must be a path")
-        super().on_headers_complete()
+        self._begin(method.decode("ascii"), version)
         self._in_head = False
         self._dry = 0
         if 0 < len(self.pipeline) <= _PIPELINED:
             self.flow.resume_reading()
 
+    def _begin(self, method: str, version: str) -> None:
+        """As uvicorn's `on_headers_complete`, less what this gateway has no use for (WebSockets, a root path)."""
+        raw, _, query = self.url.partition(b"?")
+        path = raw.decode("ascii")
+        scope = cast(Any, self.scope)
+        scope["method"] = method
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = raw
+        scope["query_string"] = query
+        before = self.cycle
+        self.cycle = cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
     def on_body(self, body: bytes) -> None:
         self._dry = 0
-        if self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle.response_complete:
             self._discard(len(body))
-        else:
-            super().on_body(body)
+            return
+        cycle.body += body
+        if len(cycle.body) > _READ_HIGH:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def _discard(self, size: int) -> None:
         """The answer is out, what still comes is of no use: but read on for a while (see _LINGER_S)."""
@@ -299,7 +356,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self._whole = True
         self._in_head = True
         self._discarded = 0
-        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
         if not self.pipeline:
             self.flow.resume_reading()  # a large body may have paused it, and who does not read sees nobody leave
 
