@@ -382,11 +382,9 @@ class Friendli:
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
         _in_our_words(error, op)
-        status = self.errors[error.kind][0]
-        said = self.error_object(error)
-        if error.code == "deadline_exceeded" and isinstance(op, (Chat, Complete)) and op.timeout is not None:
-            status, said["param"] = 429, "timeout_microseconds"
-        return Response(status, [JSON_TYPE, *replies.error_headers(error, status)], encode({"error": said}))
+        status = 429 if error.param == _TIMEOUT.name and error.kind is Kind.TIMEOUT else self.errors[error.kind][0]
+        body = {"error": self.error_object(error)}
+        return Response(status, [JSON_TYPE, *replies.error_headers(error, status)], encode(body))
 
 
 # -- requests to canonical ------------------------------------------------------------------------------------------
@@ -710,8 +708,10 @@ class _ChatWriter(replies.StreamWriter):
 
 
 def _in_our_words(error: GatewayError, op: Op | None) -> None:
-    """Gives the error the caller's own name for the field. A field that a worker refuses by name is a 422: what is let
-    pass here makes sense."""
+    """Gives the error the caller's own name for the field, the one of its deadline included. A field that a worker refuses
+    by name is a 422: what is let pass here makes sense."""
+    if error.code == "deadline_exceeded" and isinstance(op, (Chat, Complete)) and op.timeout is not None:
+        error.param = _TIMEOUT.name
     param = error.param
     if param is None:
         return

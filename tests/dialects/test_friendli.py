@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -652,17 +652,10 @@ def test_logprobs_stand_in_the_choices() -> None:
 def test_a_stream_folded_is_the_whole_reply() -> None:
     op = read(seed=42, stream=True)
     streamed = events(lane(op).feed(b"".join(SAMPLE_WORKER)))[-1]
-    reply = fold(event for piece in SAMPLE_WORKER for event in _reader_events(op, piece))
+    reader = Vllm().reader(op)
+    reply = fold(event for piece in SAMPLE_WORKER for event in reader.feed(piece))
     whole = json.loads(DIALECT.write(reply, op).body)
     assert (streamed["choices"], streamed["usage"]) == (whole["choices"], whole["usage"])
-
-
-_READERS: dict[int, Any] = {}
-
-
-def _reader_events(op: Complete, piece: bytes) -> Iterator[Event]:
-    reader = _READERS.setdefault(id(op), Vllm().reader(op))
-    yield from reader.feed(piece)
 
 
 @pytest.mark.parametrize(
@@ -730,12 +723,17 @@ def test_errors(kind: Kind) -> None:
 
 
 def test_the_clients_own_deadline_is_a_429() -> None:
-    late = GatewayError(Kind.TIMEOUT, "the request took longer than 1 s", code="deadline_exceeded")
-    response = DIALECT.refuse(late, None, read(timeout_microseconds=1_000_000))
+    def late() -> GatewayError:
+        return GatewayError(Kind.TIMEOUT, "the request took longer than 1 s", code="deadline_exceeded")
+
+    own = read(timeout_microseconds=1_000_000)
+    response = DIALECT.refuse(late(), None, own)
     assert response.status == 429
     assert json.loads(response.body)["error"]["param"] == "timeout_microseconds"
     assert response.header(b"retry-after") is None
-    assert DIALECT.refuse(late, None, read()).status == 504
+    (told,) = events(lane(own).fail(late()))
+    assert told["error"]["param"] == "timeout_microseconds"
+    assert DIALECT.refuse(late(), None, read()).status == 504
     worker = GatewayError(Kind.TIMEOUT, "the worker is silent")
     assert DIALECT.refuse(worker, None, read(timeout_microseconds=1_000_000)).status == 504
 
