@@ -1,6 +1,6 @@
 """Real vLLM: started once through `dragoman worker vllm`, found by the gateway through a registry in Redis.
 
-`make test-vllm` builds what is needed: .venv-vllm with vLLM on the CPU, and the small model in its form. To test against
+`make test-vllm` builds what is needed: .venv-vllm with vLLM on the CPU, and the small model in its form. To test with
 one that runs already (on a GPU, say), name it: DRAGOMAN_TEST_ENGINE=http://host:port. It must have been started by
 `dragoman worker vllm` with FLAGS below; the tests of starting and stopping (test_life.py) need their own engines.
 """

@@ -1,0 +1,92 @@
+"""What the engine refuses, in each dialect's own form and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.ask import WAYS, Way
+
+pytestmark = pytest.mark.engine
+
+LONG = "word " * 3000
+FORMS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "openai": (400, lambda body: body["error"]["code"]),
+    "sagemaker": (400, lambda body: body["code"] if "code" in body else body["error"]["code"]),
+    "azure": (422, lambda body: body["status"]),
+    "ollama": (400, lambda body: body["error"]),
+    "friendli": (400, lambda body: body["error"]["code"]),
+}
+CASES = [
+    pytest.param(name.split()[0], way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
+    for name, way in WAYS.items()
+    for stream in (False, True)
+    if (way.stream if stream else way.whole) is not None
+]
+
+
+@pytest.mark.parametrize(("name", "way", "stream"), CASES)
+def test_a_prompt_beyond_the_context(gateway: httpx.Client, name: str, way: Way, stream: bool) -> None:
+    fields: dict[str, Any] = {"max_tokens": 8}
+    fields |= {"messages": [{"role": "user", "content": LONG}]} if way.kind == "chat" else {"prompt": LONG}
+    response = way.ask(gateway, stream, **fields)
+    if way.path.endswith(("/invocations", "-stream")) and "/endpoints/" in way.path:
+        assert response.status_code == 424  # a model's error, as the service gives it
+        assert response.json()["OriginalStatusCode"] == 400
+        return
+    status, code = FORMS[name]
+    assert response.status_code == status, response.text
+    assert "context" in response.text
+    assert code(response.json())
+    if name == "azure":
+        assert response.headers["x-ms-error-code"]
+        assert response.json()["detail"]["loc"] == ["body", "messages"]
+    if name in ("openai", "friendli"):
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(("name", "way", "stream"), CASES)
+def test_a_model_that_nobody_serves(gateway: httpx.Client, name: str, way: Way, stream: bool) -> None:
+    if name == "azure" or "/endpoints/" in way.path:
+        response = way.ask(gateway, stream, max_tokens=4)
+        assert response.status_code == 200
+        return
+    assert way.ask(gateway, stream, max_tokens=4, model="absent").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": 7}}}}, None),
+        ({"n": 2, "temperature": 0}, None),
+        ({"top_p": 2}, "top_p"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_is_a_400(
+    gateway: httpx.Client, fields: dict[str, Any], param: str | None, stream: bool
+) -> None:
+    body = {"model": "smollm2", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4, **fields}
+    response = gateway.post("/openai/v1/chat/completions", json={**body, "stream": stream})
+    assert response.status_code in (400, 422), response.text
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    if param is not None:
+        assert error["param"] == param
+
+
+def test_a_prompt_that_leaves_room_gets_the_rest_of_the_context(gateway: httpx.Client) -> None:
+    fields = {"prompt": "word " * 900, "temperature": 0}
+    body = gateway.post("/friendli/v1/completions", json=fields).json()
+    assert body["usage"]["total_tokens"] <= 1024
+    assert body["choices"][0]["finish_reason"] in ("length", "stop")
+
+
+def test_the_engine_lives_on(gateway: httpx.Client, engine: httpx.Client) -> None:
+    assert engine.get("/health").status_code == 200
+    assert gateway.get("/readyz").status_code == 200
