@@ -1,0 +1,113 @@
+"""Backend `vllm`: what differs from `openai`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from gateway.backends.vllm import Vllm
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Beams, Chat, Complete, Embed, Message, Op, Output, Sampling, Text, Tool
+from gateway.core.ports import Capabilities
+
+BACKEND = Vllm()
+HI = (Message("user", (Text("hi"),)),)
+
+
+def body(op: Op) -> Any:
+    return json.loads(BACKEND.write(op, Capabilities("sim")).body)
+
+
+def chat(**members: Any) -> Chat:
+    return Chat(model="m", messages=HI, **members)
+
+
+def text(**members: Any) -> Complete:
+    return Complete(model="m", prompts=("hi",), **members)
+
+
+@pytest.mark.parametrize("tools", [b"[]", b"[ ]", b" [\n] "])
+def test_no_tools_are_not_sent_nor_what_goes_with_them(tools: bytes) -> None:
+    raw = {
+        "messages": Raw(b"[]"),
+        "tools": Raw(tools),
+        "tool_choice": Raw(b'"auto"'),
+        "parallel_tool_calls": Raw(b"true"),
+    }
+    assert body(chat(raw=raw, wire="openai")) == {"messages": [], "model": "sim"}
+    assert body(chat(tool_choice="auto", parallel_tools=True)) == body(chat())
+
+
+def test_tools_are_sent_with_what_goes_with_them() -> None:
+    found = body(chat(tools=(Tool("f"),), tool_choice="auto", parallel_tools=False))
+    assert (len(found["tools"]), found["tool_choice"], found["parallel_tool_calls"]) == (1, "auto", False)
+    raw = {"messages": Raw(b"[]"), "tools": Raw(b'[{"x":1}]'), "tool_choice": Raw(b'"auto"')}
+    assert body(chat(raw=raw, wire="openai"))["tool_choice"] == "auto"
+
+
+def test_stream_options_go_with_a_stream_only() -> None:
+    raw = {"messages": Raw(b"[]"), "stream_options": Raw(b'{"include_usage":true}')}
+    assert "stream_options" not in body(chat(raw=raw, wire="openai"))
+    assert body(chat(stream=True))["stream_options"] == {"include_usage": True}
+
+
+def test_its_own_sampling() -> None:
+    sampling = Sampling(
+        temperature=0.0,
+        top_k=0,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        min_tokens=2,
+        ignore_eos=True,
+        stop_tokens=(1, 2),
+        eos_tokens=(2, 3),
+        bad_words=("x",),
+        logit_bias={7: 1.0},
+        bad_tokens=((9,),),
+    )
+    found = body(chat(sampling=sampling))
+    del found["messages"], found["model"]
+    assert found == {
+        "temperature": 0.0,
+        "top_k": 0,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "stop_token_ids": [1, 2, 3],
+        "bad_words": ["x"],
+        "logit_bias": {"7": 1.0, "9": -100.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (Output("regex", pattern="a+"), {"structured_outputs": {"regex": "a+"}}),
+        (Output("grammar", pattern="root ::= x"), {"structured_outputs": {"grammar": "root ::= x"}}),
+        (Output("choice", choices=("a", "b")), {"structured_outputs": {"choice": ["a", "b"]}}),
+        (Output("json"), {"response_format": {"type": "json_object"}}),
+        (Output("text"), {}),
+    ],
+)
+def test_its_own_constraints(output: Output, expected: dict[str, Any]) -> None:
+    assert body(text(output=output)) == {**body(text()), **expected}
+
+
+def test_beam_search() -> None:
+    found = body(text(beams=Beams(3, 1.5, False)))
+    assert (found["use_beam_search"], found["n"], found["length_penalty"]) == (True, 3, 1.5)
+    with pytest.raises(GatewayError) as caught:
+        body(text(beams=Beams(3, None, True)))
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "early_stopping")
+
+
+def test_ids_of_tokens() -> None:
+    assert body(text(want_tokens=True))["return_token_ids"] is True
+
+
+def test_embeddings_are_those_of_openai() -> None:
+    assert body(Embed(model="m", inputs=("a",))) == {"input": "a", "model": "sim"}

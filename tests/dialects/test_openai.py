@@ -1,0 +1,229 @@
+"""The dialect `openai`: what is its own. Bodies, chunks and the bytes lane are tested in tests/wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.events import Start
+from gateway.core.http import Request, Response
+from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice, ReplyPart
+from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op
+from gateway.core.ports import Settings
+from gateway.core.usage import Usage
+from gateway.dialects.openai import ERRORS, FATES, OpenAI
+
+DIALECT = OpenAI(Settings())
+BODIES: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "hi"}]},
+    "complete": {"prompt": "hi"},
+    "embed": {"input": "hi"},
+}
+
+
+def request(body: Any, route: str = "chat", **params: str) -> Request:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Request("POST", "/v1/x", [(b"content-type", b"application/json")], data, b"", route, params)
+
+
+def read(route: str = "chat", dialect: OpenAI = DIALECT, **members: Any) -> Op:
+    return dialect.read(request({**BODIES[route], **members}, route))
+
+
+@pytest.mark.parametrize(
+    ("route", "kind"), [("chat", Chat), ("complete", Complete), ("embed", Embed), ("models", ListModels)]
+)
+def test_each_route_has_its_operation(route: str, kind: type[Op]) -> None:
+    op = DIALECT.read(request(BODIES.get(route, {}), route))
+    assert isinstance(op, kind)
+
+
+def test_one_model_is_asked_for_by_its_name() -> None:
+    assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(model="org/name", view="model")
+
+
+@pytest.mark.parametrize("operation", FATES)
+def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
+    for field in FATES[operation]:
+        if field.sample is None:
+            continue
+        members = {field.name: field.sample}
+        if field.name == "top_logprobs":
+            members["logprobs"] = True
+        elif field.name == "stream_options":
+            members["stream"] = True
+        if field.fate == "refused":
+            with pytest.raises(GatewayError) as caught:
+                read(operation, **members)
+            assert (caught.value.blame, caught.value.param) == (Blame.CLIENT, field.name)
+        else:
+            op = read(operation, **members)
+            assert not op.dropped, field.name
+            assert isinstance(op, (Chat, Complete, Embed))
+            assert op.raw is not None
+            assert field.name in op.raw, field.name
+
+
+@pytest.mark.parametrize("operation", BODIES)
+def test_unknown_fields_under_each_policy(operation: str) -> None:
+    op = read(operation, zz={"deep": 1.5})
+    assert isinstance(op, (Chat, Complete, Embed))
+    assert (op.extra, op.dropped) == ({"zz": Raw(b'{"deep": 1.5}')}, ())
+    assert op.raw is not None
+    assert "zz" in op.raw
+    op = read(operation, OpenAI(Settings(extras="drop")), zz=1)
+    assert isinstance(op, (Chat, Complete, Embed))
+    assert (op.extra, op.dropped) == ({}, ("zz",))
+    assert op.raw is not None
+    assert "zz" not in op.raw
+    with pytest.raises(GatewayError) as caught:
+        read(operation, OpenAI(Settings(extras="error")), zz=1)
+    assert (caught.value.param, caught.value.code) == ("zz", "unknown_parameter")
+
+
+def test_unknown_fields_without_a_bottom_are_refused() -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    body = b'{"messages":[{"role":"user","content":"x"}],"zz":' + deep + b"}"
+    with pytest.raises(GatewayError) as caught:
+        DIALECT.read(request(body))
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_nulls_are_absent() -> None:
+    nulls = dict.fromkeys(("temperature", "tools", "stop", "stream", "n", "model", "zz"), None)
+    op = DIALECT.read(request({**BODIES["chat"], **nulls}))
+    assert isinstance(op, Chat)
+    assert op.raw is not None
+    assert set(op.raw) == {"messages"}
+    assert op.extra == {}
+
+
+def test_the_body_must_be_json_by_name() -> None:
+    wrong = request(BODIES["chat"])
+    wrong.headers = [(b"content-type", b"text/plain")]
+    with pytest.raises(GatewayError) as caught:
+        DIALECT.read(wrong)
+    assert caught.value.kind is Kind.MEDIA_TYPE
+
+
+# -- replies --------------------------------------------------------------------------------------------------------
+
+REPLY = Reply(
+    Start("x", "sim", 7, "fp", "default", {"kv": Raw(b"1")}), [ReplyChoice(0, [ReplyPart("text", "a")])], Usage(1, 2)
+)
+
+
+def test_a_whole_chat() -> None:
+    found = json.loads(DIALECT.write(REPLY, Chat(model="m", messages=())).body)
+    assert found == {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 7,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "a", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+        "system_fingerprint": "fp",
+        "service_tier": "default",
+        "kv": 1,
+    }
+
+
+def test_a_whole_completion() -> None:
+    bare = Reply(Start("x", "sim", 7), REPLY.choices)
+    found = json.loads(DIALECT.write(bare, Complete(model="m", prompts=("a",))).body)
+    assert found == {
+        "id": "x",
+        "object": "text_completion",
+        "created": 7,
+        "model": "m",
+        "choices": [{"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop"}],
+        "usage": None,
+    }
+
+
+def test_embeddings() -> None:
+    vectors = Embeddings("sim", (Raw(b"[0.5]"), Raw(b'"AAA="')))
+    found = json.loads(DIALECT.write(vectors, Embed(model="m", inputs=("a", "b"))).body)
+    assert found == {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": 0, "embedding": [0.5]},
+            {"object": "embedding", "index": 1, "embedding": "AAA="},
+        ],
+        "model": "m",
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }
+
+
+def test_the_bytes_lane_of_whole_replies() -> None:
+    body = b'{"model":"sim","choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    response, usage = DIALECT.relay_whole(Response(200, [(b"server", b"uvicorn")], body), Chat(model="m", messages=()))
+    assert response == Response(200, [(b"content-type", b"application/json")], body.replace(b"sim", b"m"))
+    assert usage == Usage(1, 2)
+
+
+def test_a_completion_of_several_prompts_has_several_choices() -> None:
+    """The bytes lane knows how many ends to wait for."""
+    lane = DIALECT.relay(Complete(model="m", prompts=("a", "b"), n=2, stream=True))
+    ended = [b'data: {"choices":[{"index":%d,"text":"x","finish_reason":"stop"}]}\n\n' % index for index in range(4)]
+    out = lane.feed(b"".join(ended) + b"data: [DONE]\n\n")
+    assert lane.done
+    assert out.count(b'"finish_reason"') == 4
+
+
+def test_models() -> None:
+    cards = [ModelCard("m", 7, True, 4096), ModelCard("alias", 7, False, None, "m")]
+    listed = json.loads(DIALECT.models(cards, ListModels()).body)
+    assert listed["object"] == "list"
+    assert listed["data"] == [
+        {"id": "m", "object": "model", "created": 7, "owned_by": "dragoman", "max_model_len": 4096},
+        {"id": "alias", "object": "model", "created": 7, "owned_by": "dragoman", "root": "m"},
+    ]
+    one = json.loads(DIALECT.models(cards[:1], ListModels(model="m", view="model")).body)
+    assert one == listed["data"][0]
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_error_has_its_four_members(kind: Kind) -> None:
+    response = DIALECT.refuse(GatewayError(kind, "what", param="n"), None, None)
+    status, type_, code = ERRORS[kind]
+    assert response.status == status
+    assert json.loads(response.body) == {"error": {"message": "what", "type": type_, "param": "n", "code": code}}
+    coded = json.loads(DIALECT.refuse(GatewayError(kind, "what", code="finer"), None, None).body)["error"]
+    assert (coded["code"], coded["param"]) == ("finer", None)
+
+
+def test_an_error_within_a_stream_is_one_line() -> None:
+    event = DIALECT.error_event(GatewayError(Kind.UPSTREAM, "a\nb\u2028c"))
+    assert event.startswith(b'data: {"error":{')
+    assert event.count(b"\n") == 2
+    assert msgspec.json.decode(event[6:])["error"]["message"] == "a\nb\u2028c"
+
+
+@pytest.mark.parametrize(
+    ("kind", "upstream", "status"),
+    [
+        (Kind.BAD_REQUEST, 422, 422),
+        (Kind.BAD_REQUEST, 400, 400),
+        (Kind.UPSTREAM, 404, 502),
+        (Kind.OVERLOADED, 429, 503),
+        (Kind.UPSTREAM, 500, 502),
+    ],
+)
+def test_a_workers_status_is_kept_where_the_fault_is_the_clients(kind: Kind, upstream: int, status: int) -> None:
+    assert DIALECT.refuse(GatewayError(kind, "x", upstream=upstream), None, None).status == status

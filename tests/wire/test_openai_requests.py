@@ -1,0 +1,294 @@
+"""What clients of OpenAI's wire send, in its canonical form; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Image,
+    Logprobs,
+    Message,
+    NamedTool,
+    Opaque,
+    Output,
+    Part,
+    Refusal,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+)
+from gateway.wire.openai_requests import answer_calls, read_chat, read_embed, read_part, read_text
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def chat(**members: Any) -> Chat:
+    return read_chat(json.dumps({"messages": HI, **members}).encode(), {}, {}, ())
+
+
+def text(**members: Any) -> Complete:
+    return read_text(json.dumps({"prompt": "hi", **members}).encode(), {}, {}, ())
+
+
+def embed(**members: Any) -> Embed:
+    return read_embed(json.dumps({"input": "hi", **members}).encode(), {}, {}, ())
+
+
+def messages(*given: dict[str, Any]) -> tuple[Message, ...]:
+    return chat(messages=list(given)).messages
+
+
+def refusal(read: Any, **members: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        read(**members)
+    return caught.value
+
+
+def test_what_is_not_said_stays_unknown() -> None:
+    op = chat()
+    assert op == Chat(model=None, messages=(Message("user", (Text("hi"),)),), raw={}, wire="openai")
+    assert text() == Complete(model=None, prompts=("hi",), raw={}, wire="openai")
+    assert embed() == Embed(model=None, inputs=("hi",), raw={}, wire="openai")
+
+
+def test_what_is_said_is_read() -> None:
+    op = chat(
+        model="m",
+        stream=True,
+        stream_options={"include_usage": True},
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        seed=-1,
+        frequency_penalty=-2,
+        presence_penalty=2,
+        logit_bias={"7": -100},
+        stop="END",
+        n=2,
+        user="u",
+        parallel_tool_calls=False,
+        reasoning_effort="low",
+        logprobs=True,
+        top_logprobs=3,
+    )
+    assert (op.model, op.stream, op.include_usage, op.max_output, op.stop, op.n, op.user) == (
+        "m",
+        True,
+        True,
+        5,
+        ("END",),
+        2,
+        "u",
+    )
+    assert (op.parallel_tools, op.reasoning, op.logprobs) == (False, "low", Logprobs(3))
+    sampling = op.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.5, 0.9, -1)
+    assert (sampling.frequency_penalty, sampling.presence_penalty, sampling.logit_bias) == (-2, 2, {7: -100})
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_completion_tokens": 7}, 7),
+        ({"max_tokens": 5}, 5),
+        ({}, None),
+    ],
+)
+def test_the_newer_name_of_the_limit_goes_first(members: dict[str, int], expected: int | None) -> None:
+    assert chat(**members).max_output == expected
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "messages.0.content.0"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.image_url"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages.0.tool_calls.0.function"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
+        ({"presence_penalty": -3}, "presence_penalty"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.?"),
+        ({"seed": 2**63}, "seed"),
+        ({"stop": 7}, "stop"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"tools": [{"type": "function"}]}, "tools.0"),
+        ({"tools": [{"type": "code", "function": {"name": "f"}}]}, "tools.0"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name"),
+        ({"tool_choice": "f"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ],
+)
+def test_what_is_wrong_is_named(members: dict[str, Any], param: str) -> None:
+    error = refusal(chat, **members)
+    assert error.kind is Kind.BAD_REQUEST
+    assert error.param == param
+    assert error.code
+
+
+@pytest.mark.parametrize("name", ["functions", "function_call"])
+def test_deprecated_functions_are_refused(name: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        read_chat(b'{"messages":[{"role":"user","content":"x"}]}', {name: Raw(b"[]")}, {}, ())
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, name)
+
+
+def test_messages_of_every_form() -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"}}
+    found = messages(
+        {"role": "system", "content": "be"},
+        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "a"}, image]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]},
+        {"role": "user", "content": [{"type": "video_url", "video_url": 1}]},
+        {"role": "assistant", "content": None, "refusal": "no", "reasoning": "hm"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+        {"role": "assistant", "content": ""},
+    )
+    assert found == (
+        Message("system", (Text("be"),)),
+        Message("user", (Text("a"), Image("http://x/y.png", "low")), "ann"),
+        Message("user", (Audio("AA==", "wav"),)),
+        Message("user", (Opaque("video_url", Raw(b'{"type": "video_url", "video_url": 1}')),)),
+        Message("assistant", (Thinking("hm"), Refusal("no"))),
+        Message("assistant", (ToolCall("1", "f", ""),)),
+        Message("tool", (Text(""),), None, "1"),
+        Message("assistant", (Text(""),)),
+    )
+
+
+def test_arguments_may_be_an_object() -> None:
+    call = {"function": {"name": "f", "arguments": {"b": 1, "a": [2]}}}
+    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (ToolCall(None, "f", '{"b":1,"a":[2]}'),)
+
+
+def test_invalid_arguments_stay_text() -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": "{oops"}}
+    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (ToolCall("1", "f", "{oops"),)
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b'{"type":"text","text":"a"}', Text("a")),
+        (b'{"type":"image_url","image_url":"data:x"}', Image("data:x")),
+        (b'{"type":"refusal","refusal":"no"}', Refusal("no")),
+    ],
+)
+def test_a_part(raw: bytes, part: Part) -> None:
+    assert read_part(Raw(raw), "here") == part
+
+
+def test_tools_and_choices() -> None:
+    schema = {"type": "object"}
+    op = chat(
+        tools=[
+            {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema, "strict": True}},
+            {"type": "function", "function": {"name": "g", "parameters": None}},
+        ],
+        tool_choice={"type": "function", "function": {"name": "g"}},
+    )
+    assert op.tools == (Tool("f", "d", Raw(b'{"type": "object"}'), True), Tool("g"))
+    assert op.tool_choice == NamedTool("g")
+    for word in ("none", "auto", "required"):
+        assert chat(tool_choice=word).tool_choice == word
+    assert chat(tools=[]).tools == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"type": "text"}, Output("text")),
+        ({"type": "json_object"}, Output("json")),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}, "strict": True}},
+            Output("schema", Raw(b'{"a": 1}'), name="n", strict=True),
+        ),
+    ],
+)
+def test_output_formats(given: dict[str, Any], expected: Output) -> None:
+    assert chat(response_format=given).output == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a", ("a",)),
+        ("", ("",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2], ((1, 2),)),
+        ([[1], [2, 3]], ((1,), (2, 3))),
+    ],
+)
+def test_prompts_in_four_forms(given: Any, expected: Any) -> None:
+    assert text(prompt=given).prompts == expected
+    assert embed(input=given).inputs == expected
+
+
+@pytest.mark.parametrize("given", [["a", 1], [[1], "a"], [[]], [[-1]], [True], [1.5], {"a": 1}, 7])
+def test_other_prompts_are_refused(given: Any) -> None:
+    for read, name in ((text, "prompt"), (embed, "input")):
+        error = refusal(read, **{name: given})
+        assert error.kind is Kind.BAD_REQUEST
+        assert (error.param or "").startswith(name)
+
+
+def test_completions_have_members_of_their_own() -> None:
+    op = text(echo=True, suffix="s", logprobs=0, n=2, best_of=2)
+    assert (op.echo, op.suffix, op.logprobs, op.n) == (True, "s", Logprobs(0), 2)
+    assert text().logprobs is None
+    assert refusal(text, prompt=None).code == "missing_parameter"
+    error = refusal(text, n=1, best_of=4)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "best_of")
+
+
+def test_embeddings_have_members_of_their_own() -> None:
+    op = embed(model="m", encoding_format="base64", dimensions=8, user="u")
+    assert (op.model, op.encoding, op.dimensions, op.user) == ("m", "base64", 8, "u")
+    assert refusal(embed, encoding_format="hex").param == "encoding_format"
+    assert refusal(embed, dimensions=0).param == "dimensions"
+    assert refusal(embed, input=[]).param == "input"
+    assert refusal(embed, input=["x"] * 2049).param == "input"
+
+
+def test_calls_are_answered_in_their_order() -> None:
+    def calls(*ids: str) -> Message:
+        return Message("assistant", tuple(ToolCall(one, "f", "{}") for one in ids))
+
+    bare = Message("tool", (Text("x"),))
+    found = answer_calls((calls("a", "b"), bare, bare, bare, calls("c"), bare))
+    assert [message.call_id for message in found] == [None, "a", "b", None, None, "c"]
+    told = Message("tool", (Text("x"),), None, "b")
+    found = answer_calls((calls("a", "b"), told, bare))
+    assert [message.call_id for message in found] == [None, "b", "a"]
+    fine = (calls("a"), Message("tool", (), None, "a"))
+    assert answer_calls(fine) is fine
