@@ -1,4 +1,4 @@
-"""The command `dragoman`: serve, check, schema, routes, keys, limits, worker."""
+"""The command `dragoman`: serve, check, translate, schema, routes, keys, limits, worker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.app import KNOWN, Gateway, route_table
+from gateway import backends, dialects, translate
+from gateway.app import KNOWN, Gateway, active_dialects, route_table
 from gateway.auth import new_key
 from gateway.config import Config, ConfigError, json_schema, load
 from gateway.core.errors import GatewayError
+from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.ports import Capabilities, Settings
 from gateway.limiting import table
 from gateway.limits import Subject
 from gateway.observe.log import Log
@@ -57,7 +60,25 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="say everything that is wrong with a configuration")
     check.add_argument("config", metavar="FILE")
+    check.add_argument("--strict", action="store_true", help="fail where a dialect asks what a model cannot do")
     check.set_defaults(run=_check)
+
+    crossing = commands.add_parser("translate", help="print what a worker would get of a request on standard input")
+    crossing.add_argument(
+        "--from", dest="source", required=True, choices=dialects.REGISTRY, help="the client's dialect"
+    )
+    crossing.add_argument("--to", dest="target", required=True, choices=backends.REGISTRY, help="worker's backend")
+    crossing.add_argument("--route", metavar="NAME", help="the dialect's route (default: the first that fits the body)")
+    crossing.add_argument("--model", metavar="NAME", default="model", help="the model's name for its workers")
+    crossing.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
+    crossing.add_argument("--query", metavar="STRING", default="", help="the request's query string")
+    crossing.add_argument("--header", metavar="NAME:VALUE", action="append", default=[], help="one of its headers")
+    crossing.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
+    crossing.add_argument(
+        "--reply", metavar="FILE", help="print what the client would get of this reply; - needs --body"
+    )
+    crossing.add_argument("--status", metavar="N", type=int, default=200, help="the status of that reply")
+    crossing.set_defaults(run=_translate)
 
     schema = commands.add_parser("schema", help="print the JSON Schema of gateway.yaml, for editors")
     schema.set_defaults(run=_schema)
@@ -90,8 +111,66 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
-    load(options.config, KNOWN)
-    return 0
+    """Faults end it; holes, which are what a dialect offers and a model's workers cannot do, are told."""
+    config = load(options.config, KNOWN)
+    holes = [
+        hole
+        for dialect in active_dialects(config)
+        for name, model in config.models.items()
+        for hole in translate.holes(
+            dialect,
+            name,
+            backends.create(model.backend),
+            Capabilities(model.upstream_model or name, model.max_context, model.features),
+        )
+    ]
+    for hole in holes:
+        print(f"hole: {hole}", file=sys.stderr)
+    return 1 if holes and options.strict else 0
+
+
+def _translate(options: argparse.Namespace) -> int:
+    """The request that a worker would get; with --reply, what the client would get of its reply."""
+    dialect = dialects.create(options.source, Settings())
+    backend = backends.create(options.target)
+    headers: Headers = []
+    for given in options.header:
+        name, _, value = given.partition(":")
+        headers.append((name.strip().lower().encode(), value.strip().encode()))
+    try:
+        crossing = translate.send(
+            dialect,
+            backend,
+            _file(options.body),
+            Capabilities(options.model),
+            route=options.route,
+            stream=options.stream,
+            query=options.query.encode(),
+            headers=headers,
+        )
+        if crossing.op.dropped:
+            print("dropped: " + ", ".join(crossing.op.dropped), file=sys.stderr)
+        if options.reply is None:
+            outgoing = crossing.outgoing
+            print(f"{outgoing.method} {outgoing.path}\n")
+            print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
+            return 0
+        answer = Response(options.status, [JSON_TYPE], _file(options.reply))
+        written, status = translate.reply(dialect, backend, crossing, answer), 0
+    except translate.Refused as refused:
+        written, status = refused.response.body, 1
+        print(f"status {refused.response.status}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    sys.stdout.flush()
+    sys.stdout.buffer.write(written)
+    sys.stdout.buffer.flush()
+    return status
+
+
+def _file(name: str) -> bytes:
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -30,6 +30,8 @@ ARROWS: dict[str, set[str]] = {
     "server": CORE,
     "limiting": CORE | {"config", "limits"},
     "relay": CORE | {"client"},
+    # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
+    "translate": CORE | {"relay"},
     "pipeline": CORE | {"auth", "client", "relay"},
 }
 EVERYTHING = {"app", "cli"}

@@ -1,0 +1,194 @@
+"""One request and its reply carried across, without a gateway or a worker: what `dragoman translate` prints.
+
+The steps are those of the pipeline: a dialect reads, a backend writes; a backend reads, the dialect writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.core.ability import refuse_beyond
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
+from gateway.core.lifecycle import fold
+from gateway.core.messages import Embed, ListModels, Op
+from gateway.core.ports import Backend, Capabilities, Dialect, Lane
+from gateway.relay import EventLane
+
+
+class Refused(Exception):
+    """The request, or the reply to it, is answered with an error: `response`, as the client sees it."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+class Crossing(Struct):
+    """A request on its way: as it came, in canonical form, and as the worker gets it."""
+
+    request: Request
+    op: Any
+    outgoing: Request
+
+
+def send(
+    dialect: Dialect,
+    backend: Backend,
+    body: bytes,
+    can: Capabilities,
+    *,
+    route: str | None = None,
+    stream: bool = False,
+    query: bytes = b"",
+    headers: Headers = [],  # noqa: B006  # never changed
+) -> Crossing:
+    """What the worker would get. Without `route`, it is the first of the dialect that understands `body`.
+
+    Raises Refused; ValueError when there is no such route.
+    """
+    request, op = _read(dialect, _requests(dialect, body, route, query, headers))
+    op.model = op.model or can.upstream_model
+    op.stream = op.stream or stream
+    try:
+        refuse_beyond(op, can)
+        return Crossing(request, op, backend.write(op, can))
+    except GatewayError as error:
+        raise Refused(dialect.refuse(error, request, op)) from None
+
+
+def _requests(
+    dialect: Dialect, body: bytes, route: str | None, query: bytes, headers: Headers
+) -> list[tuple[Route, Request]]:
+    given = [JSON_TYPE, *headers] if not any(name == JSON_TYPE[0] for name, _ in headers) else headers
+    found = {one.name: one for one in reversed(dialect.routes) if one.method == "POST"}
+    wanted = [one for one in dialect.routes if one is found.get(one.name) and route in (None, one.name)]
+    if not wanted:
+        raise ValueError(f"{dialect.name} has no route {route!r}; there are " + ", ".join(sorted(found)))
+    return [
+        (one, Request("POST", one.path, list(given), body, query, one.name, {"name": "endpoint"}, "translated"))
+        for one in wanted
+    ]
+
+
+def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Any]:
+    """The first that is read. Raises Refused with what its route says that at least has all it requires."""
+    errors: list[tuple[GatewayError, Request]] = []
+    for _, request in requests:
+        try:
+            op: Op = dialect.read(request)
+        except GatewayError as error:
+            errors.append((error, request))
+            continue
+        assert not isinstance(op, ListModels)
+        return request, op
+    fault, asked = next((pair for pair in errors if pair[0].code != "missing_parameter"), errors[0])
+    raise Refused(dialect.refuse(fault, asked, None))
+
+
+def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Response) -> bytes:
+    """What the client would get of a worker's answer: a whole body, or all of a stream.
+
+    Raises Refused; its response's body has what was streamed before, if anything was.
+    """
+    request, op = crossing.request, crossing.op
+    same = dialect.wire is not None and dialect.wire == backend.wire_of(op)
+    try:
+        if answer.status != 200:
+            raise backend.fault(answer)
+        if op.stream and not isinstance(op, Embed):
+            return _streamed(_lane(dialect, backend, op, same), answer.body)
+        if same:
+            return dialect.relay_whole(answer, op)[0].body
+        if isinstance(op, Embed):
+            return dialect.write(backend.read_embeddings(answer, op), op).body
+        return dialect.write(fold(backend.read(answer, op)), op).body
+    except GatewayError as error:
+        raise Refused(dialect.refuse(error, request, op)) from None
+
+
+def _lane(dialect: Dialect, backend: Backend, op: Any, same: bool) -> Lane:
+    if same:
+        return dialect.relay(op)
+    return EventLane(backend.reader(op), dialect.writer(op))  # type: ignore[return-value]  # reads `clean_end` only
+
+
+def _streamed(lane: Lane, stream: bytes) -> bytes:
+    out = lane.feed(stream)
+    if not lane.done and lane.error is None:
+        out += lane.eof()
+    if lane.error is None:
+        return out
+    if not out:
+        raise lane.error
+    raise Refused(Response(200, [], out + lane.fail(lane.error)))
+
+
+# -- what a configuration cannot carry ------------------------------------------------------------------------------
+
+# The least requests. Some dialect asks for a version in the query; the others do not mind it.
+_LEAST = (
+    {"messages": [{"role": "user", "content": "hi"}]},
+    {"prompt": "hi"},
+    {"input": "hi"},
+)
+_QUERY = b"api-version=2024-05-01"
+
+
+def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> list[str]:
+    """What clients of `dialect` may ask and workers of `backend` with these features cannot do, a line for each
+    operation: all of it, or the fields that are refused."""
+    found = []
+    for operation, fields in dialect.fates.items():
+        least = next((body for body in _LEAST if _operation(dialect, body) == operation), None)
+        if least is None:
+            continue
+        where = f"{dialect.name} {operation}, model {model} ({backend.name})"
+        message = _refusal(dialect, backend, can, least)
+        if message is not None:
+            found.append(f"{where}: cannot be served: {message}")
+            continue
+        lost = [
+            field.name
+            for field in fields
+            if field.sample is not None
+            and field.fate in ("mapped", "renamed", "emulated")
+            and _refusal(dialect, backend, can, _with(least, field.name, field.sample)) is not None
+        ]
+        if lost:
+            found.append(f"{where}: refused there: {', '.join(lost)}")
+    return found
+
+
+def _with(least: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    outer, _, inner = name.partition(".")
+    if name == "tokens":
+        least = {}
+    return {**least, outer: {inner: value} if inner else value}
+
+
+def _operation(dialect: Dialect, body: dict[str, Any]) -> str | None:
+    try:
+        _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), None, _QUERY, []))
+    except Refused:
+        return None
+    return {"Chat": "chat", "Complete": "complete", "Embed": "embed"}[type(op).__name__]
+
+
+def _refusal(dialect: Dialect, backend: Backend, can: Capabilities, body: dict[str, Any]) -> str | None:
+    """Why the worker does not get `body`, which the dialect itself reads; None where it gets it, or where the dialect
+    does not read it: then it has no meaning alone."""
+    try:
+        _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), None, _QUERY, []))
+    except Refused:
+        return None
+    try:
+        refuse_beyond(op, can)
+        backend.write(op, can)
+    except GatewayError as error:
+        return error.message if error.kind in (Kind.UNSUPPORTED, Kind.BAD_REQUEST) else None
+    return None

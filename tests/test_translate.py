@@ -1,0 +1,236 @@
+"""`dragoman translate` and the holes that `dragoman check` finds."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import backends, dialects
+from gateway.cli import main
+from gateway.core.http import Response
+from gateway.core.ports import Capabilities, Settings
+from gateway.translate import Refused, holes, reply, send
+from tests.fidelity.matrix import ASKS
+from tests.repo.tree import ROOT
+
+CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
+WHOLE = (
+    b'{"id":"chatcmpl-1","created":1,"model":"x","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+)
+STREAM = (
+    b'data: {"id":"chatcmpl-1","created":1,"model":"x","choices":[{"index":0,"delta":{"content":"Hello"},'
+    b'"finish_reason":null}]}\n\ndata: {"id":"chatcmpl-1","created":1,"model":"x","choices":[{"index":0,"delta":{},'
+    b'"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+CAN = Capabilities("m")
+
+
+class Ran:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    def go(*arguments: str, body: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body)))
+        status = main(["translate", *arguments])
+        return Ran(status, *capfd.readouterr())
+
+    return go
+
+
+@pytest.mark.parametrize("backend", backends.REGISTRY)
+@pytest.mark.parametrize(("dialect", "operation"), ASKS)
+def test_every_dialect_to_every_backend(dialect: str, operation: str, backend: str) -> None:
+    ask = ASKS[dialect, operation]
+    made, target = dialects.create(dialect, Settings()), backends.create(backend)
+    answer: Response | None = None
+    try:
+        crossing = send(made, target, json.dumps(ask.body).encode(), CAN, query=ask.query)
+    except Refused as refused:
+        answer = refused.response
+    if answer is not None:
+        assert answer.status in (400, 404, 422)
+        assert json.loads(answer.body)
+    else:
+        assert crossing.outgoing.path.startswith("/")
+        assert json.loads(crossing.outgoing.body)
+        assert crossing.request.route == ask.route
+
+
+def test_a_request(run: Any) -> None:
+    ran = run("--from", "ollama", "--to", "vllm", "--model", "upstream", body=CHAT)
+    assert ran.status == 0
+    head, _, body = ran.out.partition("\n\n")
+    assert head == "POST /v1/chat/completions"
+    assert json.loads(body) == {"messages": [{"role": "user", "content": "hi"}], "model": "upstream"}
+
+
+def test_dropped_fields_are_named(run: Any) -> None:
+    ran = run("--from", "ollama", "--to", "vllm", body=CHAT[:-1] + b',"keep_alive":5}')
+    assert (ran.status, ran.err) == (0, "dropped: keep_alive\n")
+
+
+def test_a_route_a_query_and_headers(run: Any) -> None:
+    ran = run(
+        "--from", "azure", "--to", "vllm", "--query", "api-version=2024-05-01", "--header", "extra-parameters: drop",
+        body=CHAT[:-1] + b',"x":1}',
+    )  # fmt: skip
+    assert (ran.status, ran.err) == (0, "dropped: x\n")
+    assert run("--from", "azure", "--to", "vllm", body=CHAT).status == 1
+    ran = run("--from", "ollama", "--to", "vllm", "--route", "sse", body=CHAT)
+    assert json.loads(ran.out.partition("\n\n")[2])["stream"] is True
+    ran = run("--from", "ollama", "--to", "vllm", "--route", "nowhere", body=CHAT)
+    assert (ran.status, "chat, sse" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "param"),
+    [
+        ("openai", b'{"messages":[{"role":"user","content":"hi"}],"temperature":9}', "temperature"),
+        ("openai", b'{"prompt":"hi","max_tokens":"x"}', "max_tokens"),
+        ("openai", b"{}", "messages"),
+        ("friendli", b'{"prompt":"hi","encoder_no_repeat_ngram":4}', "encoder_no_repeat_ngram"),
+    ],
+)
+def test_an_error_is_the_clients_own(run: Any, dialect: str, body: bytes, param: str) -> None:
+    ran = run("--from", dialect, "--to", "vllm", body=body)
+    assert ran.status == 1
+    assert json.loads(ran.out)["error"]["param"] == param
+    assert ran.err.startswith("status 4")
+
+
+@pytest.mark.parametrize("dialect", ["openai", "ollama", "sagemaker"])
+def test_replies(run: Any, tmp_path: Path, dialect: str) -> None:
+    body, whole, stream = tmp_path / "body.json", tmp_path / "reply.json", tmp_path / "reply.txt"
+    body.write_bytes(CHAT)
+    whole.write_bytes(WHOLE)
+    stream.write_bytes(STREAM)
+    common = ("--from", dialect, "--to", "vllm", "--body", str(body))
+    ran = run(*common, "--reply", str(whole))
+    assert (ran.status, "Hello" in ran.out) == (0, True)
+    again = run(*common, "--reply", "-", body=WHOLE)
+    assert again.out == ran.out
+    ran = run(*common, "--stream", "--reply", str(stream))
+    assert (ran.status, "Hello" in ran.out) == (0, True)
+    assert ran.out.endswith('"index":1}\n' if dialect == "ollama" else "data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("dialect", ["openai", "sagemaker"])
+def test_a_reply_that_fails(run: Any, tmp_path: Path, dialect: str) -> None:
+    body = tmp_path / "body.json"
+    body.write_bytes(CHAT)
+    common = ("--from", dialect, "--to", "vllm", "--body", str(body), "--reply", "-")
+    ran = run(*common, "--stream", body=STREAM[:-20])
+    assert (ran.status, "Hello" in ran.out, '"error"' in ran.out) == (1, True, True)
+    ran = run(*common, "--stream", body=b"")
+    assert (ran.status, ran.err) == (1, "status 502\n")
+    ran = run(*common, "--status", "400", body=b'{"error":{"message":"no such thing","code":400}}')
+    assert (ran.status, ran.err) == (1, "status 400\n")
+    assert json.loads(ran.out)["error"]["message"] == "no such thing"
+
+
+def test_files_that_are_not_there(run: Any, tmp_path: Path) -> None:
+    ran = run("--from", "openai", "--to", "vllm", "--body", str(tmp_path / "none"))
+    assert ran.status == 2
+    assert "none" in ran.err
+
+
+def test_embeddings() -> None:
+    made, target = dialects.create("azure", Settings()), backends.create("vllm")
+    crossing = send(made, target, b'{"input":["a"]}', CAN, query=b"api-version=2024-05-01")
+    answer = Response(200, [], b'{"data":[{"index":0,"embedding":[0.5]}],"model":"x","usage":{"prompt_tokens":1}}')
+    assert json.loads(reply(made, target, crossing, answer))["data"][0]["embedding"] == [0.5]
+
+
+# -- holes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", dialects.REGISTRY)
+def test_everything_that_is_declared_reaches_vllm(dialect: str) -> None:
+    assert holes(dialects.create(dialect, Settings()), "m", backends.create("vllm"), CAN) == []
+
+
+def test_holes_of_a_backend() -> None:
+    found = holes(dialects.create("openai", Settings()), "m", backends.create("tgi"), CAN)
+    assert [line.partition(":")[0] for line in found] == [
+        f"openai {operation}, model m (tgi)" for operation in ("chat", "complete", "embed")
+    ]
+    assert found[2].endswith("cannot be served: a tgi worker makes no embeddings")
+    assert {"presence_penalty", "n", "logit_bias"} <= set(found[0].rpartition("there: ")[2].split(", "))
+
+
+def test_holes_of_declared_features() -> None:
+    can = Capabilities("m", features=frozenset({"completions", "json", "json_schema"}))
+    found = holes(dialects.create("openai", Settings()), "m", backends.create("vllm"), can)
+    assert "tools" in found[0]
+    assert "response_format" not in found[0]
+    assert found[-1].endswith("makes no embeddings")
+
+
+CONFIG = """
+models:
+  small: {backend: BACKEND, workers: [http://127.0.0.1:1]}
+dialects:
+  sagemaker: {enabled: false}
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "arguments", "status"), [("vllm", ["--strict"], 0), ("tgi", [], 0), ("tgi", ["--strict"], 1)]
+)
+def test_check_names_holes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], backend: str, arguments: list[str], status: int
+) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(CONFIG.replace("BACKEND", backend))
+    assert main(["check", str(path), *arguments]) == status
+    lines = capfd.readouterr().err.splitlines()
+    assert all(line.startswith("hole: ") for line in lines)
+    assert bool(lines) == (backend == "tgi")
+    assert not any("sagemaker" in line for line in lines)
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "translate.md").read_text()
+SESSIONS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+
+
+def steps(session: str) -> list[tuple[str, str]]:
+    """(command, what it prints) of each step; a here-document belongs to its command."""
+    found = []
+    for piece in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+        command, _, printed = piece.partition("\n")
+        if "<<'END'" in command:
+            document, _, printed = printed.partition("\nEND\n")
+            command += f"\n{document}\nEND"
+        found.append((command, printed))
+    return found
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_what_the_page_shows_is_so(session: str, tmp_path: Path) -> None:
+    python = f'dragoman() {{ "{sys.executable}" -m gateway.cli "$@"; }}\n'
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for command, printed in steps(session):
+        ran = subprocess.run(
+            ["bash", "-c", python + command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30
+        )
+        assert ran.stdout.rstrip("\n") == printed.rstrip("\n"), ran.stderr
+
+
+def test_the_page_has_examples_and_every_option() -> None:
+    assert len(SESSIONS) == 3
+    for option in ("--from", "--to", "--route", "--model", "--stream", "--query", "--header", "--body", "--reply"):
+        assert f"`{option}`" in PAGE
