@@ -56,6 +56,10 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
 
+.PHONY: chaos
+chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
+	$(BIN)/python -m tests.chaos $(ROWS)
+
 .PHONY: lint
 lint: install ## Check style, formatting and types
 	$(BIN)/ruff check $(CODE)

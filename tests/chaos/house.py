@@ -1,0 +1,149 @@
+"""Gateways and simulated workers as processes of their own, for rows that need several."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.auth import new_key
+from tests.chaos.link import Link
+from tests.limits.server import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = "/v1/chat/completions"
+
+
+class Process:
+    """One process of ours; its output is kept in a file. Ended by its id, and only it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str, log: Path) -> None:
+        self.process = process
+        self.address = address
+        self.log = log
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The records of its log so far."""
+        found = []
+        for line in self.log.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    async def stop(self) -> None:
+        if self.process.returncode is None:
+            self.process.terminate()
+            try:
+                await asyncio.wait_for(self.process.wait(), 10)
+            except TimeoutError:
+                self.process.kill()
+                await self.process.wait()
+
+    async def ready(self, path: str) -> None:
+        link = Link(self.address)
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                    if (await link.get(path)).status == 200:
+                        break
+                if self.process.returncode is not None:
+                    raise RuntimeError(f"ended at once:\n{self.log.read_text()[-2000:]}")
+                await asyncio.sleep(0.05)
+        link.close()
+
+
+async def start(folder: Path, name: str, *words: str, port: int) -> Process:
+    log = folder / f"{name}.log"
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *words, cwd=ROOT, stdout=out, stderr=asyncio.subprocess.STDOUT
+        )
+    return Process(process, f"127.0.0.1:{port}", log)
+
+
+class House:
+    """gateways and workers are running; keys are those of `names`, to be sent as `api-key`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.gateways: list[Process] = []
+        self.workers: list[Process] = []
+        self.keys: dict[str, str] = {}
+
+    async def admits(self) -> dict[str, dict[str, Any]]:
+        """What workers were given: the gateway's request id -> the worker's ledger entry."""
+        found = {}
+        for worker in self.workers:
+            link = Link(worker.address)
+            for entry in (await link.get("/sim/ledger")).json()["entries"]:
+                id_ = next((value for name, value in entry["headers"] if name == "x-request-id"), None)
+                if entry["generation"] and id_ is not None:
+                    found[id_.rpartition("-")[0]] = entry
+            link.close()
+        return found
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """The gateways' request log: id -> record."""
+        return {line["id"]: line for one in self.gateways for line in one.lines() if line.get("event") == "request"}
+
+
+@contextlib.asynccontextmanager
+async def house(
+    keys: Mapping[str, Mapping[str, Any]],
+    config: Mapping[str, Any],
+    gateways: int = 1,
+    workers: Sequence[Sequence[str]] = ((),),
+) -> AsyncIterator[House]:
+    """keys: name -> further options of its entry. workers: the flags of each."""
+    with tempfile.TemporaryDirectory(prefix="chaos") as name:
+        found = House(Path(name))
+        entries = {}
+        for key, options in keys.items():
+            found.keys[key], entry = new_key(key)
+            entries[key] = {**yaml.safe_load(entry)[key], **options}
+        try:
+            for number, flags in enumerate(workers):
+                port = free_port()
+                words = ["gateway.cli", "worker", "simulated", "--port", str(port), "--ledger", "200000", *flags]
+                found.workers.append(await start(found.folder, f"worker{number}", *words, port=port))
+            for number in range(gateways):
+                port = free_port()
+                path = found.folder / f"gateway{number}.yaml"
+                whole = {
+                    "listen": {"port": port},
+                    "keys": entries,
+                    "models": {
+                        "m": {
+                            "backend": "vllm",
+                            "upstream_model": "sim",
+                            "workers": [f"http://{one.address}" for one in found.workers],
+                        }
+                    },
+                    **config,
+                }
+                path.write_text(json.dumps(whole))
+                words = ["gateway.cli", "serve", "--config", str(path)]
+                found.gateways.append(await start(found.folder, f"gateway{number}", *words, port=port))
+            await asyncio.gather(*(worker.ready("/health") for worker in found.workers))
+            await asyncio.gather(*(gateway.ready("/readyz") for gateway in found.gateways))
+            yield found
+        finally:
+            await asyncio.gather(*(one.stop() for one in [*found.gateways, *found.workers]))
+
+
+def chat(max_tokens: int, stream: bool = False, text: str = "hello") -> dict[str, Any]:
+    """A request whose reply has exactly `max_tokens` tokens."""
+    return {
+        "model": "m",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "stream": stream,
+    }

@@ -1,0 +1,244 @@
+"""S1: no route without a decision, and no way around a key.
+
+Requests are raw bytes on a socket: what an HTTP library would tidy up is what an attacker sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from msgspec import Struct
+
+from gateway.app import route_table
+from gateway.auth import new_key
+from tests.chaos.link import Answer, Link, request
+from tests.chaos.row import Findings, percentile, row
+from tests.harness import Stack
+
+# What is decided about each route: a new one must be added here, by somebody who has thought about it.
+KEY, OPEN = "key", "open"
+DECISIONS: dict[str, str] = {
+    "POST /v1/chat/completions": KEY,
+    "POST /v1/completions": KEY,
+    "POST /v1/embeddings": KEY,
+    "GET /v1/models": KEY,
+    "GET /v1/models/{model:path}": KEY,
+    "POST /openai/v1/chat/completions": KEY,
+    "POST /openai/v1/completions": KEY,
+    "POST /openai/v1/embeddings": KEY,
+    "GET /openai/v1/models": KEY,
+    "GET /openai/v1/models/{model:path}": KEY,
+    "POST /sagemaker/invocations": KEY,
+    "GET /sagemaker/ping": OPEN,
+    "POST /invocations": KEY,
+    "GET /ping": OPEN,
+    "POST /sagemaker/endpoints/{name:path}/invocations": KEY,
+    "POST /sagemaker/endpoints/{name:path}/invocations-response-stream": KEY,
+    "POST /azure/chat/completions": KEY,
+    "POST /azure/models/chat/completions": KEY,
+    "POST /azure/embeddings": KEY,
+    "POST /azure/models/embeddings": KEY,
+    "GET /azure/info": KEY,
+    "GET /azure/models/info": KEY,
+    "POST /ollama/chat/completions": KEY,
+    "POST /ollama/chat/sse": KEY,
+    "POST /friendli/v1/completions": KEY,
+    "POST /friendli/v1/chat/completions": KEY,
+    "GET /livez": OPEN,
+    "GET /readyz": OPEN,
+    "GET /metrics": OPEN,
+}
+HEADERS = {
+    "authorization": "Bearer {}",
+    "authorization ": "Bearer: {}",
+    "api-key": "{}",
+    "x-api-key": "{}",
+}
+SIGNED = (
+    "AWS4-HMAC-SHA256 Credential={}/20260101/eu-west-1/sagemaker/aws4_request, SignedHeaders=host;x-amz-date,"
+    " Signature=" + "0" * 64
+)
+BODY = json.dumps(
+    {"model": "secret-model", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi"}
+)
+
+
+class Way(Struct):
+    """One way to send a request: its target and its Host made from the path, and headers of its own."""
+
+    name: str
+    target: str = "{path}"
+    host: str = "gateway"
+    headers: dict[str, str] = {}
+    method: str = ""
+
+
+WAYS = (
+    Way("plain"),
+    Way("doubled slash", "/{path}"),
+    Way("dot segment", "/.{path}"),
+    Way("up from an open path", "/livez/..{path}"),
+    Way("encoded up", "/livez/%2e%2e{path}"),
+    Way("trailing slash", "{path}/"),
+    Way("path parameter", "{path};/livez"),
+    Way("query that looks like a path", "{path}?/../../livez"),
+    Way("upper case", "{upper}"),
+    Way("encoded letter", "{encoded}"),
+    Way("null byte", "{path}%00/livez"),
+    Way("Host with a path", host="gateway/livez"),
+    Way("Host that is an open path", host="/livez#"),
+    Way(
+        "rewriting headers",
+        headers={"x-original-url": "/livez", "x-rewrite-url": "/livez", "x-forwarded-prefix": "/livez"},
+    ),
+    Way(
+        "forwarded as ourselves",
+        headers={"x-forwarded-for": "127.0.0.1", "x-forwarded-host": "localhost", "forwarded": "for=127.0.0.1"},
+    ),
+    Way("overridden method", headers={"x-http-method-override": "GET", "x-method-override": "OPTIONS"}),
+    Way("HEAD", method="HEAD"),
+    Way("OPTIONS", method="OPTIONS"),
+)
+
+
+def credentials() -> tuple[dict[str, str], dict[str, Any]]:
+    """(state -> what is shown for a key, the section `keys`)"""
+    states, entries = {"none": "", "empty": " "}, {}
+    options_of: dict[str, dict[str, Any]] = {
+        "good": {},
+        "expired": {"expires": "2020-01-01"},
+        "disabled": {"disabled": True},
+        "other dialects": {"dialects": ["nothing"]},
+        "other models": {"models": ["m"]},
+    }
+    for name, options in options_of.items():
+        states[name], entry = new_key(name.replace(" ", "-"))
+        entries[name.replace(" ", "-")] = {**next(iter(yaml.safe_load(entry).values())), **options}
+    states["unknown"], _ = new_key("nobody")
+    states["cut short"] = states["good"][:-1]
+    states["another secret"] = states["good"][:15] + ("A" if states["good"][15] != "A" else "B") + states["good"][16:]
+    states["its hash"] = entries["good"]["hash"]
+    return states, entries
+
+
+BAD = ("none", "empty", "unknown", "cut short", "another secret", "its hash", "expired", "disabled", "other dialects")
+
+
+def targets(way: Way, path: str) -> str:
+    path = re.sub(r"\{[a-z]+:path\}", "secret-model", path)
+    encoded = path[:-1] + f"%{ord(path[-1]):02x}"
+    if path.startswith("/azure"):
+        path, encoded = path + "?api-version=2024-05-01-preview", encoded + "?api-version=2024-05-01-preview"
+    return way.target.format(path=path, upper=path.upper(), encoded=encoded)
+
+
+class Attack(Struct):
+    """One request with a credential that must not do."""
+
+    route: str
+    state: str
+    way: str
+    data: bytes
+
+
+def shown(state: str, secret: str) -> Iterator[dict[str, str]]:
+    if state == "none":
+        yield {}
+        yield {"authorization": SIGNED.format("AKIDUNKNOWN")}
+        return
+    for name, form in HEADERS.items():
+        yield {name.strip(): form.format(secret).rstrip()}
+
+
+def attacks(states: dict[str, str]) -> Iterator[Attack]:
+    for route, decision in DECISIONS.items():
+        method, path = route.split(" ")
+        if decision == OPEN:
+            continue
+        for way in WAYS:
+            for state in BAD:
+                for headers in shown(state, states[state]):
+                    sent = {**way.headers, **headers}
+                    body = BODY.encode() if method == "POST" and not way.method else b""
+                    data = request(way.method or method, targets(way, path), sent, body, way.host)
+                    yield Attack(route, state, way.name, data)
+
+
+@row("S1", "every route, credential, key header, and trick of path and Host")
+async def no_way_around(findings: Findings) -> None:
+    states, entries = credentials()
+    entries["other-dialects"]["dialects"] = ["ollama"]
+    config = {
+        "keys": entries,
+        "models": {"secret-model": {"backend": "vllm", "upstream_model": "sim", "workers": ["http://127.0.0.1:9"]}},
+    }
+    with Stack(({},), config) as stack:
+        known = {f"{line.method} {line.path}" for line in route_table(stack.gateway.state.config)}
+        undecided, gone = known - DECISIONS.keys(), DECISIONS.keys() - known
+        findings.check("routes without a decision", sorted(undecided) or 0, len(known), not undecided)
+        findings.check("decisions about no route", sorted(gone) or 0, len(DECISIONS), not gone)
+        address = stack.url.removeprefix("http://")
+        before = stack.sim.ledger.received
+        opened, times, loud = [], [], []
+        link, count = Link(address), 0
+        for attack in attacks(states):
+            if attack.state == "other dialects" and attack.route.split(" ")[1].startswith("/ollama"):
+                continue
+            count += 1
+            answer = await answered(link, attack.data)
+            if attack.way == "plain":
+                times.append(answer.seconds * 1000)
+            if 200 <= answer.status < 400 and not is_open(answer):
+                opened.append(f"{attack.route} [{attack.state}, {attack.way}]: {answer.status}")
+            if b"secret-model" in answer.body and answer.status < 400:
+                loud.append(attack.route)
+        findings.check("answers of success without a key", opened[:3] or 0, count, not opened)
+        findings.check("models told without a key", loud[:3] or 0, count, not loud)
+        reached = stack.sim.ledger.received - before
+        findings.check("requests that reached a worker", reached, count, not reached)
+        slow = percentile(times, 0.99)
+        findings.check("ms to a refusal, p99, at most 5", f"{slow:.2f}", len(times), slow <= 5)
+        findings.check("refusals before the body came", *await bodies_unread(address))
+        served = 0
+        for route, decision in DECISIONS.items():
+            method, path = route.split(" ")
+            headers = {"api-key": states["good"]} if decision == KEY else {}
+            body = BODY.encode() if method == "POST" else b""
+            answer = await answered(link, request(method, targets(WAYS[0], path), headers, body))
+            served += answer.status not in (401, 403, 404, 405)
+        findings.check("routes that do answer who may ask", served, len(DECISIONS), served == len(DECISIONS))
+        link.close()
+
+
+def is_open(answer: Answer) -> bool:
+    """What everybody may know: that we live, are ready, and our figures. A trick may well lead there."""
+    return answer.body in (b"alive\n", b"ready\n", b"") and answer.status == 200
+
+
+async def answered(link: Link, data: bytes) -> Answer:
+    """A connection that the server has closed meanwhile is opened anew."""
+    try:
+        return await link.send(data)
+    except (OSError, asyncio.IncompleteReadError):
+        return await link.send(data)
+
+
+async def bodies_unread(address: str) -> tuple[int, int, bool]:
+    """How many of the POST routes refuse upon the head alone, while the body is still to come."""
+    count, asked = 0, 0
+    for route, decision in DECISIONS.items():
+        method, path = route.split(" ")
+        if method != "POST" or decision == OPEN:
+            continue
+        asked += 1
+        link = Link(address)
+        head = request("POST", targets(WAYS[0], path), {"api-key": "nobody"}, BODY.encode())[: -len(BODY)]
+        async with asyncio.timeout(5):
+            count += (await link.send(head)).status in (401, 403)
+        link.close()
+    return count, asked, count == asked

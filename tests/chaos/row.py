@@ -1,0 +1,60 @@
+"""What every row of the scoreboard shares: its table, its verdict, and whether it runs at full length."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+FULL = os.environ.get("FULL", "") not in ("", "0")
+"""The scoreboard's own lengths; otherwise what fits into a minute."""
+
+SEED = int(os.environ.get("SEED", "1"))
+
+
+class Check(Struct):
+    """One criterion: what it says, what was measured over how many, and whether it holds."""
+
+    what: str
+    measured: str
+    n: int
+    holds: bool
+
+    def __str__(self) -> str:
+        return f"  {'ok   ' if self.holds else 'SHORT'} {self.what}: {self.measured} (n={self.n})"
+
+
+class Findings(Struct):
+    """What a row found."""
+
+    checks: list[Check] = field(default_factory=list)
+
+    def check(self, what: str, measured: object, n: int, holds: bool) -> None:
+        """holds is forced to False where nothing was measured."""
+        self.checks.append(Check(what, str(measured), n, holds and n > 0))
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.checks) and all(check.holds for check in self.checks)
+
+
+Row = Callable[[Findings], Coroutine[Any, Any, None]]
+ROWS: dict[str, tuple[str, Row]] = {}
+
+
+def row(name: str, title: str) -> Callable[[Row], Row]:
+    """Enters a row in the table."""
+
+    def enter(function: Row) -> Row:
+        ROWS[name] = (title, function)
+        return function
+
+    return enter
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that `share` of `values` do not exceed; 0 of none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))] if ordered else 0.0

@@ -1,0 +1,151 @@
+"""S6 to S9 as far as keys go: secrets stand nowhere but where they belong, and what is forbidden looks absent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.auth import new_key
+from gateway.config import ConfigError
+from tests.chaos.house import CHAT
+from tests.chaos.link import Answer, Link, request
+from tests.chaos.row import FULL, Findings, percentile, row
+from tests.clients import CHAT as BODY
+from tests.clients import REQUESTS
+from tests.harness import Stack, load_text
+from tests.limits.server import Server
+
+WORKER_KEY, AWS_SECRET, PASSWORD = "canary-worker-Zk3v9", "canary-aws-Wq8x2", "canary-redis-Tn5c7"
+ROUNDS = 200 if FULL else 20
+FAULTS = ("", "status:500", "status:401", "reset", "html", "fin")
+
+
+def refused_texts(secrets: list[str]) -> list[str]:
+    """What `dragoman check` says of configurations in which a secret stands where it must not."""
+    said = []
+    for secret in secrets:
+        for text in (
+            f"keys: {{a: {{hash: {secret}}}}}",
+            f"keys: {{{secret}: {{}}}}",
+            f"{secret}: 1",
+            f"redis: {{addresses: [{secret}]}}",
+        ):
+            try:
+                load_text(text)
+            except ConfigError as error:
+                said.append(str(error))
+    return said
+
+
+@row("S6", "secrets in logs, metrics, errors, headers to workers, Redis (S7 to S9: keys and models)")
+async def secrets_stay(findings: Findings) -> None:
+    good, entry = new_key("good")
+    other, other_entry = new_key("other")
+    entries = {**yaml.safe_load(entry), **yaml.safe_load(other_entry)}
+    entries["good"]["limits"] = {"requests": 100_000, "tokens": 10**9}
+    entries["good"]["models"] = ["m"]
+    entries["other"]["expires"] = "2020-01-01"
+    entries["signs"] = {"aws_access_key_id": "AKIDCANARY", "aws_secret_env": "AWS_SECRET"}
+    secrets = [good, other, WORKER_KEY, AWS_SECRET, PASSWORD]
+    secrets += [key.split("_")[2] for key in (good, other)]
+    with tempfile.TemporaryDirectory() as name, Server(Path(name), "--requirepass", PASSWORD) as server:
+        (Path(name) / "password").write_text(PASSWORD)
+        config = {
+            "keys": entries,
+            "models": {
+                "m": {"api_key_env": "WORKER_KEY"},
+                "secret": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]},
+            },
+            "redis": {"addresses": [server.address], "password_file": str(Path(name) / "password"), "timeout_s": 1},
+            "accounting": {"redis_stream": "usage"},
+            "dialects": {dialect: {"default_model": "m"} for dialect in REQUESTS},
+            "log": {"level": "debug"},
+        }
+        environ = {"WORKER_KEY": WORKER_KEY, "AWS_SECRET": AWS_SECRET}
+        with Stack(({},), config, environ=environ) as stack:
+            link = Link(stack.url.removeprefix("http://"))
+            answers = await traffic(link, stack, good, other)
+            metrics = (await link.get("/metrics")).body.decode()
+            await equal(findings, link, stack, good)
+            upstream = [
+                f"{key.decode()}: {value.decode('latin-1')}"
+                for one in stack.sim.ledger.entries
+                for key, value in one.headers
+            ]
+            link.close()
+        log = stack.output.getvalue().decode()
+        stored = await asyncio.to_thread(dump, server.port)
+    said = refused_texts([good, other])
+    told = [f"{one.headers} {one.body.decode('utf-8', 'replace')}" for one in answers]
+    for what, texts in (
+        ("log lines", log.splitlines()),
+        ("lines of metrics", metrics.splitlines()),
+        ("answers", told),
+        ("messages about configurations", said),
+        ("values in Redis", stored),
+    ):
+        found = [text for text in texts if any(secret in text for secret in secrets)]
+        findings.check(f"secrets in {what}", len(found), len(texts), not found)
+    found = [text for text in upstream if any(secret in text for secret in secrets if secret != WORKER_KEY)]
+    findings.check("secrets of clients in headers to workers", len(found), len(upstream), not found)
+    shown = [text for text in upstream if text == f"authorization: Bearer {WORKER_KEY}"]
+    findings.check("the worker's own key, to the worker", len(shown), len(upstream), bool(shown))
+
+
+async def traffic(link: Link, stack: Stack, good: str, other: str) -> list[Answer]:
+    answers = []
+    for fault in FAULTS:
+        for path, chat in REQUESTS.values():
+            for name, form in (("authorization", "Bearer {}"), ("api-key", "{}"), ("x-api-key", "{}")):
+                for key in (good, other, good[:-1], good + "x"):
+                    stack.sim.fault(fault, count=1)
+                    body = json.dumps({"model": "m", **chat}).encode()
+                    answers.append(await link.send(request("POST", path, {name: form.format(key)}, body)))
+                    stack.sim.fault("")
+            # A secret in the wrong place: the query, the path, an unknown header, the body.
+            body = json.dumps({"model": good, **chat, good: good}).encode()
+            answers.append(
+                await link.send(request("POST", f"{path.split('?')[0]}/{good[:9]}?key={good[:9]}", {}, body))
+            )
+    return answers
+
+
+async def equal(findings: Findings, link: Link, stack: Stack, good: str) -> None:
+    """A model that is forbidden and one that does not exist: the same bytes, in the same time."""
+    headers = {"api-key": good, "x-request-id": "same"}
+    seen: dict[str, list[Answer]] = {"secret": [], "absent": []}
+    for _ in range(ROUNDS * 20):
+        for model, answers in seen.items():
+            answers.append(
+                await link.send(request("POST", CHAT, headers, json.dumps({"model": model, **BODY}).encode()))
+            )
+    texts = {
+        name: {(one.status, one.body.replace(name.encode(), b"?"), tuple(one.headers.items())) for one in answers}
+        for name, answers in seen.items()
+    }
+    same = texts["secret"] == texts["absent"] and len(texts["secret"]) == 1
+    findings.check("forbidden and absent models: answers alike", same, ROUNDS * 40, same)
+    forbidden, absent = (percentile([one.seconds for one in answers], 0.5) for answers in seen.values())
+    off = abs(forbidden / absent - 1)
+    findings.check("forbidden over absent, median time, within 5 %", f"{off:.1%}", ROUNDS * 40, off <= 0.05)
+
+
+def dump(port: int) -> list[str]:
+    """All that Redis holds, as text."""
+    import redis
+
+    client: Any = redis.Redis(port=port, password=PASSWORD)
+    found = []
+    for key in client.keys("*"):
+        kind = client.type(key)
+        value = {b"hash": client.hgetall, b"stream": client.xrange, b"zset": lambda k: client.zrange(k, 0, -1)}[kind](
+            key
+        )
+        found.append(f"{key} {value}")
+    client.close()
+    return found

@@ -1,0 +1,174 @@
+"""Real clients over a limit: each raises its own exception, and those that wait wait as long as they are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import openai
+import pytest
+import yaml
+from azure.ai.inference import ChatCompletionsClient
+from azure.ai.inference.models import UserMessage
+from azure.core.credentials import AzureKeyCredential
+from azure.core.exceptions import HttpResponseError
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from openai import OpenAI
+
+from gateway.auth import new_key
+from tests.harness import Stack
+
+SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+FRIENDLI = Path(__file__).parents[2] / ".venv-friendli" / "bin" / "python"
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+WINDOW_S = 0.6
+
+
+@pytest.fixture(scope="module")
+def keys() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def stack(keys: dict[str, str]) -> Iterator[Stack]:
+    """Every key has one request a minute, those in `quick` one in a moment."""
+    entries: dict[str, Any] = {}
+    for name in ("openai", "azure", "friendli", "quick-openai", "quick-azure"):
+        keys[name], entry = new_key(name)
+        entries.update(yaml.safe_load(entry))
+    for name in ("boto3", "quick-boto3"):
+        entries[name] = {"aws_access_key_id": "AKID" + name.upper(), "aws_secret_env": "SECRET"}
+    limits = [
+        {
+            "name": "requests",
+            "kind": "requests",
+            "limit": 1,
+            "per_s": WINDOW_S,
+            "match": {"key": [name for name in entries if name.startswith("quick")]},
+        },
+        {"name": "requests", "kind": "requests", "limit": 1},
+    ]
+    config = {
+        "keys": entries,
+        "limits": limits,
+        "dialects": {name: {"default_model": "m"} for name in ("azure", "sagemaker", "friendli")},
+    }
+    with Stack(({},), config, environ={"SECRET": SECRET}) as running:
+        yield running
+
+
+def chat(stack: Stack, key: str, retries: int) -> Any:
+    with OpenAI(base_url=stack.url + "/v1", api_key=key, max_retries=retries) as client:
+        return client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
+
+
+def test_openai(stack: Stack, keys: dict[str, str]) -> None:
+    first = chat(stack, keys["openai"], 0)
+    assert first.headers["x-ratelimit-limit-requests"] == "1"
+    with pytest.raises(openai.RateLimitError) as caught:
+        chat(stack, keys["openai"], 0)
+    assert caught.value.code == "rate_limit_exceeded"
+    assert caught.value.type == "rate_limit_error"
+    assert "limit 'requests' reached" in caught.value.message
+
+
+def test_openai_waits_as_long_as_it_is_told(stack: Stack, keys: dict[str, str]) -> None:
+    """Left to itself it would ask again within half a second, twice, and then give up."""
+    chat(stack, keys["quick-openai"], 0)
+    before, began = stack.sim.ledger.received, time.monotonic()
+    assert chat(stack, keys["quick-openai"], 1).status_code == 200
+    assert time.monotonic() - began >= WINDOW_S * 0.9
+    assert stack.sim.ledger.received == before + 1
+
+
+def complete(stack: Stack, key: str, retries: int) -> Any:
+    client: Any = ChatCompletionsClient(stack.url + "/azure", AzureKeyCredential(key), retry_total=retries)
+    with client:
+        return client.complete(messages=[UserMessage("hello")])
+
+
+def test_azure(stack: Stack, keys: dict[str, str]) -> None:
+    complete(stack, keys["azure"], 0)
+    with pytest.raises(HttpResponseError) as caught:
+        complete(stack, keys["azure"], 0)
+    response: Any = caught.value.response
+    assert caught.value.status_code == 429
+    assert response.headers["x-ms-error-code"] == "rate_limit_exceeded"
+    assert "limit 'requests' reached" in json.loads(response.text())["message"]
+
+
+def test_azure_waits_as_long_as_it_is_told(stack: Stack, keys: dict[str, str]) -> None:
+    """It does not retry a 429 at all without Retry-After."""
+    complete(stack, keys["quick-azure"], 0)
+    began = time.monotonic()
+    assert complete(stack, keys["quick-azure"], 1).choices
+    assert time.monotonic() - began >= WINDOW_S * 0.9
+
+
+def invoke(stack: Stack, name: str, attempts: int) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            patch.setenv(variable, "/dev/null")
+        session = boto3.Session(region_name="eu-west-1")
+        client = session.client(
+            "sagemaker-runtime",
+            endpoint_url=stack.url + "/sagemaker",
+            aws_access_key_id="AKID" + name.upper(),
+            aws_secret_access_key=SECRET,
+            config=Config(retries={"total_max_attempts": attempts, "mode": "standard"}),
+        )
+    try:
+        reply = client.invoke_endpoint(
+            EndpointName="ep", ContentType="application/json", Body=json.dumps({"messages": MESSAGES})
+        )
+        reply["Body"].read()
+        return reply
+    finally:
+        client.close()
+
+
+def test_boto3(stack: Stack) -> None:
+    invoke(stack, "boto3", 1)
+    with pytest.raises(ClientError) as caught:
+        invoke(stack, "boto3", 1)
+    response: Any = caught.value.response
+    assert response["Error"]["Code"] == "ThrottlingException"
+    assert "limit 'requests' reached" in response["Error"]["Message"]
+    assert 59_000 < int(response["ResponseMetadata"]["HTTPHeaders"]["x-amz-retry-after"]) <= 61_000
+
+
+def test_boto3_waits_as_long_as_it_is_told(stack: Stack) -> None:
+    invoke(stack, "quick-boto3", 1)
+    began = time.monotonic()
+    assert invoke(stack, "quick-boto3", 2)["ResponseMetadata"]["RetryAttempts"] == 1
+    assert time.monotonic() - began >= WINDOW_S * 0.9
+
+
+PROGRAM = """
+import sys
+from friendli import Friendli
+from friendli.errors import APIError
+client = Friendli(token=sys.argv[2], base_url=sys.argv[1], use_dedicated_endpoint=False)
+ask = lambda: client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+ask()
+try:
+    ask()
+except APIError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(not FRIENDLI.exists(), reason="friendli-client has an environment of its own: make test builds it")
+@pytest.mark.skipif(sys.platform == "win32", reason="paths of a POSIX environment")
+def test_friendli(stack: Stack, keys: dict[str, str]) -> None:
+    words = [str(FRIENDLI), "-c", PROGRAM, stack.url + "/friendli", keys["friendli"]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("APIError"), done.stderr[-600:]
+    assert "limit 'requests' reached" in done.stdout
