@@ -708,8 +708,8 @@ class _ChatWriter(replies.StreamWriter):
 
 
 def _in_our_words(error: GatewayError, op: Op | None) -> None:
-    """Gives the error the caller's own name for the field, the one of its deadline included. A field that a worker refuses
-    by name is a 422: what is let pass here makes sense."""
+    """Gives the error the caller's own name for the field, the one of its deadline included. A field that a worker
+    refuses by name is a 422: what is let pass here makes sense."""
     if error.code == "deadline_exceeded" and isinstance(op, (Chat, Complete)) and op.timeout is not None:
         error.param = _TIMEOUT.name
     param = error.param

@@ -20,7 +20,7 @@ from gateway.core.lifecycle import checked, fold
 from gateway.core.messages import Beams, Chat, Complete, Embed, Logprobs, Message, Output, Sampling, Text, Tool
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
-from tests.harness import Stack
+from tests.harness import Stack, sse_data
 
 BACKEND = LlamaCpp()
 CAN = Capabilities("small", 512)
@@ -371,8 +371,11 @@ def test_errors(status: int, message: str, kind: Kind, param: str | None) -> Non
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[httpx.Client]:
     """A gateway in front of a real llama.cpp; two slots of 512 tokens."""
-    command = (sys.executable, "-m", "workers.embedded", "--port", "0", "--context", "512", "--parallel", "2")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+    # One thread: its threads wait by spinning, which is worst where other tests want the cores.
+    flags = ("--port", "0", "--context", "512", "--parallel", "2", "--threads", "1")
+    with subprocess.Popen(
+        (sys.executable, "-m", "workers.embedded", *flags), stdout=subprocess.PIPE, text=True
+    ) as worker:
         try:
             assert worker.stdout is not None
             address = worker.stdout.readline().split()[-1]
@@ -396,7 +399,7 @@ def ask(gateway: httpx.Client, **members: Any) -> Any:
 def stream(gateway: httpx.Client, **members: Any) -> list[Any]:
     response = gateway.post("/friendli/v1/completions", json={**members, "stream": True})
     assert response.status_code == 200, response.text
-    return [json.loads(piece.removeprefix("data: ")) for piece in response.text.removesuffix("\n\n").split("\n\n")]
+    return [json.loads(data) for data in sse_data(response.content)]
 
 
 FRANCE = "The capital of France is"
