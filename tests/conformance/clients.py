@@ -73,7 +73,8 @@ class Client(Struct, frozen=True):
 
     def ask(self, scenario: Scenario, *, stream: bool) -> Request:
         content = {"messages": HI} if scenario.operation == "chat" else {"prompt": "hi"}
-        asks = {name: value for name, value in scenario.asks.items() if name not in self.blind}
+        # To be blind to `stop` is not to be told which one matched: it may be asked for all the same.
+        asks = {name: value for name, value in scenario.asks.items() if name == "stop" or name not in self.blind}
         body: dict[str, Any] = {"model": "m", **content, **asks}
         if stream:
             if self.asks_to_stream:

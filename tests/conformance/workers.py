@@ -235,10 +235,10 @@ def _text_logprobs(tokens: list[dict[str, Any]], offset: int) -> dict[str, Any]:
     }
 
 
-def _renamed(scenario: Scenario, words: Mapping[str, str]) -> Scenario:
+def _renamed(scenario: Scenario, words: Mapping[str, str], stopped: str = "word") -> Scenario:
     """With the wire's own words for why a choice ended, and usage, which it always tells, on the last frame."""
     events = tuple(
-        msgspec.structs.replace(event, raw="word" if event.stop_sequence else words[event.reason])
+        msgspec.structs.replace(event, raw=stopped if event.stop_sequence else words[event.reason])
         if isinstance(event, Finish)
         else event
         for event in scenario.events
@@ -308,7 +308,6 @@ class TgiWorker:
         "thinking": "it has no reasoning parser",
         "refusal": "it never refuses in a field of its own",
         "content filter": "it has none",
-        "stop sequence": "it leaves the sequence at the end of the text: tests/backends/test_tgi.py",
         "no text": "each of its events is a token",
         "text in one chunk": "as `text ended by its last chunk`",
         "logprobs": "its tokens are those of the text: tests/backends/test_tgi.py",
@@ -316,11 +315,34 @@ class TgiWorker:
     mark = False
 
     def adapt(self, scenario: Scenario) -> Scenario:
+        events = tuple(
+            msgspec.structs.replace(event, raw="stop_sequence")
+            if isinstance(event, Finish) and event.stop_sequence
+            else event
+            for event in scenario.events
+        )
         if scenario.operation == "chat":
-            return scenario
-        return _renamed(scenario, {"stop": "eos_token", "length": "length"})
+            return msgspec.structs.replace(scenario, events=events)
+        words = {"stop": "eos_token", "length": "length"}
+        return _renamed(msgspec.structs.replace(scenario, events=events), words, "stop_sequence")
+
+    @staticmethod
+    def _unmended(scenario: Scenario) -> Scenario:
+        """It leaves the stop sequence at the end of the text, and names it nowhere."""
+        events: list[Event] = []
+        for event in scenario.events:
+            if isinstance(event, Finish) and event.stop_sequence:
+                # Before the end of the part, in two tokens.
+                stop = str(event.stop_sequence)
+                events[-1:-1] = [
+                    Delta(event.choice, 0, text, (90 + place,)) for place, text in enumerate((stop[:1], stop[1:]))
+                ]
+                event = msgspec.structs.replace(event, stop_sequence=None)
+            events.append(event)
+        return msgspec.structs.replace(scenario, events=tuple(events))
 
     def frames(self, scenario: Scenario) -> list[bytes]:
+        scenario = self._unmended(scenario)
         if scenario.operation == "chat":
             return OpenAIWorker().frames(scenario)
         made: list[dict[str, Any]] = [
@@ -337,6 +359,7 @@ class TgiWorker:
         return [b"\xef\xbb\xbf" * (scenario.framing == "bom") + frames[0], *frames[1:]]
 
     def whole(self, scenario: Scenario) -> Response:
+        scenario = self._unmended(scenario)
         if scenario.operation == "chat":
             return OpenAIWorker().whole(scenario)
         choice = scenario.reply().choices[0]
