@@ -171,3 +171,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _seen:
         count = len(terminalreporter.stats.get("passed", []))
         terminalreporter.write_line(f"engine: {_seen}; {count} checks passed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests that end engines come last."""
+    items.sort(key=lambda item: item.path.name == "test_life.py")
