@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError, Kind
@@ -47,7 +47,7 @@ def send(
     query: bytes = b"",
     headers: Headers = [],  # noqa: B006  # never changed
 ) -> Crossing:
-    """What the worker would get. Without `route`, it is the first of the dialect that understands `body`.
+    """What the worker would get. Without `route`, it is the dialect's that knows most of `body` and reads it.
 
     Raises Refused; ValueError when there is no such route.
     """
@@ -69,25 +69,36 @@ def _requests(
     wanted = [one for one in dialect.routes if one is found.get(one.name) and route in (None, one.name)]
     if not wanted:
         raise ValueError(f"{dialect.name} has no route {route!r}; there are " + ", ".join(sorted(found)))
+    wanted.sort(key=lambda one: _unknown(dialect, one, body))
     return [
         (one, Request("POST", one.path, list(given), body, query, one.name, {"name": "endpoint"}, "translated"))
         for one in wanted
     ]
 
 
+def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
+    """How many members of `body` the route's operation has no fate for; of a route that is no operation, the least."""
+    try:
+        names = msgspec.json.decode(body, type=dict[str, Raw]).keys()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return 0
+    tables = [dialect.fates[route.name]] if route.name in dialect.fates else dialect.fates.values()
+    return min(len(names - {field.name for field in fields}) for fields in tables)
+
+
 def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Any]:
-    """The first that is read. Raises Refused with what its route says that at least has all it requires."""
-    errors: list[tuple[GatewayError, Request]] = []
+    """The first that is read. Raises Refused with what the first route says."""
+    refusal: Response | None = None
     for _, request in requests:
         try:
             op: Op = dialect.read(request)
         except GatewayError as error:
-            errors.append((error, request))
+            refusal = refusal or dialect.refuse(error, request, None)
             continue
         assert not isinstance(op, ListModels)
         return request, op
-    fault, asked = next((pair for pair in errors if pair[0].code != "missing_parameter"), errors[0])
-    raise Refused(dialect.refuse(fault, asked, None))
+    assert refusal is not None
+    raise Refused(refusal)
 
 
 def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Response) -> bytes:

@@ -100,10 +100,12 @@ def test_a_route_a_query_and_headers(run: Any) -> None:
         ("openai", b'{"messages":[{"role":"user","content":"hi"}],"temperature":9}', "temperature"),
         ("openai", b'{"prompt":"hi","max_tokens":"x"}', "max_tokens"),
         ("openai", b"{}", "messages"),
+        ("openai", b"not JSON", None),
+        ("friendli", b'{"messages":[{"role":"user","content":"hi"}],"logit_bias":7}', "logit_bias"),
         ("friendli", b'{"prompt":"hi","encoder_no_repeat_ngram":4}', "encoder_no_repeat_ngram"),
     ],
 )
-def test_an_error_is_the_clients_own(run: Any, dialect: str, body: bytes, param: str) -> None:
+def test_an_error_is_the_clients_own(run: Any, dialect: str, body: bytes, param: str | None) -> None:
     ran = run("--from", dialect, "--to", "vllm", body=body)
     assert ran.status == 1
     assert json.loads(ran.out)["error"]["param"] == param
