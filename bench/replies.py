@@ -110,7 +110,7 @@ _COMPLETION = _json(
                 "logprobs": None,
                 "finish_reason": "stop",
                 "stop_reason": None,
-                "token_ids": None,
+                "token_ids": [412] * 32,
                 "prompt_logprobs": None,
                 "prompt_token_ids": None,
                 "routed_experts": None,
@@ -138,7 +138,7 @@ _COMPLETION_CHUNK = _event(
                 "finish_reason": None,
                 "stop_reason": None,
                 "prompt_token_ids": None,
-                "token_ids": None,
+                "token_ids": [412],
             }
         ],
     }

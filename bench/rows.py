@@ -73,6 +73,13 @@ AZURE = "/azure/chat/completions?api-version=2024-05-01-preview"
 SAGEMAKER = "/sagemaker/invocations"
 ENDPOINT = f"/sagemaker/endpoints/{MODEL}/invocations"
 OLLAMA = "/ollama/chat/completions"
+FRIENDLI = "/friendli/v1/completions"
+
+
+def prompt(**members: object) -> bytes:
+    """A text prompt of about the same size."""
+    return json.dumps({"model": MODEL, "prompt": "Tell me more about it. " * 38, "max_tokens": 256, **members}).encode()
+
 
 # What a proxy that knows no dialect is given: the worker's own wire, once per kind.
 REFERENCE: dict[Kind, Row] = {
@@ -90,5 +97,7 @@ ROWS: tuple[Row, ...] = (
     Row("sagemaker (boto3) → vllm stream", "stream", ENDPOINT + "-response-stream", said(), limit_ratio=2),
     Row("ollama → vllm plain", "plain", OLLAMA, said(model=MODEL)),
     Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL, stream=True), limit_ratio=2),
+    Row("friendli → vllm plain", "plain", FRIENDLI, prompt()),
+    Row("friendli → vllm stream", "stream", FRIENDLI, prompt(stream=True), limit_ratio=2),
     Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2),
 )
