@@ -26,7 +26,7 @@ def interpreter(name: str) -> str:
 def test_example(name: str, code: str, gateway: str) -> None:
     assert ADDRESS in code
     command = [interpreter(name), "-c", code.replace(ADDRESS, gateway)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     assert len(ran.stdout.split()) > 2, "it prints a sentence"
 
