@@ -26,7 +26,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="CPU per request and per streamed chunk.")
     parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name contains TEXT")
-    parser.add_argument("--subjects", default="nginx,dragoman", metavar="A,B", help=f"of: {', '.join(SUBJECTS)}")
+    parser.add_argument("--subjects", default="nginx,dragoman,limits", metavar="A,B", help=f"of: {', '.join(SUBJECTS)}")
     parser.add_argument("--no-nginx", action="store_true", help="do without the comparison")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured, in turns")
     parser.add_argument("--seconds", type=float, default=5, help="length of one window")
@@ -41,11 +41,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def start(stack: ExitStack, subject: Subject, directory: Path, worker: int, cpus: set[int]) -> tuple[int, Process]:
+def start(
+    stack: ExitStack, subject: Subject, directory: Path, worker: int, cpus: set[int], rest: set[int]
+) -> tuple[int, Process]:
     """Starts one subject; the stack stops it."""
     directory.mkdir()
-    port = free_port()
-    process = Process(subject.name, subject.command(directory, port, worker), cpus, directory / "log")
+    ports = [free_port(), worker]
+    if subject.beside is not None:
+        ports.append(free_port())
+        server = Process(f"{subject.name}-server", subject.beside(directory, ports[2]), rest, directory / "server.log")
+        stack.callback(server.stop)
+        server.wait_listening(ports[2])
+    port = ports[0]
+    process = Process(subject.name, subject.command(directory, *ports), cpus, directory / "log")
     stack.callback(process.stop)
     process.wait_ready(f"http://{HOST}:{port}{subject.ready}")
     return port, process
@@ -53,7 +61,8 @@ def start(stack: ExitStack, subject: Subject, directory: Path, worker: int, cpus
 
 def requests(subject: Subject, rows: Sequence[Row]) -> list[Row]:
     """What this subject is sent."""
-    return list(rows) if subject.understands else [REFERENCE[kind] for kind in dict.fromkeys(row.kind for row in rows)]
+    rows = [row for row in rows if subject.rows in row.name]
+    return rows if subject.understands else [REFERENCE[kind] for kind in dict.fromkeys(row.kind for row in rows)]
 
 
 def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence[Row]) -> report.Report:
@@ -70,7 +79,7 @@ def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence
         process = Process("worker", command, rest, scratch / "worker.log")
         stack.callback(process.stop)
         process.wait_ready(f"http://{HOST}:{worker}/health")
-        running = {s.name: start(stack, s, scratch / s.name, worker, measured) for s in subjects}
+        running = {s.name: start(stack, s, scratch / s.name, worker, measured, rest) for s in subjects}
 
         plan = [(kind, s, row) for kind in REFERENCE for s in subjects for row in requests(s, rows) if row.kind == kind]
         samples: dict[tuple[str, str], list[Sample]] = {}

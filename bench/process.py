@@ -120,6 +120,18 @@ class Process:
                 time.sleep(0.05)
         raise BenchError(f"{self.name} was not ready within {seconds:.0f} s:\n{self.tail()}")
 
+    def wait_listening(self, port: int, seconds: float = 10) -> None:
+        """Until it takes connections."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            Stopped.check()
+            try:
+                with socket.create_connection(("127.0.0.1", port), 1):
+                    return
+            except OSError:
+                time.sleep(0.05)
+        raise BenchError(f"{self.name} was not ready within {seconds:.0f} s:\n{self.tail()}")
+
     def tail(self) -> str:
         """The last lines of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.load import Sample
-from bench.rows import Kind, Row
+from bench.rows import LIMITED, LIMITER_ROW, LIMITER_US, Kind, Row
 
 
 class Cell(Struct, frozen=True):
@@ -101,8 +101,21 @@ def markdown(report: Report) -> str:
         shown = "" if times is None else f"{times:.2f}"
         rest = f"{shown} | {cell.rate:,.0f} | {cell.n:,} | {len(cell.micros)}"
         lines.append(f"| {cell.subject} | {cell.row} | {unit} | {figures} | {rest} |")
+    added = limiter_us(report)
+    if added is not None:
+        lines += ["", f"Redis and three limits add {added:.1f} µs to a request."]
     facts = [*report.machine.items(), *report.versions.items(), *report.settings.items()]
     return "\n".join([*lines, "", f"{report.taken}: " + ", ".join(f"{name} {value}" for name, value in facts)])
+
+
+def limiter_us(report: Report) -> float | None:
+    """CPU microseconds that limits and Redis add to a request, or None when that was not measured. Rounds are taken in
+    turns, so each is compared with its neighbour."""
+    found = {cell.subject: cell for cell in report.cells if cell.row == LIMITER_ROW}
+    if LIMITED not in found or "dragoman" not in found:
+        return None
+    pairs = zip(found[LIMITED].micros, found["dragoman"].micros, strict=True)
+    return statistics.median(limited - free for limited, free in pairs)
 
 
 def verdict(report: Report, rows: Sequence[Row]) -> list[str]:
@@ -123,6 +136,9 @@ def verdict(report: Report, rows: Sequence[Row]) -> list[str]:
                 failures.append(f"{row.name}: no nginx figure to compare with")
             elif times > row.limit_ratio:
                 failures.append(f"{row.name}: {times:.2f} times nginx, limit {row.limit_ratio:g}")
+    added = limiter_us(report)
+    if added is not None and added > LIMITER_US:
+        failures.append(f"limits: {added:.1f} µs added to a request, limit {LIMITER_US:.0f}")
     return failures
 
 

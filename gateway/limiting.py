@@ -17,7 +17,7 @@ from gateway.core.messages import Op
 from gateway.core.ports import Record
 from gateway.core.usage import Usage
 from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
-from gateway.limits.model import LimitKind, RuleState
+from gateway.limits.model import LimitKind, Plan, RuleState
 from gateway.limits.plan import Layout
 from gateway.limits.store_redis import RedisSettings, RedisStore
 
@@ -140,8 +140,6 @@ class Limiting:
         self._tokens = any(rule.kind == "tokens" for rule in found)
         self._by_address = any("address" in rule.scope or "address" in rule.match for rule in found)
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
-        told = {rule.kind for rule in found if not rule.shadow}
-        self._told = tuple(one for one in _HEADERS if one[0] in told)
 
     async def start(self) -> None:
         if not self._running:
@@ -163,18 +161,42 @@ class Limiting:
             lease = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost)
         except Limited as limited:
             record.limit, limited.code = limited.code, None
-            self._tell(limited.decision, headers)
+            _tell(limited.decision, headers)
             raise
-        self._tell(lease, headers)
+        plan, raw = lease.plan, lease.raw
+        told = plan.told
+        if told is None:
+            told = plan.told = _told(plan)
+        for limits, remaining, reset in told:
+            # The rule with the least left; nearly always there is one of each kind.
+            index = next(iter(limits)) if len(limits) == 1 else min(limits, key=lambda one: raw[2 + 3 * one])
+            headers.append(limits[index])
+            headers.append((remaining, b"%d" % raw[2 + 3 * index]))
+            headers.append((reset, duration(raw[3 + 3 * index] // 1000)))
         return Permit(self.limiter, lease, cost.prompt)
 
-    def _tell(self, stands: Lease | Decision, headers: Headers) -> None:
-        for kind, (limit, remaining, reset) in self._told:
-            state = stands.tightest(kind)
-            if state is not None:
-                headers.append((limit, b"%d" % state.limit))
-                headers.append((remaining, b"%d" % state.remaining))
-                headers.append((reset, duration(state.reset_s)))
+
+def _told(plan: Plan) -> list[tuple[dict[int, tuple[bytes, bytes]], bytes, bytes]]:
+    """For each kind that headers can tell: the finished header of each rule's limit, and the other headers' names."""
+    found = []
+    for kind, (limit, remaining, reset) in _HEADERS:
+        limits = {
+            index: (limit, b"%d" % plan.shapes[index][1])
+            for index, rule in enumerate(plan.rules)
+            if rule.kind == kind and not rule.shadow
+        }
+        if limits:
+            found.append((limits, remaining, reset))
+    return found
+
+
+def _tell(stands: Decision, headers: Headers) -> None:
+    for kind, (limit, remaining, reset) in _HEADERS:
+        state = stands.tightest(kind)
+        if state is not None:
+            headers.append((limit, b"%d" % state.limit))
+            headers.append((remaining, b"%d" % state.remaining))
+            headers.append((reset, duration(round(state.reset_s * 1000))))
 
 
 class Permit:
@@ -191,7 +213,7 @@ class Permit:
         """See core.ports.Permit."""
         usage = record.usage
         if usage is not None and usage.input is None and self._prompt:
-            usage = record.usage = Usage(self._prompt, usage.output, usage.cached, usage.reasoning, "estimated")
+            record.usage = Usage(self._prompt, usage.output, usage.cached, usage.reasoning, "estimated")
         if not self._lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
             self._limiter.settle(self._lease, _used(record, outcome), outcome)
@@ -252,15 +274,16 @@ def _within(address: str, networks: list[Any]) -> bool:
     return any(mapped in network for network in networks)
 
 
-def duration(seconds: float) -> bytes:
-    """As OpenAI writes it: 0s, 20ms, 1.5s, 6m0s, 1h0m0s."""
-    ms = round(seconds * 1000)
+def duration(ms: int) -> bytes:
+    """As OpenAI writes it: 0s, 20ms, 1.500s, 6m0s, 1h0m0s."""
     if 0 < ms < 1000:
         return b"%dms" % ms
     whole, ms = divmod(ms, 1000)
+    if whole < 60:
+        return b"%d.%03ds" % (whole, ms) if ms else b"%ds" % whole
     minutes, whole = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
-    text = f"{whole}.{ms:03d}".rstrip("0").rstrip(".") + "s" if ms else f"{whole}s"
+    text = f"{whole}.{ms:03d}s" if ms else f"{whole}s"
     if hours:
         text = f"{hours}h{minutes}m{text}"
     elif minutes:
@@ -288,7 +311,9 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     lines = [("limit", "of", "used", "left", "whole in")]
     for (name, whom), state in rows.items():
         name += " (shadow)" if state.rule.shadow else ""
-        lines.append((name, whom, str(state.used), str(state.remaining), duration(state.reset_s).decode()))
+        lines.append(
+            (name, whom, str(state.used), str(state.remaining), duration(round(state.reset_s * 1000)).decode())
+        )
     wide = [max(len(line[column]) for line in lines) for column in range(5)]
     return [
         f"{name:{wide[0]}}  {whom:{wide[1]}}  {used:>{wide[2]}}  {left:>{wide[3]}}  {reset:>{wide[4]}}"

@@ -139,14 +139,14 @@ def test_a_request_that_can_never_fit_is_not_to_be_sent_again() -> None:
         (0, b"0s"),
         (0.0204, b"20ms"),
         (1, b"1s"),
-        (1.5, b"1.5s"),
+        (1.5, b"1.500s"),
         (59.9996, b"1m0s"),
         (360, b"6m0s"),
-        (3661.25, b"1h1m1.25s"),
+        (3661.25, b"1h1m1.250s"),
     ],
 )
 def test_durations_are_written_as_openai_writes_them(seconds: float, text: bytes) -> None:
-    assert duration(seconds) == text
+    assert duration(round(seconds * 1000)) == text
 
 
 # ---- what is charged, on every exit

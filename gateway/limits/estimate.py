@@ -82,7 +82,10 @@ class Estimator(Struct, frozen=True):
         return -int(-size // self.bytes_per_token) if size else 0
 
     def _message(self, message: Message) -> int:
-        return _FRAME + sum(map(self._part, message.parts))
+        size = _FRAME
+        for part in message.parts:
+            size += self._text(part.text) if type(part) is Text else self._part(part)
+        return size
 
     def _part(self, part: Part) -> int:
         if isinstance(part, (Text, Thinking, Refusal)):

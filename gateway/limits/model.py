@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -150,6 +150,7 @@ class Plan(Struct, eq=False):
     slots, tokens, shadows  the indices of such rules
     costs   what a request is charged, but for tokens
     local   (replicas, the plan of one of them alone), once it was needed
+    told    what whoever tells clients of these limits keeps here
     """
 
     rules: tuple[Rule, ...]
@@ -161,6 +162,7 @@ class Plan(Struct, eq=False):
     shadows: tuple[int, ...] = ()
     costs: tuple[int, ...] = ()
     local: tuple[int, Plan] | None = None
+    told: Any = None
 
 
 Verdict = Sequence[int]
