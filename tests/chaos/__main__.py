@@ -10,10 +10,10 @@ import time
 
 import uvloop
 
-from tests.chaos import limits, redis_away, routes, secrets, tenants
+from tests.chaos import broken, limits, redis_away, routes, secrets, tenants
 from tests.chaos.row import FULL, ROWS, SEED, Findings
 
-TABLES = (limits, redis_away, routes, secrets, tenants)
+TABLES = (broken, limits, redis_away, routes, secrets, tenants)
 """Modules that enter rows."""
 
 

@@ -1,0 +1,223 @@
+"""F1 to F4: clients that leave and workers that die, in every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import struct
+import time
+from typing import Any
+
+from msgspec import Struct
+
+from tests.chaos.house import CHAT, House, chat, house
+from tests.chaos.link import Link
+from tests.chaos.row import FULL, Findings, percentile, row
+
+TIMES = 100
+AT_ONCE = 10
+ATTACKED = 3000 if FULL else 1500
+
+
+class Way(Struct, frozen=True):
+    """How a dialect is asked for a streamed and for a plain reply. done: the bytes that say that a stream is whole."""
+
+    name: str
+    path: str
+    stream: dict[str, Any]
+    plain: dict[str, Any] | None
+    done: bytes
+
+
+def _messages(**members: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": "SCRIPT"}], **members}
+
+
+WAYS = (
+    Way("openai", CHAT, _messages(stream=True), _messages(), b"[DONE]"),
+    Way(
+        "openai text",
+        "/v1/completions",
+        {"model": "m", "prompt": "SCRIPT", "stream": True},
+        {"model": "m", "prompt": "SCRIPT"},
+        b"[DONE]",
+    ),
+    Way(
+        "azure",
+        "/azure/chat/completions?api-version=2024-05-01-preview",
+        _messages(stream=True),
+        _messages(),
+        b"[DONE]",
+    ),
+    Way("sagemaker", "/sagemaker/invocations", _messages(stream=True), _messages(), b"[DONE]"),
+    Way("ollama", "/ollama/chat/completions", _messages(stream=True), _messages(), b'"done":true,"index"'),
+    Way("ollama sse", "/ollama/chat/sse", _messages(), None, b"\0"),
+    Way(
+        "friendli",
+        "/friendli/v1/completions",
+        {"model": "m", "prompt": "SCRIPT", "stream": True},
+        {"model": "m", "prompt": "SCRIPT"},
+        b'"complete"',
+    ),
+)
+
+
+def scripted(body: dict[str, Any], **script: Any) -> bytes:
+    """`body` with a message by which the simulated worker does exactly this."""
+    words = json.dumps("sim:" + json.dumps(script))[1:-1]
+    return json.dumps(body).replace("SCRIPT", words).encode()
+
+
+def head(at: House, path: str, id_: str, body: bytes) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: {at.gateways[0].address}\r\ncontent-type: application/json\r\n"
+        f"x-request-id: {id_}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+async def opened(at: House, path: str, id_: str, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = at.gateways[0].address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head(at, path, id_, body))
+    await writer.drain()
+    return reader, writer
+
+
+async def leave(at: House, way: Way, number: int, stream: bool, left: dict[str, float]) -> None:
+    """Asks, waits until there is something to leave, and goes."""
+    id_ = f"{way.name.replace(' ', '-')}-{stream}-{number}"
+    body = way.stream if stream else way.plain
+    assert body is not None
+    when = "2" if stream else "before"
+    reader, writer = await opened(at, way.path, id_, scripted(body, text="a b c d", fault=f"stall@{when}"))
+    if stream:
+        seen = b""
+        while b"\r\n\r\n" not in seen or not seen.split(b"\r\n\r\n", 1)[1]:
+            block = await reader.read(65536)
+            assert block, seen
+            seen += block
+    else:
+        await started(at, id_)
+    if number % 2:  # half of them reset the connection instead of closing it
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    left[id_] = time.monotonic()
+    writer.close()
+
+
+async def started(at: House, id_: str) -> None:
+    """Returns when a worker has the request. Its ledger is in another process: it must be asked."""
+    pause = asyncio.Event()
+    while id_ not in await at.admits():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(pause.wait(), 0.01)
+
+
+async def leaving(findings: Findings, stream: bool) -> None:
+    async with house({}, {}, 1, [("--itl-ms", "2")]) as at:
+        for way in WAYS:
+            if not stream and way.plain is None:
+                continue
+            left: dict[str, float] = {}
+            for first in range(0, TIMES, AT_ONCE):
+                await asyncio.gather(*(leave(at, way, first + i, stream, left) for i in range(AT_ONCE)))
+            entries = await ended(at, left)
+            took = [entries[id_]["ended"] - when for id_, when in left.items() if entries[id_]["state"] == "aborted"]
+            findings.check(
+                f"{way.name}: the worker sees the end, p99 ms (200 at most, 1000 for the last)",
+                f"{percentile(took, 0.99) * 1000:.1f}",
+                len(took),
+                len(took) == TIMES and percentile(took, 0.99) <= 0.2 and max(took) <= 1.0,
+            )
+        link = Link(at.gateways[0].address)
+        page = (await link.get("/metrics")).body.decode()
+        link.close()
+        running = [line for line in page.splitlines() if line.startswith("dragoman_requests_running{")]
+        held = [line for line in running if not line.endswith(" 0.0")]
+        findings.check("requests still under way", len(held), len(running), not held)
+        outcomes = [record["outcome"] for record in at.records().values()]
+        odd = sum(outcome != "cancelled" for outcome in outcomes)
+        findings.check("records that do not say cancelled", odd, len(outcomes), not odd)
+
+
+async def ended(at: House, ids: dict[str, float]) -> dict[str, Any]:
+    """The worker's entries of `ids`, once all of them have ended, or after five seconds."""
+    async with asyncio.timeout(10):
+        while True:
+            entries = await at.admits()
+            waiting = [id_ for id_ in ids if entries.get(id_, {}).get("state", "running") == "running"]
+            if not waiting:
+                return entries
+            await asyncio.sleep(0.05)
+
+
+@row("F1", "clients leave mid-stream, in every dialect")
+async def leaving_mid_stream(findings: Findings) -> None:
+    await leaving(findings, stream=True)
+
+
+@row("F2", "clients leave before a plain reply, in every dialect")
+async def leaving_before_a_reply(findings: Findings) -> None:
+    await leaving(findings, stream=False)
+
+
+@row("F3", "a worker is killed under load, before its replies begin")
+async def killed_worker(findings: Findings) -> None:
+    flags = ("--itl-ms", "1")
+    async with house({}, {"health": {"interval_s": 1}}, 1, [flags] * 5) as at:
+        statuses: list[int] = []
+        halfway = asyncio.Event()
+
+        async def client(count: int) -> None:
+            link = Link(at.gateways[0].address)
+            for _ in range(count):
+                statuses.append((await link.post(CHAT, chat(4), {})).status)
+                if len(statuses) >= ATTACKED // 4:
+                    halfway.set()
+            link.close()
+
+        async def killer() -> None:
+            await halfway.wait()
+            at.workers[0].process.send_signal(signal.SIGKILL)
+
+        await asyncio.gather(killer(), *(client(ATTACKED // 30) for _ in range(30)))
+        good = statuses.count(200)
+        findings.check(
+            "answered 200 by another worker, share (0.999 at least)",
+            f"{good / len(statuses):.4f}",
+            len(statuses),
+            good >= 0.999 * len(statuses),
+        )
+
+
+@row("F4", "a worker's stream breaks after k tokens, in every dialect")
+async def broken_streams(findings: Findings) -> None:
+    async with house({}, {}, 1, [("--itl-ms", "25")]) as at:
+        for way in WAYS:
+            broken = [(fault, k) for fault in ("reset", "fin", "eof", "error-frame") for k in (1, 2, 3)]
+            results = await asyncio.gather(*(broken_stream(at, way, fault, k) for fault, k in broken))
+            wrong = [text for text in results if text]
+            findings.check(f"{way.name}: replies that are not one error", wrong or 0, len(results), not wrong)
+        attempts = [record["attempts"] for record in at.records().values()]
+        findings.check("attempts of a request, at most", max(attempts), len(attempts), max(attempts) == 1)
+
+
+async def broken_stream(at: House, way: Way, fault: str, k: int) -> str:
+    """What is wrong with the reply to a stream that breaks after `k` tokens, or ""."""
+    body = scripted(way.stream, text="aaaabbbbccccdddd", fault=f"{fault}@{k}")
+    reader, writer = await opened(at, way.path, f"{way.name.replace(' ', '-')}-{fault}-{k}", body)
+    try:
+        async with asyncio.timeout(5):
+            data = await reader.read(-1)
+    except (TimeoutError, ConnectionError) as error:
+        return f"{fault}@{k}: {type(error).__name__}"
+    finally:
+        writer.close()
+    text = data.partition(b"\r\n\r\n")[2]
+    if way.done in text or b'"finish_reason":"stop"' in text:
+        return f"{fault}@{k}: looks complete"
+    errors = text.count(b'"error"') + text.count(b"event: error")
+    return "" if errors >= 1 and text.count(b"aaaa") <= 1 else f"{fault}@{k}: {errors} errors in {text[-200:]!r}"
