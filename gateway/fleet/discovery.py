@@ -169,7 +169,10 @@ class Discovery:
     async def _watch(self, source: Source) -> None:
         while True:
             await asyncio.sleep(source.interval_s)
-            await self.look(source)
+            try:
+                await self.look(source)
+            except Exception as error:  # whatever it was, looking goes on
+                self._report(source.name, f"{type(error).__name__}: {error}")
 
     async def _show(self, model: str) -> None:
         members = {member.address: member for fleet in self.read.values() for member in fleet.get(model, ())}

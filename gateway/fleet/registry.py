@@ -72,10 +72,15 @@ class Registry:
         self._models = dict(models)
         self._clock = clock
         self._seen: dict[str, tuple[Record, float]] = {}
+        self._read_at: float | None = None
 
     async def read(self) -> Fleet:
         found = await self._records()
         now = self._clock()
+        away = now - self._read_at - 2 * READ_S if self._read_at is not None else 0.0
+        self._read_at = now
+        if away > 0:  # time in which nobody could be seen does not count: a Redis that returns may be empty
+            self._seen = {worker: (record, seen + away) for worker, (record, seen) in self._seen.items()}
         for record in found:
             self._seen[record.id] = (record, now)
         addresses = {record.address for record in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from gateway.core.ports import Capabilities
 from gateway.fleet.discovery import Discovery, Dns, Facts, Fleet, Member, able
-from gateway.fleet.registry import INDEX, LINGER_S, Registry, decode
+from gateway.fleet.registry import INDEX, LINGER_S, READ_S, Registry, decode
 from workers import registry as writer
 
 
@@ -33,12 +34,14 @@ class Heard:
     def __init__(self) -> None:
         self.fleets: list[tuple[str, list[str]]] = []
         self.reports: list[tuple[str, str | None]] = []
+        self.said = asyncio.Event()
 
     async def apply(self, model: str, members: Sequence[Member]) -> None:
         self.fleets.append((model, [member.address for member in members]))
 
     def report(self, source: str, trouble: str | None) -> None:
         self.reports.append((source, trouble))
+        self.said.set()
 
 
 async def test_a_name_with_many_addresses_is_many_workers() -> None:
@@ -155,8 +158,47 @@ async def test_a_record_that_vanishes_lingers_unless_the_worker_said_goodbye() -
         "http://10.0.0.1:8000",
         "http://10.0.0.3:8000",
     ]
-    now[0] = LINGER_S + 0.1
+    while now[0] < LINGER_S + 0.5:
+        now[0] += READ_S
+        await registry.read()
     assert [member.address for member in (await registry.read())["m"]] == ["http://10.0.0.3:8000"]
+
+
+async def test_a_redis_that_returns_empty_after_a_long_time_empties_no_fleet() -> None:
+    redis, now = FakeRedis(), [0.0]
+    registry = Registry(redis, {"m": "served"}, lambda: now[0])
+    redis.put(record("http://10.0.0.1:8000"))
+    assert len((await registry.read())["m"]) == 1
+    redis.values.clear()
+    now[0] = 3600.0  # between: nothing but failures
+    assert len((await registry.read())["m"]) == 1
+    while now[0] < 3600.0 + LINGER_S + 1:
+        now[0] += READ_S
+        found = await registry.read()
+    assert found["m"] == []
+
+
+async def test_whatever_goes_wrong_looking_goes_on() -> None:
+    source, heard, calls = Scripted(), Heard(), 0
+    source.interval_s = 0.001
+    looked = asyncio.Event()
+
+    async def apply(model: str, members: Sequence[Member]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyError("a bug")
+        if calls == 3:
+            looked.set()
+
+    discovery = Discovery([source], {"m": []}, apply, heard.report)
+    await discovery.start()
+    source.answer = {"m": [Member("http://a")]}
+    await asyncio.wait_for(heard.said.wait(), 5)
+    source.answer = {"m": [Member("http://b")]}
+    await asyncio.wait_for(looked.wait(), 5)
+    assert heard.reports == [("scripted", "KeyError: 'a bug'")]
+    await discovery.close()
 
 
 @pytest.mark.parametrize(
