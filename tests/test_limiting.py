@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -16,6 +17,8 @@ import yaml
 
 from gateway.auth import new_key
 from gateway.cli import main
+from gateway.core.ports import Record
+from gateway.core.usage import Usage
 from gateway.limiting import Limiting, client_address, duration, rules
 from gateway.limits import Decision, Limiter, Rule, Subject
 from gateway.observe.metrics import MOST_TEAMS, Metrics
@@ -388,10 +391,14 @@ def test_without_redis_there_is_nothing_to_show(tmp_path: Path, capsys: pytest.C
 
 def test_teams_in_the_metrics_are_bounded() -> None:
     metrics = Metrics()
-    names = {metrics._team(f"team-{number}") for number in range(MOST_TEAMS + 50)}
-    assert len(names) == MOST_TEAMS + 1
-    assert "other" in names
-    assert metrics._team(None) == "none"
+    for number in range(MOST_TEAMS + 50):
+        metrics.begun("openai")
+        metrics.finished(Record("id", "openai", team=f"team-{number}", usage=Usage(1, 2)))
+    metrics.begun("openai")
+    metrics.finished(Record("id", "openai"))
+    found = re.findall(r'dragoman_team_requests_total{outcome="ok",team="(.*)"} (.*)', metrics.page().decode())
+    assert len(found) == MOST_TEAMS + 2
+    assert {("other", "50.0"), ("none", "1.0")} < set(found)
 
 
 # ---- keys, end to end
