@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gateway import app
 from gateway.config import Config, ConfigError, Known, load
 from gateway.config.__main__ import main
 from gateway.config.reference import documented, json_schema, reference_markdown
@@ -20,14 +21,14 @@ KNOWN = Known({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"
 
 
 def test_the_example_is_valid_and_matches_the_schema() -> None:
-    config = load(ROOT / "gateway.yaml", KNOWN, {})
+    config = load(ROOT / "gateway.yaml", app.KNOWN, {})
     assert (config.listen.host, config.listen.port, config.auth) == ("127.0.0.1", 8080, "open")
     assert config.models["smollm2"].workers == ("http://127.0.0.1:8081",)
     assert config.resolve("gpt-4o-mini") == config.resolve("smollm2") == "smollm2"
     assert config.resolve("other") is None
     written, _, _ = read_yaml(ROOT / "gateway.yaml", "gateway.yaml")
     assert set(written) | {"keys", "keys_file"} == set(Config.model_fields)
-    jsonschema.Draft202012Validator(json_schema(KNOWN)).validate(written)
+    jsonschema.Draft202012Validator(json_schema(app.KNOWN)).validate(written)
 
 
 def test_schema_is_a_schema_and_describes_every_option() -> None:

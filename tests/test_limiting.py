@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import signal
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -17,11 +16,8 @@ import yaml
 
 from gateway.auth import new_key
 from gateway.cli import main
-from gateway.core.ports import Record
-from gateway.core.usage import Usage
 from gateway.limiting import Limiting, client_address, duration, rules
 from gateway.limits import Decision, Limiter, Rule, Subject
-from gateway.observe.metrics import MOST_TEAMS, Metrics
 from tests.clients import CHAT, REQUESTS
 from tests.harness import Stack, load_text
 from tests.limits.server import Server, free_port
@@ -365,7 +361,8 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
         with Stack(({},), config) as stack:
             used = [ask(stack, key).json()["usage"]["total_tokens"] for _ in range(3)]
             text = stack.config().model_dump_json(exclude_defaults=True)
-        found = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "usage", "-", "+")]
+        entries = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "usage", "-", "+")]
+        found = list({one["id"]: one for one in entries}.values())  # a batch whose answer was late is sent again
         assert [one["usage"]["input"] + one["usage"]["output"] for one in found] == used
         assert {(one["key"], one["team"], one["status"], one["outcome"]) for one in found} == {("a", "red", 200, "ok")}
         (tmp_path / "gateway.yaml").write_text(text)
@@ -387,18 +384,6 @@ def test_without_redis_there_is_nothing_to_show(tmp_path: Path, capsys: pytest.C
     path.write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}")
     assert main(["limits", "show", "--config", str(path), "--key", "a"]) == 2
     assert "without redis" in capsys.readouterr().err
-
-
-def test_teams_in_the_metrics_are_bounded() -> None:
-    metrics = Metrics()
-    for number in range(MOST_TEAMS + 50):
-        metrics.begun("openai")
-        metrics.finished(Record("id", "openai", team=f"team-{number}", usage=Usage(1, 2)))
-    metrics.begun("openai")
-    metrics.finished(Record("id", "openai"))
-    found = re.findall(r'dragoman_team_requests_total{outcome="ok",team="(.*)"} (.*)', metrics.page().decode())
-    assert len(found) == MOST_TEAMS + 2
-    assert {("other", "50.0"), ("none", "1.0")} < set(found)
 
 
 # ---- keys, end to end
