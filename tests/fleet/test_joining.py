@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.harness import Stack, sse_data
-from tests.limits.server import Server
+from tests.limits.server import Server, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {"m": {"discover": {"redis": True}}}
@@ -221,6 +221,15 @@ def test_a_reload_keeps_the_fleet_while_redis_is_lost(redis: Server) -> None:
         redis.kill()
         gateway.run(gateway.gateway.reload(gateway.config({"models": {"m": {"aliases": ["new"]}}})))
         assert fleet(gateway) == {one.url: True}
+        assert ask(gateway).status_code == 200
+
+
+def test_every_address_of_a_name_is_a_worker() -> None:
+    port = free_port()
+    config = {"models": {"m": {"workers": ["http://127.0.0.1:1"], "discover": {"dns": f"localhost:{port}"}}}}
+    with Stack(workers=({"port": port},), config=config) as gateway:
+        assert f"http://127.0.0.1:{port}" in fleet(gateway)
+        assert fleet(gateway)["http://127.0.0.1:1"] is False
         assert ask(gateway).status_code == 200
 
 
