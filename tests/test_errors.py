@@ -15,7 +15,7 @@ import pytest
 
 from gateway.auth import new_key
 from gateway.core.errors import Kind
-from gateway.dialects.openai import ERRORS
+from gateway.wire.openai_replies import ERRORS
 from tests.harness import Stack
 
 ROOT = Path(__file__).parent.parent

@@ -177,28 +177,9 @@ _KNOWN = {operation: frozenset(field.name for field in fields) for operation, fi
 _NEVER = tuple(field.name for field in FATES["complete"] if field.note is _UNKNOWN)
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    kind: (status, type_, kind.value)
-    for kind, status, type_ in (
-        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
-        (Kind.UNSUPPORTED, 422, "unprocessable_request_error"),
-        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
-        (Kind.FORBIDDEN, 403, "permission_error"),
-        (Kind.NO_ROUTE, 404, "invalid_request_error"),
-        (Kind.NO_METHOD, 405, "invalid_request_error"),
-        (Kind.NO_MODEL, 404, "invalid_request_error"),
-        (Kind.MEDIA_TYPE, 415, "invalid_request_error"),
-        (Kind.TOO_LARGE, 413, "invalid_request_error"),
-        (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
-        (Kind.LIMITED, 429, "rate_limit_error"),
-        (Kind.OVERLOADED, 503, "server_error"),
-        (Kind.NO_WORKER, 503, "server_error"),
-        (Kind.DRAINING, 503, "server_error"),
-        (Kind.TIMEOUT, 504, "timeout_error"),
-        (Kind.UPSTREAM, 502, "server_error"),
-        (Kind.TRUNCATED, 502, "server_error"),
-        (Kind.CLIENT_GONE, 499, "server_error"),
-        (Kind.INTERNAL, 500, "server_error"),
-    )
+    **replies.ERRORS,
+    Kind.UNSUPPORTED: (422, "unprocessable_request_error", Kind.UNSUPPORTED.value),
+    Kind.TIMEOUT: (504, "timeout_error", Kind.TIMEOUT.value),
 }
 """But a deadline of the client's own is a 429, and a worker's refusal of a field that is named a 422: see `refuse`."""
 

@@ -83,31 +83,6 @@ _OPTIONS = {
     if field.name.startswith("options.") and field.to is not None
 }
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    kind: (status, type_, kind.value)
-    for kind, status, type_ in (
-        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
-        (Kind.UNSUPPORTED, 400, "invalid_request_error"),
-        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
-        (Kind.FORBIDDEN, 403, "permission_error"),
-        (Kind.NO_ROUTE, 404, "invalid_request_error"),
-        (Kind.NO_METHOD, 405, "invalid_request_error"),
-        (Kind.NO_MODEL, 404, "invalid_request_error"),
-        (Kind.MEDIA_TYPE, 415, "invalid_request_error"),
-        (Kind.TOO_LARGE, 413, "invalid_request_error"),
-        (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
-        (Kind.LIMITED, 429, "rate_limit_error"),
-        (Kind.OVERLOADED, 503, "server_error"),
-        (Kind.NO_WORKER, 503, "server_error"),
-        (Kind.DRAINING, 503, "server_error"),
-        (Kind.TIMEOUT, 504, "server_error"),
-        (Kind.UPSTREAM, 502, "server_error"),
-        (Kind.TRUNCATED, 502, "server_error"),
-        (Kind.CLIENT_GONE, 499, "server_error"),
-        (Kind.INTERNAL, 500, "server_error"),
-    )
-}
-
 _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
 
 
@@ -131,7 +106,7 @@ class Ollama:
         Route("POST", "/chat/sse", "sse"),
     )
     fates = FATES
-    errors = ERRORS
+    errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
     wire: str | None = None
 
     def __init__(self, settings: Settings) -> None:

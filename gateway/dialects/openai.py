@@ -107,31 +107,6 @@ FATES: Mapping[str, Sequence[Field]] = {
 }
 _KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    kind: (status, type_, kind.value)
-    for kind, status, type_ in (
-        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
-        (Kind.UNSUPPORTED, 400, "invalid_request_error"),
-        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
-        (Kind.FORBIDDEN, 403, "permission_error"),
-        (Kind.NO_ROUTE, 404, "invalid_request_error"),
-        (Kind.NO_METHOD, 405, "invalid_request_error"),
-        (Kind.NO_MODEL, 404, "invalid_request_error"),
-        (Kind.MEDIA_TYPE, 415, "invalid_request_error"),
-        (Kind.TOO_LARGE, 413, "invalid_request_error"),
-        (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
-        (Kind.LIMITED, 429, "rate_limit_error"),
-        (Kind.OVERLOADED, 503, "server_error"),
-        (Kind.NO_WORKER, 503, "server_error"),
-        (Kind.DRAINING, 503, "server_error"),
-        (Kind.TIMEOUT, 504, "server_error"),
-        (Kind.UPSTREAM, 502, "server_error"),
-        (Kind.TRUNCATED, 502, "server_error"),
-        (Kind.CLIENT_GONE, 499, "server_error"),
-        (Kind.INTERNAL, 500, "server_error"),
-    )
-}
-
 
 class OpenAI:
     """The dialect `openai`, and the base of dialects whose bodies resemble it."""
@@ -146,7 +121,7 @@ class OpenAI:
         Route("GET", "/v1/models/{model:path}", "model"),
     )
     fates = FATES
-    errors = ERRORS
+    errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
     wire: str | None = "openai"
 
     def __init__(self, settings: Settings) -> None:

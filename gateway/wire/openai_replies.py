@@ -5,7 +5,7 @@ Shared by every dialect whose replies resemble OpenAI's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,32 @@ from gateway.core.messages import Chat, Generate, Op
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.json import encode
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    kind: (status, type_, kind.value)
+    for kind, status, type_ in (
+        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
+        (Kind.UNSUPPORTED, 400, "invalid_request_error"),
+        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
+        (Kind.FORBIDDEN, 403, "permission_error"),
+        (Kind.NO_ROUTE, 404, "invalid_request_error"),
+        (Kind.NO_METHOD, 405, "invalid_request_error"),
+        (Kind.NO_MODEL, 404, "invalid_request_error"),
+        (Kind.MEDIA_TYPE, 415, "invalid_request_error"),
+        (Kind.TOO_LARGE, 413, "invalid_request_error"),
+        (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
+        (Kind.LIMITED, 429, "rate_limit_error"),
+        (Kind.OVERLOADED, 503, "server_error"),
+        (Kind.NO_WORKER, 503, "server_error"),
+        (Kind.DRAINING, 503, "server_error"),
+        (Kind.TIMEOUT, 504, "server_error"),
+        (Kind.UPSTREAM, 502, "server_error"),
+        (Kind.TRUNCATED, 502, "server_error"),
+        (Kind.CLIENT_GONE, 499, "server_error"),
+        (Kind.INTERNAL, 500, "server_error"),
+    )
+}
+"""Kind -> (status, type, code) in OpenAI's words."""
 
 
 def error_headers(error: GatewayError, status: int) -> Headers:

@@ -13,8 +13,9 @@ from gateway.core.http import Request, Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Settings
-from gateway.dialects.ollama import ERRORS, FATES, Ollama
+from gateway.dialects.ollama import FATES, Ollama
 from gateway.relay import EventLane
+from gateway.wire.openai_replies import ERRORS
 
 DIALECT = Ollama(Settings())
 HI = [{"role": "user", "content": "hi"}]

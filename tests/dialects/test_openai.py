@@ -16,7 +16,8 @@ from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice, ReplyPart
 from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import Settings
 from gateway.core.usage import Usage
-from gateway.dialects.openai import ERRORS, FATES, OpenAI
+from gateway.dialects.openai import FATES, OpenAI
+from gateway.wire.openai_replies import ERRORS
 
 DIALECT = OpenAI(Settings())
 BODIES: dict[str, dict[str, Any]] = {
