@@ -84,7 +84,7 @@ async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server
     for _ in range(100):
         with pytest.raises(Limited):
             await limiter.reserve(ANN)
-    assert (time.perf_counter() - started) / 100 < 0.001
+    assert (time.perf_counter() - started) / 100 < 0.02
     # Half the limit, as two replicas live: 5 since the freeze, none of them in the server.
     assert limiter.refused["rpm"] == 107
 
