@@ -16,8 +16,9 @@ from starlette.routing import Router
 from gateway import backends, dialects
 from gateway.auth import Keyring
 from gateway.client import Receive, Scope, Send
-from gateway.config import Config, Known
+from gateway.config import Config, ConfigError, Fault, Known
 from gateway.config import Model as ModelOptions
+from gateway.config.faults import WHOLE
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Route
 from gateway.core.ports import Capabilities, Deadlines, Dialect, Record, Settings
@@ -37,6 +38,7 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.pipeline import Endpoint, Hub, Offer, Running
 from gateway.server import EXTENSION
+from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
 KNOWN = Known(
@@ -145,7 +147,13 @@ class State:
             offer = self._offer(name, options, created, clock)
             for known_as in (name, *options.aliases):
                 offers[known_as] = offer
-        self._keyring = Keyring(config)
+        self.tokens: Tokens | None = None
+        if config.jwt is not None:
+            try:
+                self.tokens = Tokens(config.jwt, time.time, lambda told: log.event("warning", told))
+            except ValueError as error:
+                raise ConfigError([Fault(config.jwt.jwks_file or "", 1, WHOLE, str(error))]) from None
+        self._keyring = Keyring(config, tokens=self.tokens)
         self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
         self.stream: Stream | None = None
         if config.accounting.redis_stream is not None:
@@ -274,6 +282,8 @@ class State:
         """Probes every worker once, so that the first request already knows who is there."""
         if self.limiting is not None:
             await self.limiting.start()
+        if self.tokens is not None:
+            await self.tokens.start(_fetch)
         sources = self._sources()
         if sources:
             fixed = {name: options.workers for name, options in self.config.models.items() if options.discover}
@@ -307,6 +317,8 @@ class State:
             pool.close()
         if self.stream is not None:
             await self.stream.close()
+        if self.tokens is not None:
+            await self.tokens.close()
         for transport in self.transports:
             await transport.close()
 
@@ -481,6 +493,13 @@ async def _plain(send: Send, status: int, body: bytes, media_type: bytes = b"tex
 
 def _by_registry(options: ModelOptions) -> bool:
     return options.discover is not None and options.discover.redis
+
+
+async def _fetch(url: str) -> bytes:
+    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+        answer = await client.get(url)
+        answer.raise_for_status()
+        return answer.content
 
 
 def _context(ca_file: str) -> ssl.SSLContext:

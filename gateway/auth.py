@@ -31,6 +31,7 @@ from gateway.config import Config
 from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
+from gateway.tokens import Bearer, Tokens
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _LETTERS, _ID_DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -99,13 +100,15 @@ _NOBODY = _Entry(sha256(secrets.token_bytes(32)).digest(), ANONYMOUS, None, True
 class Keyring:
     """The keys of one configuration. clock gives Unix seconds. After a reload, make a new one."""
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: Config, clock: Callable[[], float] = time.time, tokens: Tokens | None = None) -> None:
         self.open = config.auth == "open"
         self._clock = clock
         self._by_id: dict[bytes, _Entry] = {}
         self._by_digest: dict[bytes, _Entry] = {}
         self._by_access_key: dict[str, tuple[_Entry, str]] = {}
         self._count = len(config.keys)
+        self._resolve = config.resolve
+        self._tokens = tokens
         for name, key in config.keys.items():
             # A model that is gone stays in the set: an empty set would still mean "none", never "all".
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
@@ -162,7 +165,16 @@ class Keyring:
         token = find_key(headers)
         if token is None:
             raise _refused(f"no API key was given; send it as {_WHERE}")
+        if self._tokens is not None and self._tokens.like(token):
+            return self._bearer(self._tokens.read(token))
         return self._admit(self._lookup(token), dialect)
+
+    def _bearer(self, bearer: Bearer) -> Principal:
+        """Whoever a token names is counted as `jwt:` and its subject: no key's name, which has no colon by itself."""
+        models = bearer.models
+        if models is not None:
+            models = frozenset(self._resolve(one) or one for one in models)
+        return Principal("jwt:" + bearer.subject, bearer.team, models)
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
         """From here on the caller has shown the right secret, and may be told what became of it."""

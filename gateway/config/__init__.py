@@ -23,7 +23,7 @@ from gateway.config.model import (
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
-from gateway.config.sharing import Accounting, KeyLimits, Limit, Limiter, Redis
+from gateway.config.sharing import Accounting, Jwt, KeyLimits, Limit, Limiter, Redis
 
 __all__ = [
     "Accounting",
@@ -35,6 +35,7 @@ __all__ = [
     "Discover",
     "Fault",
     "Health",
+    "Jwt",
     "Key",
     "KeyLimits",
     "Known",

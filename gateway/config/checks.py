@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -45,11 +46,12 @@ def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys
     """
     names = _written_names(raw)
     yield from [
-        *_who(config, raw, bool(raw.get("keys")) or more_keys),
+        *_who(config, raw, bool(raw.get("keys") or raw.get("jwt")) or more_keys),
         *_names(config, raw),
         *_workers(config),
         *_timing(config),
         *_sharing(config),
+        *_jwt(config),
     ]
     yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
     if known is not None:
@@ -128,6 +130,8 @@ def _keys(config: Config, names: set[str]) -> Found:
     for name, key in config.keys.items():
         if masked(name) != name:
             yield ("keys", name), "looks like a key, not like its name; a key stands nowhere but with its owner"
+        if name.startswith("jwt:"):
+            yield ("keys", name), "must not begin with jwt: as callers with a token do"
         if key.hash is None and key.aws_access_key_id is None:
             yield ("keys", name, "hash"), "is required, unless there is aws_access_key_id"
         if key.hash in hashes:
@@ -168,6 +172,18 @@ def _defaults(config: Config, names: set[str]) -> Found:
 def _timing(config: Config) -> Found:
     if config.health.timeout_s > config.health.interval_s:
         yield ("health", "timeout_s"), "must be at most interval_s"
+
+
+def _jwt(config: Config) -> Found:
+    jwt = config.jwt
+    if jwt is None:
+        return
+    if (jwt.jwks_file is None) == (jwt.jwks_url is None):
+        yield ("jwt", "jwks_url"), "or jwks_file is needed, and only one of them"
+    if jwt.jwks_url is not None and not jwt.jwks_url.startswith("https://"):
+        host = urlsplit(jwt.jwks_url).hostname
+        if host not in ("localhost", "127.0.0.1", "::1"):
+            yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
 
 
 def _sharing(config: Config) -> Found:
@@ -219,7 +235,8 @@ def _limits(config: Config, names: set[str]) -> Found:
         for dimension, values in limit.match.items():
             for at, value in enumerate(values):
                 known = open_to.get(dimension)
-                if known is not None and value not in known and (known or dimension != "model"):
+                stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
+                if known is not None and value not in known and not stranger and (known or dimension != "model"):
                     yield (*path, "match", dimension, at), f"is no {dimension}" + _meant(value, known)
 
 
@@ -272,6 +289,11 @@ def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
     """Reads the workers' keys and the secrets of AWS key pairs into `config` and tries its certificate bundles; the
     faults it met."""
     yield from _redis_files(config.redis)
+    if config.jwt is not None and config.jwt.jwks_file is not None:
+        try:
+            config.jwt._keys_text = FilePath(config.jwt.jwks_file).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            yield ("jwt", "jwks_file"), f"names a file that cannot be read: {why(error)}"
     for name, key in config.keys.items():
         secret, option, wrong = _secret(key, "aws_secret", environ)
         key._aws_secret = secret

@@ -46,6 +46,8 @@ _STAND_INS: dict[str | int, Any] = {
     "workers": ["http://127.0.0.1"],
     "hash": "sha256:" + "0" * 64,
     "aws_access_key_id": "stand-in",
+    "issuer": "-",
+    "audience": "-",
     "addresses": ["127.0.0.1:1"],
     "name": "-",
     "kind": "requests",
@@ -167,8 +169,17 @@ class _Gathered:
             *(models.values() if isinstance(models, dict) else ()),
             *(keys.values() if isinstance(keys, dict) else ()),
             self.values.get("redis"),
+            self.values.get("jwt"),
         ]:
-            for name in ("api_key_file", "ca_file", "aws_secret_file", "password_file", "cert_file", "key_file"):
+            for name in (
+                "api_key_file",
+                "ca_file",
+                "aws_secret_file",
+                "password_file",
+                "cert_file",
+                "key_file",
+                "jwks_file",
+            ):
                 if isinstance(options, dict) and isinstance(options.get(name), str) and options[name]:
                     options[name] = os.fspath(self.folder / options[name])
 

@@ -32,7 +32,7 @@ from gateway.config.kinds import (
     nothing_is_no_item,
 )
 from gateway.config.section import Section
-from gateway.config.sharing import Accounting, KeyLimits, Limit, Limiter, Redis
+from gateway.config.sharing import Accounting, Jwt, KeyLimits, Limit, Limiter, Redis
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
@@ -349,6 +349,7 @@ class Config(BaseSettings):
     health: Health = Field(default=Health(), description="Probing workers.")
     breaker: Breaker = Field(default=Breaker(), description="Leaving out workers that fail.")
     queue: Queue = Field(default=Queue(), description="Waiting when all workers of a model are at `max_in_flight`.")
+    jwt: Jwt | None = Field(default=None, description="Tokens of an identity provider, beside or instead of keys.")
     redis: Redis | None = Field(
         default=None, description="A Redis or Valkey server that all gateways of a deployment share."
     )
@@ -364,7 +365,7 @@ class Config(BaseSettings):
     @classmethod
     def _who_may_call(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("auth") is None:
-            return {**data, "auth": "keys" if data.get("keys") or data.get("keys_file") else "open"}
+            return {**data, "auth": "keys" if any(map(data.get, ("keys", "keys_file", "jwt"))) else "open"}
         return data
 
     @classmethod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from gateway.config.kinds import Address, Seconds, Share, Whole
+from gateway.config.kinds import Address, Seconds, Share, Url, Whole
 from gateway.config.section import Section
 
 _DAY = 86400
@@ -116,6 +116,30 @@ class Limiter(Section):
         description="Assumed where neither the client nor the model's context bounds the output.",
     )
     image_tokens: Whole = Field(default=1024, ge=0, le=10_000_000, description="Assumed for an image.")
+
+
+class Jwt(Section):
+    """Tokens of an identity provider, beside or instead of keys."""
+
+    issuer: str = Field(min_length=1, description="What the claim `iss` must be.")
+    audience: str = Field(min_length=1, description="What the claim `aud` must be or hold.")
+    jwks_file: str | None = Field(
+        default=None, min_length=1, description="File with the provider's keys (JWKS); relative to this file's folder."
+    )
+    jwks_url: Url | None = Field(
+        default=None, description="Address of those keys, read at the start and then every 5 minutes."
+    )
+    team_claim: str | None = Field(default=None, min_length=1, description="Claim that names the team.")
+    models_claim: str | None = Field(
+        default=None, min_length=1, description="Claim that lists the models it may use. Absent: all models."
+    )
+
+    _keys_text: str | None = PrivateAttr(None)
+
+    @property
+    def keys_text(self) -> str | None:
+        """What `jwks_file` holds, read by `load`."""
+        return self._keys_text
 
 
 class Accounting(Section):

@@ -24,7 +24,8 @@ ARROWS: dict[str, set[str]] = {
     "transport": CORE,
     "observe": CORE,
     "config": CORE,
-    "auth": CORE | {"config", "sigv4"},
+    "auth": CORE | {"config", "sigv4", "tokens"},
+    "tokens": CORE | {"config"},
     "sigv4": CORE,
     "client": CORE,
     "server": CORE,
@@ -47,6 +48,7 @@ CLOCKS = {"datetime", "random", "secrets", "time"}
 
 # Outside library -> the only modules that import it.
 ONLY: dict[str, tuple[str, ...]] = {
+    "jwt": ("gateway.tokens",),
     "httptools": ("gateway.transport", "gateway.server", "gateway.client"),
     "pydantic": ("gateway.config",),
     "pydantic_settings": ("gateway.config",),

@@ -1,0 +1,172 @@
+"""Tokens of an identity provider (JWT, RFC 7519) to a `Principal`. Signatures are PyJWT's business.
+
+Only RS256 and ES256, and each only with a key of its own kind: a public key can never be taken for a shared secret. The
+key set comes from a file, or from a URL that is read again in the background; no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import jwt
+from msgspec import Struct
+
+from gateway.config import Jwt
+from gateway.config.kinds import checked_name
+from gateway.core.errors import GatewayError, Kind
+
+_KINDS = {"RSA": "RS256", "EC": "ES256"}
+_LEEWAY_S = 30.0
+_LONGEST = 8192
+_REMEMBERED = 10_000
+_EVERY_S = 300.0
+_RETRY_S = 10.0
+
+Fetch = Callable[[str], Any]
+"""Awaited with a URL; gives the body."""
+
+
+class Bearer(Struct, frozen=True):
+    """Whom a valid token names. models None is all; until is Unix seconds."""
+
+    subject: str
+    team: str | None
+    models: frozenset[str] | None
+    until: float
+
+
+def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
+    """Key id -> (public key, its algorithm). Raises ValueError when there is none that can be used.
+
+    Keys of other kinds, and those that are not for signatures, are passed over, as RFC 7517 says.
+    """
+    found: dict[str | None, tuple[Any, str]] = {}
+    try:
+        listed = json.loads(text)["keys"]
+        for one in listed:
+            algorithm = _KINDS.get(one.get("kty", ""))
+            fits = one.get("use", "sig") == "sig" and one.get("alg", algorithm) == algorithm
+            if algorithm is None or not fits or (algorithm == "ES256" and one.get("crv") != "P-256"):
+                continue
+            found[one.get("kid")] = (jwt.PyJWK(one, algorithm).key, algorithm)
+    except (KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
+        raise ValueError("is no set of keys (RFC 7517)") from error
+    if not found:
+        raise ValueError("holds no RSA or P-256 key for signatures")
+    return found
+
+
+class Tokens:
+    """Raises ValueError when the file of `options` holds no usable key.
+
+    clock gives Unix seconds; told is called with what happened to the keys of a URL, for the log.
+    """
+
+    def __init__(self, options: Jwt, clock: Callable[[], float], told: Callable[[str], None] | None = None) -> None:
+        self._options = options
+        self._clock = clock
+        self._told = told
+        self._keys: dict[str | None, tuple[Any, str]] = {}
+        self._known: dict[bytes, Bearer] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._body: bytes | str = b""
+        if options.keys_text is not None:
+            self._keys = read_keys(options.keys_text)
+
+    @staticmethod
+    def like(token: bytes) -> bool:
+        """`token` has the form of one."""
+        return token.startswith(b"eyJ") and token.count(b".") == 2
+
+    def read(self, token: bytes) -> Bearer:
+        """Raises GatewayError(UNAUTHENTICATED) without a word of the token."""
+        if len(token) > _LONGEST:
+            raise _refused("the token is too long")
+        digest = sha256(token).digest()
+        known = self._known.get(digest)
+        if known is None:
+            known = self._verified(token)
+            if len(self._known) >= _REMEMBERED:
+                for old in list(self._known)[: _REMEMBERED // 2]:
+                    del self._known[old]
+            self._known[digest] = known
+        if self._clock() >= known.until + _LEEWAY_S:
+            raise _refused("the token has expired")
+        return known
+
+    def _verified(self, token: bytes) -> Bearer:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            only = next(iter(self._keys)) if kid is None and len(self._keys) == 1 else kid
+            key, algorithm = self._keys[only]
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self._options.audience,
+                issuer=self._options.issuer,
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+            return self._bearer(claims)
+        except KeyError:
+            raise _refused("the token is not signed by a known key") from None
+        except jwt.ExpiredSignatureError:
+            raise _refused("the token has expired") from None
+        except (jwt.PyJWTError, ValueError, TypeError):
+            raise _refused("the token is not valid") from None
+
+    def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
+        options = self._options
+        team = claims.get(options.team_claim) if options.team_claim is not None else None
+        models = None
+        if options.models_claim is not None:
+            # A claim that is not there allows nothing: whoever restricts by it means all tokens.
+            listed = claims.get(options.models_claim, [])
+            models = frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
+        subject = checked_name(str(claims["sub"]))
+        return Bearer(subject, None if team is None else checked_name(str(team)), models, float(claims["exp"]))
+
+    # -- a key set that is read from elsewhere ----------------------------------------------------------------------
+
+    async def start(self, fetch: Fetch) -> None:
+        """Reads the URL, if there is one, and goes on reading it."""
+        if self._options.jwks_url is not None:
+            await self._refresh(fetch, self._options.jwks_url)
+            self._reading = asyncio.create_task(self._go_on(fetch, self._options.jwks_url))
+
+    async def _go_on(self, fetch: Fetch, url: str) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_S if self._trouble else _EVERY_S)
+            await self._refresh(fetch, url)
+
+    async def _refresh(self, fetch: Fetch, url: str) -> None:
+        try:
+            body = await fetch(url)
+            keys = read_keys(body)
+        except Exception as error:  # the known keys stay, whatever the provider does
+            self._tell(f"the keys of tokens cannot be read: {type(error).__name__}")
+            return
+        if body != self._body:
+            self._known.clear()  # what a withdrawn key has signed is worth nothing any more
+        self._keys, self._body = keys, body
+        self._tell("")
+
+    def _tell(self, trouble: str) -> None:
+        if trouble != self._trouble and self._told is not None:
+            self._told(trouble or "the keys of tokens can be read again")
+        self._trouble = trouble
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+
+def _refused(message: str) -> GatewayError:
+    return GatewayError(Kind.UNAUTHENTICATED, message)

@@ -1,0 +1,158 @@
+"""Tokens of an identity provider: what is believed, what is not, and what a caller may then do."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from gateway.config import ConfigError, Jwt
+from gateway.core.errors import GatewayError, Kind
+from gateway.tokens import Tokens, read_keys
+from tests.clients import CHAT
+from tests.harness import Stack
+
+RSA, OTHER = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
+EC = ec.generate_private_key(ec.SECP256R1())
+ISSUER, AUDIENCE = "https://id.example", "dragoman"
+
+
+def keys(**private: Any) -> str:
+    found = []
+    for kid, key in private.items():
+        algorithm: Any = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
+        found.append({**json.loads(algorithm.to_jwk(key.public_key())), "kid": kid})
+    return json.dumps({"keys": [*found, {"kty": "oct", "k": "c2VjcmV0", "kid": "shared"}]})
+
+
+def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **claims: Any) -> bytes:
+    whole = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 600, **claims}
+    whole = {name: value for name, value in whole.items() if value is not None}
+    return jwt.encode(whole, key, algorithm, {"kid": kid} if kid else None).encode()
+
+
+def made(text: str = keys(r=RSA, e=EC), **options: Any) -> Tokens:
+    section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_file="keys.json", **options)
+    section._keys_text = text
+    return Tokens(section, time.time)
+
+
+def test_both_algorithms_and_a_set_of_one_key_without_id() -> None:
+    tokens = made(team_claim="org", models_claim="models")
+    bearer = tokens.read(token(org="red", models=["m"]))
+    assert (bearer.subject, bearer.team, bearer.models) == ("alice", "red", frozenset({"m"}))
+    assert tokens.read(token(EC, "e", "ES256", models="m n")).models == frozenset({"m", "n"})
+    assert tokens.read(token()).models == frozenset(), "no claim, no model"
+    assert made(keys(r=RSA)).read(token(kid=None)).models is None
+
+
+def shared() -> bytes:
+    """Signed with the public key as if it were a shared secret; PyJWT itself would not make one."""
+    public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"r","typ":"JWT"}').rstrip(b"=")
+    stem = head + b"." + token().split(b".")[1]
+    return stem + b"." + base64.urlsafe_b64encode(hmac.digest(public, stem, "sha256")).rstrip(b"=")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(token(iss="https://id.example.evil"), id="issuer"),
+        pytest.param(token(iss="https://id"), id="part of the issuer"),
+        pytest.param(token(aud="other"), id="audience"),
+        pytest.param(token(exp=time.time() - 60), id="expired"),
+        pytest.param(token(exp=None), id="without an end"),
+        pytest.param(token(sub=None), id="without a subject"),
+        pytest.param(token(sub="a b\nc"), id="subject that would break a log"),
+        pytest.param(token(nbf=time.time() + 600), id="not yet"),
+        pytest.param(token(OTHER), id="another key"),
+        pytest.param(token(kid="gone"), id="unknown key"),
+        pytest.param(token(kid="shared"), id="a shared secret's id"),
+        pytest.param(shared(), id="signed with the public key"),
+        pytest.param(token(EC, "r", "ES256"), id="of another kind than its key"),
+        pytest.param(token(None, "r", "none"), id="unsigned"),
+        pytest.param(token()[:-4] + b"AAAA", id="changed"),
+        pytest.param(b"eyJ.a.b", id="nonsense"),
+        pytest.param(b"eyJ" + b"a" * 9000 + b"..", id="long"),
+    ],
+)
+def test_what_is_not_believed(bad: bytes) -> None:
+    with pytest.raises(GatewayError) as caught:
+        made().read(bad)
+    assert caught.value.kind is Kind.UNAUTHENTICATED
+    assert bad[:10].decode() not in caught.value.message
+
+
+def test_a_remembered_token_still_expires() -> None:
+    tokens = made()
+    alive = token(exp=time.time() + 5)
+    assert tokens.read(alive).subject == "alice"
+    tokens._clock = lambda: time.time() + 60
+    with pytest.raises(GatewayError, match="expired"):
+        tokens.read(alive)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"keys": [1]}', '{"keys": []}', '{"keys": [{"kty": "RSA", "n": "!", "e": "AQAB"}]}']
+)
+def test_what_is_no_key_set(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_keys(text)
+
+
+async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> None:
+    told: list[str] = []
+    section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
+    tokens = Tokens(section, time.time, told.append)
+    answers: list[str | Exception] = [keys(r=RSA), OSError("away"), keys(r=OTHER)]
+
+    async def fetch(url: str) -> str:
+        assert url == "https://id.example/keys"
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    await tokens.start(fetch)
+    assert tokens.read(token()).subject == "alice"
+    await tokens._refresh(fetch, "https://id.example/keys")
+    assert tokens.read(token()).subject == "alice"
+    await tokens._refresh(fetch, "https://id.example/keys")
+    assert len(told) == 2
+    assert tokens.read(token(OTHER)).subject == "alice"
+    with pytest.raises(GatewayError):
+        tokens.read(token())
+    await tokens.close()
+
+
+def test_end_to_end(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text(keys(r=RSA))
+    section = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": str(tmp_path / "keys.json")}
+    limits = [{"name": "requests", "kind": "requests", "limit": 2}]
+    config = {"jwt": {**section, "team_claim": "org", "models_claim": "models"}, "limits": limits}
+    with Stack(({},), config) as stack:
+
+        def ask(**claims: Any) -> httpx.Response:
+            headers = {"authorization": f"Bearer {token(**claims).decode()}"}
+            return httpx.post(stack.url + "/v1/chat/completions", headers=headers, json={"model": "m", **CHAT})
+
+        good = ask(models=["alias"], org="red")
+        assert (good.status_code, good.headers["x-ratelimit-remaining-requests"]) == (200, "1")
+        assert (stack.records()[-1]["key"], stack.records()[-1]["team"]) == ("jwt:alice", "red")
+        assert ask(models=["other"]).status_code == 404
+        assert ask(aud="other").status_code == 401
+        assert httpx.get(stack.url + "/v1/models").status_code == 401
+        (tmp_path / "keys.json").write_text('{"keys": []}')
+        with pytest.raises(ConfigError, match="holds no RSA"):
+            stack.run(stack.gateway.reload(stack.config()))
+        assert ask(models=["m"], sub="bob").status_code == 200
