@@ -6,6 +6,7 @@ Run by `make test-vllm`, once, with the interpreter that has vLLM. Nothing is do
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -31,6 +32,9 @@ def main(folder: Path) -> None:
     scratch = folder.with_name(folder.name + ".part")
     model.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
+    # A default of the model's own, far from what any specification promises: whoever relies on vLLM's is found out.
+    defaults = scratch / "generation_config.json"
+    defaults.write_text(json.dumps({**json.loads(defaults.read_text()), "temperature": 0.01}, indent=2) + "\n")
     folder.mkdir(exist_ok=True)
     for path in sorted(scratch.iterdir(), key=lambda path: path.name == "config.json"):
         path.replace(folder / path.name)

@@ -110,6 +110,31 @@ def test_more_beams_than_the_engine_has_are_refused_by_name(gateway: httpx.Clien
     assert response.json()["error"]["param"] == "num_beams"
 
 
+# -- defaults
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "varies"),
+    [
+        (TEXT, {"prompt": PROMPT}, False),  # OpenAI's wire is passed on as it came: the model's own default
+        (FRIENDLI, {"prompt": PROMPT}, True),
+        ("/friendli/v1/chat/completions", {"messages": MESSAGES}, True),
+        ("/azure/chat/completions?api-version=2024-05-01-preview", {"messages": MESSAGES}, True),
+    ],
+)
+def test_a_promised_temperature_outweighs_the_models_own(
+    gateway: httpx.Client, path: str, fields: dict[str, Any], varies: bool
+) -> None:
+    """The test model's generation_config.json says 0.01 (scripts/smollm2.py), the specifications say 1."""
+    said = set()
+    for seed in range(4):
+        # As cold as that the first words are always the same, and few of those that follow.
+        length = 24 if varies else 6
+        choice = ok(gateway.post(path, json={**fields, "max_tokens": length, "seed": seed}))["choices"][0]
+        said.add(choice["text"] if "text" in choice else choice["message"]["content"])
+    assert (len(said) > 1) is varies
+
+
 # -- token ids
 
 
