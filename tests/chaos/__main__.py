@@ -11,13 +11,14 @@ import time
 import uvloop
 
 from tests.chaos import broken, limits, redis_away, routes, secrets, tenants
-from tests.chaos.row import FULL, ROWS, SEED, Findings
+from tests.chaos.row import FULL, PARTS, ROWS, SEED, Findings
 
 TABLES = (broken, limits, redis_away, routes, secrets, tenants)
 """Modules that enter rows."""
 
 
 def main(names: list[str]) -> int:
+    names = [PARTS.get(name, name) for name in names]
     unknown = [name for name in names if name not in ROWS]
     if unknown:
         print(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}", file=sys.stderr)

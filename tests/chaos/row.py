@@ -42,6 +42,8 @@ class Findings(Struct):
 
 Row = Callable[[Findings], Coroutine[Any, Any, None]]
 ROWS: dict[str, tuple[str, Row]] = {}
+PARTS = {"F12": "F11", "S7": "S6", "S8": "S6", "S9": "S6"}
+"""Rows of the scoreboard that another one holds."""
 
 
 def row(name: str, title: str) -> Callable[[Row], Row]:
