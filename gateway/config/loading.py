@@ -151,7 +151,7 @@ class _Gathered:
         except ConfigError as error:
             self.faults = error.faults
             self.more_keys = True
-            if not path.is_file() or not os.access(path, os.R_OK):
+            if not os.path.isfile(path) or not os.access(path, os.R_OK):  # a name too long is no file either
                 self.faults[-1] = locate(self.positions, ("keys_file",)).fault("names a file that cannot be read")
             return
         keys = self.values.get("keys") or {}
