@@ -225,8 +225,7 @@ class DirectClient(_Base):
         self._downstream.cut()
 
     def close(self) -> None:
-        downstream = self._downstream
-        downstream.on_gone = downstream.on_pause = downstream.on_resume = None
+        self._downstream.release()
 
 
 def connect(scope: Scope, receive: Receive, send: Send, extension: str) -> Client:

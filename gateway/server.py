@@ -121,6 +121,12 @@ class Downstream:
             self.protocol.end()
         cycle.on_response()
 
+    def release(self) -> None:
+        """The request is over. Parts it from its scope: garbage in a cycle would wait for the collector, and each
+        request would be made in cold memory (half of all its CPU time, measured)."""
+        self.on_gone = self.on_pause = self.on_resume = None
+        cast(Any, self.cycle.scope).pop("extensions", None)
+
     def cut(self) -> None:
         """Ends the connection after what was written, without the last chunk: the client can tell that it was cut."""
         self.cycle.disconnected = True  # or uvicorn would log an incomplete response as an application error
