@@ -161,6 +161,7 @@ class State:
                 config.accounting.redis_stream,
                 config.accounting.max_length,
                 lambda: connect(redis_settings(config.redis)),
+                lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         self.hub = Hub(
@@ -471,21 +472,28 @@ class Gateway:
 
     async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.draining:
-            await _plain(send, 503, b"draining\n")
+            await _plain(scope, send, 503, b"draining\n")
         elif not self.state.ready:
-            await _plain(send, 503, b"no model has a ready worker\n")
+            await _plain(scope, send, 503, b"no model has a ready worker\n")
         else:
-            await _plain(send, 200, b"ready\n")
+            await _plain(scope, send, 200, b"ready\n")
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _plain(send, 200, self.metrics.page(), CONTENT_TYPE)
+        await _plain(scope, send, 200, self.metrics.page(), CONTENT_TYPE)
 
 
 async def _live(scope: Scope, receive: Receive, send: Send) -> None:
-    await _plain(send, 200, b"alive\n")
+    await _plain(scope, send, 200, b"alive\n")
 
 
-async def _plain(send: Send, status: int, body: bytes, media_type: bytes = b"text/plain; charset=utf-8") -> None:
+async def _plain(
+    scope: Scope, send: Send, status: int, body: bytes, media_type: bytes = b"text/plain; charset=utf-8"
+) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
+        headers = [(b"allow", b"GET, HEAD"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 405, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+        return
     headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

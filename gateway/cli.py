@@ -248,6 +248,9 @@ async def _run(config: Config, path: str | None, listener: socket.socket, log: L
     gateway = Gateway(config, log)
 
     async def reload() -> None:
+        if gateway.draining:
+            log.event("warning", "reload refused, the gateway is shutting down")
+            return
         try:
             await gateway.reload(load(path, KNOWN))
         except ConfigError as error:

@@ -151,6 +151,7 @@ class Run:
         self.pump: Pump | None = None
         self.permit: Permit | None = None
         self.headers: Headers = [(b"x-request-id", self.record.id.encode())]
+        self.errors: list[GatewayError] = []
         self._task: asyncio.Task[Any] | None = None
         self._interrupted: GatewayError | None = None
         self._began = 0.0
@@ -164,6 +165,7 @@ class Run:
         try:
             await self.serve()
         except GatewayError as error:
+            self.errors.append(error)
             await self.refuse(error)
         except asyncio.CancelledError:
             assert self._task is not None
@@ -179,6 +181,10 @@ class Run:
             hub.observer.bug(self.record, error)
             await self.refuse(GatewayError(Kind.INTERNAL, "the gateway failed to handle this request"))
         finally:
+            # An error that was raised holds the frames it passed, and they hold it: without this a refused body would
+            # stay in memory until the collector comes.
+            for met in self.errors:
+                met.__traceback__ = met.__context__ = met.__cause__ = None
             hub.running.discard(self)
             if self.permit is not None:
                 self.permit.settle(self.record)
@@ -315,6 +321,8 @@ class Run:
                 worker = await pool.acquire(tried, principal.priority)
             except GatewayError as error:
                 raise failure or error from None
+            if failure is not None:
+                hub.observer.retried(offer.name, tried[-1].address, failure)
             record.attempts += 1
             record.worker = worker.address
             try:
@@ -327,11 +335,11 @@ class Run:
                 return
             except GatewayError as error:
                 pool.failed(worker, error)
+                self.errors.append(error)
                 tried.append(worker)
                 failure = error
                 if not self._may_retry(error):
                     raise
-                hub.observer.retried(offer.name, worker.address, error)
             except BaseException:  # cancelled, or a bug of ours: neither says anything about the worker
                 pool.failed(worker, GatewayError(Kind.INTERNAL, "not the worker's fault"))
                 raise

@@ -282,6 +282,8 @@ class EdgeProtocol(HttpToolsProtocol):
         if name == b"host":
             self._hosts += 1
         elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":
+                raise Refusal(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
             self._coded = True
         self._head_size += len(name) + len(value) + 4
         self.headers.append((name, value))

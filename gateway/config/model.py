@@ -228,7 +228,8 @@ class DialectOptions(Section):
         default=None, min_length=1, description="Path prefixes it answers under; `/` is the root. Absent: its own."
     )
     default_model: Name | None = Field(
-        default=None, description="Model for requests that name none, or none that is known. Absent: those are refused."
+        default=None,
+        description="Model for requests that name none, or a placeholder such as `dummy`. Absent: those are refused.",
     )
     extras: Literal["pass", "drop", "error"] | None = Field(
         default=None,

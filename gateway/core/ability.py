@@ -32,11 +32,13 @@ _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
 
 def refuse_beyond(op: Op, can: Capabilities) -> None:
     """Raises GatewayError(UNSUPPORTED) for the first thing that `op` asks and that the model's declared features, or
-    one of its workers by its own word, lack.
+    one of its workers by its own word, lack; GatewayError(CONTEXT_LENGTH) for token ids that exceed its context.
 
     `param` is the field by its name on OpenAI's wire (a dialect with other names renames it), dotted for content parts;
     `value` is what was asked, where that is a word. Nothing is refused where nothing is known.
     """
+    if can.max_context is not None and isinstance(op, Complete):
+        _fits(op, can.max_context)
     if can.features is None and not can.lacks:
         return
     features = (_NEEDS if can.features is None else can.features) - can.lacks
@@ -46,6 +48,17 @@ def refuse_beyond(op: Op, can: Capabilities) -> None:
         _complete(op, features)
     elif isinstance(op, Embed) and "embeddings" not in features:
         raise _beyond("makes no embeddings", None)
+
+
+def _fits(op: Complete, max_context: int) -> None:
+    """Token ids are the one prompt whose length is known here; of texts the worker's tokenizer decides."""
+    longest = max((len(prompt) for prompt in op.prompts if not isinstance(prompt, str)), default=0)
+    if longest > max_context:
+        raise GatewayError(
+            Kind.CONTEXT_LENGTH,
+            f"the prompt has {longest} tokens; this model's context is {max_context}",
+            param="prompt",
+        )
 
 
 def _chat(op: Chat, features: frozenset[str]) -> None:

@@ -203,7 +203,7 @@ _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Least = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Repetition = Annotated[float, Meta(ge=1)]
-_Microseconds = Annotated[int, Meta(ge=1)]
+_Microseconds = Annotated[int, Meta(ge=1, le=10**15)]
 _Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
 

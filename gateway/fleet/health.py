@@ -113,6 +113,7 @@ class Health:
             ready = False
         else:
             worker.missed_probes = 0
-        if ready != worker.ready:
+        first, worker.probed = not worker.probed, True
+        if ready != worker.ready or (first and not ready):
             worker.ready = ready
             self._on_change(model, worker)

@@ -22,6 +22,7 @@ class Worker:
         "max_in_flight",
         "missed_probes",
         "on_free",
+        "probed",
         "ready",
         "turn",
     )
@@ -34,6 +35,7 @@ class Worker:
         self.ready = False
         self.draining = False
         self.missed_probes = 0
+        self.probed = False
         self.turn = 0
         self.on_free: list[Callable[[], None]] = []
 

@@ -29,12 +29,21 @@ class Stream:
 
     connect     gives (client, all that must be closed in the end); called once, at the first record
     max_length  about how many entries the stream keeps
+    on_change   called with "failing" and the error's class, and with "writing" once it goes on; once each time
     written, lost  records so far
     """
 
-    def __init__(self, name: str, max_length: int, connect: Callable[[], tuple[Any, list[Any]]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        max_length: int,
+        connect: Callable[[], tuple[Any, list[Any]]],
+        on_change: Callable[[str, str], None] = lambda state, reason: None,
+    ) -> None:
         self.written = 0
         self.lost = 0
+        self._failing = False
+        self._on_change = on_change
         self._name = name
         self._max_length = max_length
         self._connect = connect
@@ -74,14 +83,25 @@ class Stream:
         except asyncio.CancelledError:
             self._waiting.extendleft(reversed(batch))
             raise
-        except Exception:  # whatever the server or the network does, records wait and requests go on
+        except Exception as error:  # whatever the server or the network does, records wait and requests go on
+            if not self._failing:
+                self._failing = True
+                self._on_change("failing", type(error).__name__)
             self._waiting.extendleft(reversed(batch))
             while len(self._waiting) > _BACKLOG:
                 self._waiting.popleft()
                 self.lost += 1
             return False
         self.written += len(batch)
+        if self._failing:
+            self._failing = False
+            self._on_change("writing", "")
         return True
+
+    @property
+    def waiting(self) -> int:
+        """Records not written yet."""
+        return len(self._waiting)
 
     async def close(self) -> None:
         """Writes what is left if the server takes it now."""

@@ -19,6 +19,7 @@ from gateway.core.ports import Record
 
 _BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 _BOUNDS = (*(str(bound / 1000) for bound in _BOUNDS_MS), "+Inf")
+_TOGETHER = 256
 MOST_TEAMS = 100
 """Teams that have series of their own; the rest together are `other`."""
 
@@ -71,6 +72,7 @@ class Metrics:
         self.bugs = Counter("dragoman_bugs", "Requests that failed by a bug of the gateway", registry=registry)
         self.retries = Counter("dragoman_retries", "Further tries on another worker", ["model"], registry=registry)
         self._running: dict[str, int] = {}
+        self._pending: list[Record] = []
         self._series: dict[tuple[Any, ...], _Series] = {}
         self._teams: set[str] = set()
         registry.register(self)
@@ -79,8 +81,19 @@ class Metrics:
         self._running[dialect] = self._running.get(dialect, 0) + 1
 
     def finished(self, record: Record) -> None:
-        usage = record.usage
         self._running[record.dialect] -= 1
+        self._pending.append(record)
+        if len(self._pending) >= _TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        """Many at a time: a tight loop costs half of what it costs among a request's work."""
+        pending, self._pending = self._pending, []
+        for record in pending:
+            self._add(record)
+
+    def _add(self, record: Record) -> None:
+        usage = record.usage
         key = (
             record.dialect,
             record.operation,
@@ -122,6 +135,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
+        self._count()
         running = GaugeMetricFamily("dragoman_requests_running", "Requests under way", labels=["dialect"])
         for dialect, count in self._running.items():
             running.add_metric([dialect], count)

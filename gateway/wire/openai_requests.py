@@ -151,7 +151,7 @@ class _BodyIn(Struct):
 
 
 class _ChatBody(_BodyIn, kw_only=True):
-    messages: Annotated[list[_MessageIn], Meta(min_length=1)]
+    messages: Annotated[list[_MessageIn], Meta(min_length=1, max_length=16384)]
     max_completion_tokens: _Count | None = None
     tools: list[_ToolIn] | None = None
     tool_choice: str | _NamedToolIn | None = None

@@ -1,0 +1,44 @@
+"""What a request leaves behind: nothing that would wait for the garbage collector, whatever became of it."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import httpx
+import pytest
+
+from gateway.pipeline import Run
+from tests.harness import Stack
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["", "status:400", "status:503", "reset", "reset@2", "error-frame:500", "bad-json", "stall@before"],
+)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/ollama/chat/completions"])
+def test_no_request_waits_for_the_collector(fault: str, stream: bool, path: str) -> None:
+    script = {"text": "a b c", "fault": fault} if fault else {"text": "a b c"}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}],
+        "stream": stream,
+    }
+
+    async def left() -> int:
+        return sum(isinstance(one, Run) for one in gc.get_objects())
+
+    config = {"deadlines": {"first_byte_s": 0.2, "idle_s": 0.2}, "retry": {"attempts": 1}}
+    with Stack(config=config) as stack, httpx.Client(timeout=10) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                try:
+                    client.post(stack.url + path, json=body)
+                except httpx.RemoteProtocolError:
+                    assert stream
+            assert stack.run(left()) <= 1  # the last one may be on its way out
+        finally:
+            gc.enable()
