@@ -17,6 +17,7 @@ from gateway.core.messages import (
     Chat,
     Complete,
     Embed,
+    Extra,
     Generate,
     ListModels,
     ModelCard,
@@ -138,11 +139,14 @@ class OpenAI:
         require_json(request)
         raw = members(request)
         known = _KNOWN[request.route]
-        kept, dropped = settle_extras(self.extras, raw.keys() - known)
-        for name in dropped:
-            del raw[name]
-        extra = {name: raw[name] for name in kept}
-        check_depth(extra)
+        extra: Extra = {}
+        dropped: tuple[str, ...] = ()
+        if not known.issuperset(raw):
+            kept, dropped = settle_extras(self.extras, raw.keys() - known)
+            for name in dropped:
+                del raw[name]
+            extra = {name: raw[name] for name in kept}
+            check_depth(extra)
         # What was dropped must not be read either, where it has a meaning for us.
         body = encode(raw) if dropped else request.body
         if request.route == "chat":

@@ -203,14 +203,14 @@ def read_chat(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...], p
         )
     return Chat(
         model=found.model,
-        messages=tuple(_read_message(message, i, part) for i, message in enumerate(found.messages)),
+        messages=tuple([_read_message(message, i, part) for i, message in enumerate(found.messages)]),
         stream=bool(found.stream),
         include_usage=_include_usage(found),
         max_output=found.max_completion_tokens or found.max_tokens,
         sampling=_sampling(found),
         stop=_stop(found),
         n=found.n or 1,
-        tools=tuple(_read_tool(tool, i) for i, tool in enumerate(found.tools or ())),
+        tools=tuple([_read_tool(tool, i) for i, tool in enumerate(found.tools)]) if found.tools else (),
         tool_choice=_read_tool_choice(found.tool_choice),
         parallel_tools=found.parallel_tool_calls,
         output=_read_output(found.response_format),
@@ -342,8 +342,10 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
 
 
 def _read_message(found: _MessageIn, index: int, part: PartReader) -> Message:
-    parts: list[Part] = []
     thinking = found.reasoning or found.reasoning_content
+    if not (thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
+        return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly all there are
+    parts: list[Part] = []
     if thinking:
         parts.append(Thinking(thinking))
     if isinstance(found.content, str):
