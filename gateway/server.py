@@ -134,6 +134,32 @@ class Downstream:
         self.protocol.cut()
 
 
+class _Arrival:
+    """What uvicorn uses of an asyncio.Event, made only when somebody waits: nearly always all has arrived already."""
+
+    __slots__ = ("_event", "_set")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._event: asyncio.Event | None = None
+
+    def set(self) -> None:
+        self._set = True
+        if self._event is not None:
+            self._event.set()
+
+    def clear(self) -> None:
+        self._set = False
+        if self._event is not None:
+            self._event.clear()
+
+    async def wait(self) -> None:
+        if not self._set:
+            if self._event is None:
+                self._event = asyncio.Event()
+            await self._event.wait()
+
+
 class EdgeProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits. `edge` is set by `protocol_class`."""
 
@@ -330,7 +356,7 @@ class EdgeProtocol(HttpToolsProtocol):
             access_logger=self.access_logger,
             access_log=False,
             default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
+            message_event=cast(Any, _Arrival()),
             expect_100_continue=self.expect_100_continue,
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
