@@ -104,7 +104,7 @@ class Stack:
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
-        merged: dict[str, Any] = {"listen": {"port": 0}, "health": {"interval_s": 0.2, "timeout_s": 0.2}}
+        merged: dict[str, Any] = {"listen": {"port": 0}, "health": {"interval_s": 1, "timeout_s": 1}}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]

@@ -28,7 +28,7 @@ def test_example(name: str, code: str, gateway: str) -> None:
     command = [interpreter(name), "-c", code.replace(ADDRESS, gateway)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert len(ran.stdout.split()) > 2, "it prints a sentence"
+    assert ran.stdout.strip(), "it prints an answer"
 
 
 def test_examples_are_found() -> None:
