@@ -1,0 +1,227 @@
+"""One client connection: how long it may take over what, how it ends, and what a handler may do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from gateway.core.http import Headers
+from gateway.server.edge import Edge, Refusal
+
+EXTENSION = "dragoman"
+# Up to this size copying a body behind its head is cheaper than handing over two buffers.
+_JOINED = 65536
+# How long what a client still sends is thrown away after the last answer. Closing a socket with unread data resets the
+# connection, and may take that answer with it.
+_LINGER_S = 10.0
+
+
+class Downstream:
+    """One request's client connection, for the handler that runs on it.
+
+    on_gone is called once when the client leaves; on_pause and on_resume when it reads slower than we write.
+    """
+
+    __slots__ = ("cycle", "gone", "on_gone", "on_pause", "on_resume", "protocol")
+
+    def __init__(self, protocol: Connection, cycle: RequestResponseCycle) -> None:
+        self.protocol = protocol
+        self.cycle = cycle
+        self.gone = False
+        self.on_gone: Callable[[], None] | None = None
+        self.on_pause: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        return self.protocol.flow.write_paused
+
+    def body(self) -> bytes | None:
+        """The request body, if all of it has arrived already: nearly always, since it comes with the head."""
+        cycle = self.cycle
+        if cycle.more_body or cycle.waiting_for_100_continue:
+            return None
+        body, cycle.body = cycle.body, bytearray()
+        return bytes(body)
+
+    def write(self, data: bytes) -> None:
+        """One body block of a chunked response whose head was sent by plain ASGI. `data` must not be empty."""
+        if not self.gone:
+            self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole response in one write; plain ASGI makes two. Raises ValueError when a header would end its line."""
+        if self.gone:
+            return
+        cycle = self.cycle
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        lines.append(b"content-length: %d\r\n" % len(body))
+        if cycle.scope["method"] == "HEAD":
+            body = b""
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
+            raise ValueError("a response header holds a line ending")
+        cycle.response_started = cycle.response_complete = True
+        if len(body) <= _JOINED:
+            self.protocol.transport.write(head + body)
+        else:
+            self.protocol.transport.writelines((head, body))
+        if not cycle.keep_alive:
+            self.protocol.end()
+        cycle.on_response()
+
+    def release(self) -> None:
+        """The request is over. Parts it from its scope: garbage in a cycle would wait for the collector, and each
+        request would be made in cold memory (half of all its CPU time, measured)."""
+        self.on_gone = self.on_pause = self.on_resume = None
+        cast(Any, self.cycle.scope).pop("extensions", None)
+
+    def cut(self) -> None:
+        """Ends the connection after what was written, without the last chunk: the client can tell that it was cut."""
+        self.cycle.disconnected = True  # or uvicorn would log an incomplete response as an application error
+        self.gone = True
+        self.protocol.cut()
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's protocol, less the reading of requests, with deadlines and orderly endings. `edge` is set by
+    `protocol_class`."""
+
+    edge = Edge()
+    downstream: Downstream | None = None
+    _dry = 0  # bytes since the parser last made something of them
+    _in_head = True
+    _whole = False
+    _deadline = 0.0
+    _idle = False
+    _deaf = False  # nothing that still arrives matters
+    _ended = False
+    _timer: asyncio.TimerHandle | None = None
+    _timer_at = 0.0
+    _stall: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._timer, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Tells the running request that nobody waits for it any more."""
+        downstream, self.downstream = self.downstream, None
+        if downstream is not None and not downstream.gone:
+            downstream.gone = True
+            downstream.cycle.disconnected = True
+            downstream.cycle.message_event.set()
+            if downstream.on_gone is not None and not downstream.cycle.response_complete:
+                downstream.on_gone()
+
+    # -- back-pressure ----------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(self.edge.write_idle_s, self.transport.abort)
+        if self.downstream is not None and self.downstream.on_pause is not None:
+            self.downstream.on_pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        if self.downstream is not None and self.downstream.on_resume is not None:
+            self.downstream.on_resume()
+
+    # -- endings ----------------------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        self.transport.close()
+        if self._stall is None:
+            self._stall = self.loop.call_later(self.edge.write_idle_s, self.transport.abort)
+
+    def end(self) -> None:
+        """Closes after the last answer, in a way that lets a client that is still sending read it."""
+        if self._whole or not self.transport.can_write_eof():
+            self.cut()
+            return
+        self._deaf = self._ended = True
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._arm(_LINGER_S)
+
+    def _watch(self, seconds: float) -> None:
+        """At most one timer a connection, moved only to come earlier; it looks at the newest deadline when it fires."""
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None or self._deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm(seconds)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer_at = self.loop.time() + seconds
+        self._timer = self.loop.call_later(seconds, self._overdue)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        if self._ended:
+            self.transport.abort()
+            return
+        if not self._deadline or self.transport.is_closing():
+            return
+        left = self._deadline - self.loop.time()
+        if left > 0:
+            self._arm(left)
+        elif self._idle or (self.downstream is None and not self._dry):  # unasked, an answer would only confuse
+            self.transport.close()
+        elif not self._in_head and self.flow.read_paused:
+            self._watch(self.edge.body_timeout_s)  # it is we who are not reading
+        else:
+            self._refuse(Refusal(408, "request_timeout", "the request took too long to arrive"))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers the request that is arriving, and ends the connection. Those before it still get their answers."""
+        self._deaf = True
+        cycle = self.cycle
+        if not self._in_head:  # the request is known to the application already
+            if cycle.response_started:
+                self.cut()
+                return
+            if self.pipeline:
+                self.pipeline.popleft()
+                cycle = self.pipeline[0][0] if self.pipeline else cast(Downstream, self.downstream).cycle
+            else:
+                cycle.response_started = cycle.response_complete = True
+                self._leave()
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
+            self._deadline = 0.0
+            return
+        body = json.dumps(
+            {
+                "error": {
+                    "message": refusal.message,
+                    "type": "invalid_request_error" if refusal.status < 500 else "server_error",
+                    "param": None,
+                    "code": refusal.code,
+                }
+            }
+        ).encode()
+        self.transport.write(
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[refusal.status], len(body), body)
+        )
+        self._whole = False
+        self.end()
