@@ -22,9 +22,10 @@ every_dialect = pytest.mark.parametrize("name", dialects.REGISTRY)
 every_backend = pytest.mark.parametrize("name", backends.REGISTRY)
 
 
-def source(name: str, package: str) -> Path:
-    registry = dialects.REGISTRY if package == "dialects" else backends.REGISTRY
-    return Path(sys.modules[registry[name].__module__].__file__ or "")
+def sources(name: str) -> list[Path]:
+    """The file of a dialect, or all of its package's."""
+    path = Path(sys.modules[dialects.REGISTRY[name].__module__].__file__ or "")
+    return list(path.parent.glob("*.py")) if path.stem == "__init__" else [path]
 
 
 @pytest.mark.parametrize("package", [dialects, backends])
@@ -32,9 +33,9 @@ def test_nothing_in_the_folder_is_unregistered(package: object) -> None:
     registry = dialects.REGISTRY if package is dialects else backends.REGISTRY
     folder = ROOT / "gateway" / ("dialects" if package is dialects else "backends")
     registered = {made.__module__.rsplit(".", 1)[1] for made in registry.values()}
-    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == registered
+    assert {path.stem for path in folder.glob("[!_]*")} == registered
     for name, made in registry.items():
-        assert made.__module__.endswith(f".{name}"), f"{name} lives in a file of its own name"
+        assert made.__module__.endswith(f".{name}"), f"{name} lives in a file or a package of its own name"
 
 
 @every_dialect
@@ -107,7 +108,8 @@ def test_a_dialect_has_a_client_that_somebody_else_wrote(name: str) -> None:
 
 @every_dialect
 def test_a_dialect_has_unit_tests(name: str) -> None:
-    assert (ROOT / "tests" / "dialects" / f"test_{name}.py").is_file()
+    folder = ROOT / "tests" / "dialects"
+    assert (folder / f"test_{name}.py").is_file() or list((folder / name).glob("test_*.py"))
 
 
 @every_dialect
@@ -154,13 +156,14 @@ def words(path: Path) -> Iterator[str]:
 @every_dialect
 def test_no_dialect_knows_another_but_its_base(name: str) -> None:
     """A dialect's name may also be a wire's, which is no dialect."""
-    path = source(name, "dialects")
     bases = {base.__module__ for base in dialects.REGISTRY[name].__mro__} - {"builtins"}
-    for word in words(path):
-        if word.startswith("gateway.dialects."):
-            assert word.rsplit(".", 1)[0] in bases, f"{path.name}: {word} is not its base"
-    classes = {made.__name__ for other, made in dialects.REGISTRY.items() if made.__module__ not in bases}
-    assert not classes & set(words(path)), path.name
+    classes = {made.__name__ for made in dialects.REGISTRY.values() if made.__module__ not in bases}
+    for path in sources(name):
+        found = set(words(path))
+        for word in found:
+            if word.startswith("gateway.dialects."):
+                assert any(word.startswith(f"{base}.") for base in bases), f"{path.name}: {word} is not its base"
+        assert not classes & found, path.name
 
 
 @pytest.mark.parametrize("file", ["pipeline.py", "relay.py", "client.py", "server.py", "core", "fleet", "limits"])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gateway.dialects.azure import FATES as AZURE
-from gateway.dialects.friendli import FATES as FRIENDLI
+from gateway.dialects.friendli.fates import FATES as FRIENDLI
 
 pytestmark = pytest.mark.engine
 

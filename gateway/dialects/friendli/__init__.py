@@ -1,0 +1,78 @@
+"""Friendli: text completions in its own events, and chats, streamed and whole.
+
+Sources: "Text completions" of Friendli's API reference (docs/dialects/friendli.md); friendli-client 1.5.8 and friendli
+0.16.3 as recorded clients; the names of the fields from the former's `V1CompletionsRequest`. What a worker cannot do is
+a 422, what makes no sense a 400, and nothing is ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import settle_extras
+from gateway.core.http import Request, Response, Route
+from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.messages import Chat, Complete, Embed, Generate, ListModels, ModelCard, Op
+from gateway.core.ports import Lane, Settings, StreamWriter
+from gateway.core.usage import Usage
+from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
+from gateway.dialects.friendli.fates import FATES, KNOWN, TEAM
+from gateway.dialects.friendli.replies import ChatWriter, Writer, write
+from gateway.dialects.friendli.requests import read_chat, read_complete
+from gateway.wire.json import check_depth, members, require_json
+
+
+class Friendli:
+    """The dialect `friendli`."""
+
+    name = "friendli"
+    prefixes: tuple[str, ...] = ("/friendli",)
+    routes: tuple[Route, ...] = (
+        Route("POST", "/v1/completions", "complete"),
+        Route("POST", "/v1/chat/completions", "chat"),
+    )
+    fates = FATES
+    errors = ERRORS
+    # Not the bytes lane: its events are its own, and its chats have defaults and reasons of their own.
+    wire: str | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
+        self.extras = settings.extras or "error"
+
+    def read(self, request: Request) -> Op:
+        require_json(request)
+        raw = members(request)
+        known = KNOWN[request.route]
+        kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known), kind=Kind.UNSUPPORTED)
+        extra = {name: raw[name] for name in kept}
+        check_depth(extra)
+        if request.header(b"x-friendli-team") is not None:
+            dropped = (*dropped, TEAM.name)
+        op: Chat | Complete = (
+            read_chat(raw, extra) if request.route == "chat" else read_complete(request.body, raw, extra)
+        )
+        op.dropped = (*dropped, *op.dropped)
+        return op
+
+    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+        assert isinstance(reply, Reply)
+        assert isinstance(op, (Chat, Complete))
+        return write(reply, op)
+
+    def writer(self, op: Generate) -> StreamWriter:
+        return Writer(op, partial(error_event, op=op)) if isinstance(op, Complete) else ChatWriter(op, error_event)
+
+    def relay(self, op: Generate) -> Lane:
+        raise NotImplementedError("this dialect has no bytes lane")
+
+    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        raise NotImplementedError("this dialect has no bytes lane")
+
+    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
+        raise NotImplementedError("this dialect lists no models")
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
+        return refuse(error, op)

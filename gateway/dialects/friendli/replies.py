@@ -1,0 +1,176 @@
+"""Canonical replies and events to Friendli's bodies and streams."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartStart, UsageReport
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.lifecycle import Reply, ReplyChoice
+from gateway.core.messages import Chat, Complete, Generate
+from gateway.core.usage import Usage
+from gateway.wire import openai_replies, sse
+from gateway.wire.json import encode
+
+# The client types every other word as an error.
+_REASONS = {"content_filter": "stop"}
+
+
+def write(reply: Reply, op: Generate) -> Response:
+    """One body for both SDKs: beside the specification's fields, friendli 0.16.3 requires id and finish_reason."""
+    start = reply.start
+    body: dict[str, Any] = {
+        "id": start.id,
+        "object": "chat.completion" if isinstance(op, Chat) else "text_completion",
+        "model": openai_replies.shown(op, start.model),
+        "created": start.created,
+    }
+    if isinstance(op, Complete):
+        # Of a beam search, the best beam.
+        found = reply.choices[:1] if op.beams is not None else reply.choices
+        body["choices"] = [
+            _choice(op, choice.index, choice.text() or "", choice.tokens, choice.reason, choice.logprobs)
+            for choice in found
+        ]
+        counted = Usage(output=sum(len(choice.tokens) for choice in found)) if op.beams is not None else None
+        body["usage"] = _usage(op, reply.usage, counted)
+    else:
+        body["choices"] = [_chat_choice(choice) for choice in reply.choices]
+        body["usage"] = openai_replies.write_usage(reply.usage or Usage())
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def _choice(
+    op: Complete, index: int, text: str, tokens: Sequence[int], reason: str, logprobs: Sequence[Raw]
+) -> dict[str, Any]:
+    """A finished choice; of logprobs, those of the tokens that are shown."""
+    body: dict[str, Any] = {
+        "index": index,
+        "seed": op.seeds[index % len(op.seeds)],
+        "text": text,
+        "tokens": list(tokens),
+        "finish_reason": _REASONS.get(reason, reason),
+    }
+    if op.logprobs is not None:
+        body["logprobs"] = {
+            name: values[: len(tokens)] for name, values in openai_replies.text_logprobs(logprobs, 0).items()
+        }
+    return body
+
+
+def _usage(op: Complete, told: Usage | None, counted: Usage | None) -> dict[str, int]:
+    """Exactly the specification's three. What no engine told is counted."""
+    prompt = told.input if told is not None and told.input is not None else _length(op)
+    count = counted if counted is not None else told
+    completion = (count.output if count is not None else None) or 0
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _length(op: Complete) -> int:
+    return sum(len(prompt) for prompt in op.prompts if not isinstance(prompt, str))
+
+
+def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
+    body = openai_replies.write_choice(choice)
+    body["finish_reason"] = _REASONS.get(choice.reason, choice.reason)
+    return body
+
+
+# -- streams --------------------------------------------------------------------------------------------------------
+
+
+class _Told:
+    """What a choice has said so far. `waiting` is text whose ids have not come."""
+
+    __slots__ = ("head", "logprobs", "reason", "texts", "tokens", "waiting")
+
+    def __init__(self, index: int) -> None:
+        self.head = b'data: {"event": "token_sampled", "index": %d, "text": ' % index
+        self.texts: list[str] = []
+        self.tokens: list[int] = []
+        self.logprobs: list[Raw] = []
+        self.waiting = ""
+        self.reason = "stop"
+
+
+class Writer:
+    """Canonical events to `token_sampled` events, one for each token id, and `complete`; spaced as specified.
+
+    The text of several ids that came together stands on the last of them, text without ids on the next id, or at the
+    choice's end on an event whose token is null. Implements core.ports.StreamWriter.
+    """
+
+    headers = sse.HEADERS
+    clean_end = False
+
+    def __init__(self, op: Complete, refuse: Callable[[GatewayError], bytes]) -> None:
+        self._op = op
+        self._refuse = refuse
+        self._told: dict[int, _Told] = {}
+        self._usage: Usage | None = None
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            told = self._told[event.choice]
+            text, tokens = event.text, event.tokens
+            if event.logprobs is not None:
+                told.logprobs.append(event.logprobs)
+            told.texts.append(text)
+            if len(tokens) == 1 and not told.waiting:
+                told.tokens.append(tokens[0])
+                return b'%b%b, "token": %d}\n\n' % (told.head, encode(text), tokens[0])
+            return self._several(told, text, tokens)
+        if isinstance(event, PartStart):
+            self._told.setdefault(event.choice, _Told(event.choice))
+        elif isinstance(event, Finish):
+            told = self._told.setdefault(event.choice, _Told(event.choice))
+            told.reason = event.reason
+            if told.waiting:
+                return b'%b%b, "token": null}\n\n' % (told.head, encode(told.waiting))
+        elif isinstance(event, UsageReport):
+            self._usage = event.usage
+        elif isinstance(event, Failed):
+            return self._refuse(event.error)
+        elif isinstance(event, End):
+            return self._complete()
+        return b""
+
+    def keepalive(self) -> bytes:
+        return sse.KEEPALIVE
+
+    def _several(self, told: _Told, text: str, tokens: tuple[int, ...]) -> bytes:
+        told.waiting += text
+        if not tokens:
+            return b""
+        told.tokens += tokens
+        silent = b"".join(b'%b"", "token": %d}\n\n' % (told.head, token) for token in tokens[:-1])
+        text, told.waiting = told.waiting, ""
+        return b'%b%b%b, "token": %d}\n\n' % (silent, told.head, encode(text), tokens[-1])
+
+    def _complete(self) -> bytes:
+        """One line, and no `token` beside `event`: friendli-client would take it for one more token."""
+        choices = [
+            _choice(self._op, index, "".join(told.texts), told.tokens, told.reason, told.logprobs)
+            for index, told in sorted(self._told.items())
+        ]
+        counted = None
+        if self._usage is None or self._usage.output is None:
+            counted = Usage(output=sum(len(told.tokens) for told in self._told.values()))
+        usage = _usage(self._op, self._usage, counted)
+        said = {"event": "complete", "choices": choices, "usage": usage}
+        return sse.frame(json.dumps(said, ensure_ascii=False).encode())
+
+
+class ChatWriter(openai_replies.StreamWriter):
+    """OpenAI's chunks, with no finish reason that the client does not know."""
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, Finish) and event.reason in _REASONS:
+            event = msgspec.structs.replace(event, reason=_REASONS[event.reason])
+        return super().write(event)

@@ -1,0 +1,282 @@
+"""Friendli's requests to canonical ones.
+
+What makes no sense is refused as BAD_REQUEST, what no worker behind us can do as UNSUPPORTED.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Beams, Chat, Complete, Logprobs, NamedTool, Output, Sampling
+from gateway.dialects.friendli.fates import NEVER
+from gateway.wire import openai_requests
+from gateway.wire.json import NULL, encode, typed
+
+# Of drawn seeds. Every engine takes them as they are: llama.cpp's have 32 bits.
+_SEEDS = 2**31
+
+_Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Ids = Annotated[list[_Id], Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Least = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Repetition = Annotated[float, Meta(ge=1)]
+_Microseconds = Annotated[int, Meta(ge=1, le=10**15)]
+_Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Choices = Annotated[int, Meta(ge=1, le=128)]
+
+
+class _SequenceIn(Struct):
+    tokens: _Ids
+
+
+class _FormatIn(Struct, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "regex"]
+    schema: str | dict[str, Any] | None = None
+
+
+class _CompleteIn(Struct):
+    """What `read_complete` looks at; the rest is refused before."""
+
+    model: str | None = None
+    prompt: str | None = None
+    tokens: _Ids | None = None
+    stream: bool | None = None
+    timeout_microseconds: _Microseconds | None = None
+    max_tokens: _Count | None = None
+    max_total_tokens: _Count | None = None
+    min_tokens: _Least | None = None
+    min_total_tokens: _Least | None = None
+    n: _Choices | None = None
+    num_beams: Annotated[int, Meta(ge=1, le=31)] | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+    no_repeat_ngram: _Least | None = None
+    encoder_no_repeat_ngram: _Least | None = None
+    repetition_penalty: _Repetition | None = None
+    encoder_repetition_penalty: _Repetition | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_k: _Least | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    stop: list[str] | None = None
+    stop_tokens: list[_SequenceIn] | None = None
+    seed: _Seed | list[_Seed] | None = None
+    token_index_to_replace: list[_Id] | None = None
+    embedding_to_replace: list[float] | None = None
+    beam_search_type: Literal["DETERMINISTIC", "NAIVE_SAMPLING", "STOCHASTIC"] | None = None
+    bad_words: list[str] | None = None
+    bad_word_tokens: list[_SequenceIn] | None = None
+    include_output_logits: bool | None = None
+    include_output_logprobs: bool | None = None
+    eos_token: list[_Id] | None = None
+    response_format: _FormatIn | None = None
+
+
+class _ChatIn(Struct):
+    """What of a chat OpenAI's wire does not know, or otherwise."""
+
+    repetition_penalty: _Repetition | None = None
+    min_tokens: _Least | None = None
+    top_k: _Least | None = None
+    timeout_microseconds: _Microseconds | None = None
+    response_format: Raw = NULL
+
+
+class _TypeIn(Struct):
+    type: str = ""
+
+
+_complete = msgspec.json.Decoder(_CompleteIn)
+_chat = msgspec.json.Decoder(_ChatIn)
+_format = msgspec.json.Decoder(_FormatIn)
+_type = msgspec.json.Decoder(_TypeIn)
+
+
+def _senseless(param: str, why: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
+
+
+def _beyond(param: str, why: str) -> GatewayError:
+    return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
+
+
+def read_complete(body: bytes, raw: dict[str, Raw], extra: dict[str, Raw]) -> Complete:
+    for name in NEVER:
+        if name in raw:
+            raise _beyond(name, "cannot be executed here")
+    found = typed(body, _complete)
+    if (found.prompt is None) == (found.tokens is None):
+        raise GatewayError(
+            Kind.BAD_REQUEST, "exactly one of 'prompt' and 'tokens' is required", param="prompt", code="invalid_value"
+        )
+    _refuse(found)
+    op = Complete(
+        model=found.model,
+        prompts=(found.prompt if found.prompt is not None else tuple(found.tokens or ()),),
+        stream=bool(found.stream),
+        sampling=_sampling(found),
+        stop=tuple(found.stop or ()),
+        n=found.n or 1,
+        seeds=_seeds(found),
+        output=_output(found.response_format) if found.response_format is not None else None,
+        want_tokens=True,
+        logprobs=Logprobs() if found.include_output_logprobs else None,
+        timeout=_seconds(found.timeout_microseconds),
+        extra=extra,
+    )
+    _read_lengths(op, found)
+    _read_beams(op, found)
+    return op
+
+
+def _refuse(found: _CompleteIn) -> None:
+    """What no worker behind us can do, unless the value says that it need not."""
+    for name in ("encoder_no_repeat_ngram", "encoder_repetition_penalty"):
+        if (getattr(found, name) or 1) != 1:
+            raise _beyond(name, "is only for encoder-decoder models")
+    for name in ("token_index_to_replace", "embedding_to_replace", "include_output_logits"):
+        if getattr(found, name):
+            raise _beyond(name, "cannot be executed here")
+
+
+def _read_lengths(op: Complete, found: _CompleteIn) -> None:
+    """Totals are what is left of them behind a prompt of token ids; of a text only a worker knows the length."""
+    for kind in ("max", "min"):
+        if getattr(found, f"{kind}_tokens") is not None and getattr(found, f"{kind}_total_tokens") is not None:
+            raise _senseless(f"{kind}_total_tokens", f"and '{kind}_tokens' exclude each other")
+    op.max_output, least = found.max_tokens, found.min_tokens
+    for name in ("max_total_tokens", "min_total_tokens"):
+        if found.tokens is None and getattr(found, name):
+            raise _beyond(name, "needs the prompt as 'tokens': the length of a text is not known here")
+    length = len(found.tokens or ())
+    if found.max_total_tokens is not None:
+        op.max_output = found.max_total_tokens - length
+        if op.max_output < 1:
+            raise _senseless("max_total_tokens", f"leaves nothing to generate after {length} tokens")
+    if found.min_total_tokens:
+        least = max(0, found.min_total_tokens - length)
+    if least:
+        if op.max_output is not None and least > op.max_output:
+            name = "min_tokens" if found.min_tokens is not None else "min_total_tokens"
+            raise _senseless(name, "asks for more than the greatest length allows")
+        op.sampling = msgspec.structs.replace(op.sampling, min_tokens=least)
+
+
+def _read_beams(op: Complete, found: _CompleteIn) -> None:
+    if found.num_beams is None:
+        if found.early_stopping:
+            raise _senseless("early_stopping", "is only allowed with 'num_beams'")
+        if found.length_penalty not in (None, 1.0):
+            raise _senseless("length_penalty", "is only allowed with 'num_beams'")
+        if found.beam_search_type is not None:
+            op.dropped = ("beam_search_type",)
+        return
+    if op.stream:
+        raise _senseless("stream", "is not supported with 'num_beams'")
+    if op.n != 1:
+        raise _senseless("n", "is not supported with 'num_beams'")
+    if op.stop:
+        raise _senseless("stop", "is not supported with 'num_beams': use 'stop_tokens'")
+    if found.beam_search_type not in (None, "DETERMINISTIC"):
+        raise _beyond("beam_search_type", "must be DETERMINISTIC here")
+    for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
+        if getattr(found, name) not in (None, neutral):
+            raise _senseless(name, "is not allowed with deterministic beam search")
+    op.beams = Beams(found.num_beams, found.length_penalty, found.early_stopping)
+
+
+def _seeds(found: _CompleteIn) -> tuple[int, ...]:
+    """One seed for each choice. Drawn ones are sent too, so that what is returned is what was used."""
+    n = found.n or 1
+    if isinstance(found.seed, list):
+        if len(found.seed) != n:
+            raise _senseless("seed", f"must be one number or a list of as many as 'n', which is {n}")
+        return tuple(found.seed)
+    first = found.seed if found.seed is not None else secrets.randbelow(_SEEDS)
+    return tuple(range(first, first + n))
+
+
+def _sampling(found: _CompleteIn) -> Sampling:
+    """The specification's defaults are said aloud: engines have others, from the model's files or their own."""
+    return Sampling(
+        temperature=1.0 if found.temperature is None else found.temperature,
+        top_k=found.top_k or 0,
+        top_p=1.0 if found.top_p is None else found.top_p,
+        frequency_penalty=found.frequency_penalty,
+        presence_penalty=found.presence_penalty,
+        repetition_penalty=found.repetition_penalty,
+        no_repeat_ngram=found.no_repeat_ngram,
+        stop_tokens=tuple(token for sequence in found.stop_tokens or () for token in sequence.tokens),
+        eos_tokens=tuple(found.eos_token or ()),
+        bad_words=tuple(found.bad_words or ()),
+        bad_tokens=tuple(tuple(sequence.tokens) for sequence in found.bad_word_tokens or ()),
+    )
+
+
+def _output(found: _FormatIn) -> Output:
+    schema = found.schema
+    if found.type == "text":
+        if schema is not None:
+            raise _senseless("response_format.schema", "has no meaning for type text")
+        return Output("text")
+    if found.type == "regex":
+        if not isinstance(schema, str):
+            raise _senseless("response_format.schema", "must be the regular expression")
+        return Output("regex", pattern=schema)
+    if schema is None:
+        return Output("json")
+    try:
+        parsed = msgspec.json.decode(schema, type=dict[str, Any]) if isinstance(schema, str) else schema
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise _senseless("response_format.schema", "must be a JSON schema, serialized") from None
+    return Output("schema", Raw(encode(parsed)))
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return microseconds / 1e6 if microseconds is not None else None
+
+
+def read_chat(raw: dict[str, Raw], extra: dict[str, Raw]) -> Chat:
+    own = typed(encode(raw), _chat)
+    shared = {name: value for name, value in raw.items() if name in openai_requests.CHAT_MEMBERS}
+    output = _chat_output(own.response_format)
+    if output is not None:
+        del shared["response_format"]
+    op = openai_requests.read_chat(encode(shared), {}, extra, ())
+    op.raw = op.wire = None
+    op.output = output or op.output
+    op.timeout = _seconds(own.timeout_microseconds)
+    sampling = op.sampling
+    op.sampling = msgspec.structs.replace(
+        sampling,
+        temperature=1.0 if sampling.temperature is None else sampling.temperature,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        top_k=own.top_k or 0,
+        repetition_penalty=own.repetition_penalty,
+        min_tokens=own.min_tokens,
+    )
+    # The client says `auto` whether there are tools or not.
+    if not op.tools:
+        if op.tool_choice == "required" or isinstance(op.tool_choice, NamedTool):
+            raise _senseless("tool_choice", "asks for a tool, but there are no 'tools'")
+        op.tool_choice = op.parallel_tools = None
+    return op
+
+
+def _chat_output(raw: Raw) -> Output | None:
+    """The output format in Friendli's form; None where there is none or it is in OpenAI's."""
+    if raw == NULL or typed(bytes(raw), _type).type == "json_schema":
+        return None
+    try:
+        return _output(typed(bytes(raw), _format))
+    except GatewayError as error:
+        if error.param is None or not error.param.startswith("response_format"):
+            error.param = f"response_format.{error.param}" if error.param else "response_format"
+        raise

@@ -1,0 +1,72 @@
+"""Errors of the dialect `friendli`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.dialects.friendli.errors import ERRORS
+from tests.dialects.friendli.exchange import (
+    DIALECT,
+    events,
+    lane,
+    read,
+)
+
+
+def test_every_kind_has_a_row() -> None:
+    assert set(ERRORS) == set(Kind)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_errors(kind: Kind) -> None:
+    error = GatewayError(kind, "why", param="prompt", retry_after=3)
+    response = DIALECT.refuse(error, None, None)
+    status, type_, code = ERRORS[kind]
+    assert response.status == status
+    assert json.loads(response.body) == {"error": {"message": "why", "type": type_, "param": "prompt", "code": code}}
+    assert (response.header(b"retry-after") is not None) == (status in (429, 503))
+
+
+def test_the_clients_own_deadline_is_a_429() -> None:
+    def late() -> GatewayError:
+        return GatewayError(Kind.TIMEOUT, "the request took longer than 1 s", code="deadline_exceeded")
+
+    own = read(timeout_microseconds=1_000_000)
+    response = DIALECT.refuse(late(), None, own)
+    assert response.status == 429
+    assert json.loads(response.body)["error"]["param"] == "timeout_microseconds"
+    assert response.header(b"retry-after") is None
+    (told,) = events(lane(own).fail(late()))
+    assert told["error"]["param"] == "timeout_microseconds"
+    assert DIALECT.refuse(late(), None, read()).status == 504
+    worker = GatewayError(Kind.TIMEOUT, "the worker is silent")
+    assert DIALECT.refuse(worker, None, read(timeout_microseconds=1_000_000)).status == 504
+
+
+@pytest.mark.parametrize(
+    ("members", "said", "param"),
+    [
+        ({"stop": ["a"] * 5}, "stop", "stop"),
+        ({"num_beams": 20}, "logprobs", "num_beams"),
+        ({"include_output_logprobs": True}, "logprobs", "include_output_logprobs"),
+        ({"stop_tokens": [{"tokens": [5]}]}, "stop_token_ids", "stop_tokens"),
+        ({"bad_word_tokens": [{"tokens": [5]}]}, "logit_bias", "bad_word_tokens"),
+        ({"prompt": None, "tokens": [1]}, "prompt", "tokens"),
+    ],
+)
+def test_a_worker_that_refuses_a_field_by_name(members: dict[str, Any], said: str, param: str) -> None:
+    error = GatewayError(Kind.BAD_REQUEST, f"'{said}' is too much", param=said, upstream=400)
+    response = DIALECT.refuse(error, None, read(members))
+    assert response.status == 422
+    told = json.loads(response.body)["error"]
+    assert (told["param"], told["message"]) == (param, f"'{param}' is too much")
+
+
+def test_a_worker_that_names_no_field_is_a_400() -> None:
+    assert DIALECT.refuse(GatewayError(Kind.BAD_REQUEST, "no", upstream=400), None, read()).status == 400
+    long = GatewayError(Kind.CONTEXT_LENGTH, "too long", param="input_tokens", upstream=400)
+    assert DIALECT.refuse(long, None, read()).status == 400

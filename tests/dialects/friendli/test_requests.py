@@ -1,0 +1,298 @@
+"""Text completions of the dialect `friendli`: what is read, sent on and refused. No socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.backends.vllm import Vllm
+from gateway.core.http import Response
+from gateway.core.lifecycle import fold
+from gateway.core.messages import Complete
+from gateway.core.ports import Capabilities, Settings
+from gateway.dialects.friendli import Friendli
+from gateway.dialects.friendli.fates import FATES
+from tests.dialects.friendli.exchange import (
+    CLIENT_BODY,
+    DIALECT,
+    HI,
+    read,
+    read_chat,
+    refused,
+    request,
+    to_worker,
+)
+
+
+def test_the_clients_body_is_read_and_every_default_is_said_aloud() -> None:
+    sent = to_worker(read(CLIENT_BODY))
+    seed = sent.pop("seed")
+    assert 0 <= seed < 2**31
+    assert sent == {
+        "prompt": "Say this is a test!",
+        "model": "w",
+        "max_tokens": 2048,
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "return_token_ids": True,
+    }
+
+
+def test_everything_that_can_be_executed() -> None:
+    op = read(
+        prompt=None,
+        tokens=[1, 2],
+        timeout_microseconds=5_000_000,
+        max_tokens=5,
+        min_tokens=1,
+        n=2,
+        no_repeat_ngram=1,
+        encoder_no_repeat_ngram=1,
+        repetition_penalty=1.1,
+        encoder_repetition_penalty=1.0,
+        frequency_penalty=0.1,
+        presence_penalty=-2,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+        stop=["a"],
+        stop_tokens=[{"tokens": [1, 2]}, {"tokens": [3]}],
+        seed=[1, 2],
+        bad_words=["x"],
+        bad_word_tokens=[{"tokens": [5]}],
+        include_output_logits=False,
+        include_output_logprobs=True,
+        eos_token=[2],
+        token_index_to_replace=[],
+        model="m",
+    )
+    assert to_worker(op) == {
+        "prompt": [1, 2],
+        "model": "w",
+        "max_tokens": 5,
+        "min_tokens": 1,
+        "n": 2,
+        "seed": 1,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.1,
+        "presence_penalty": -2.0,
+        "temperature": 0.5,
+        "top_k": 3,
+        "top_p": 0.9,
+        "stop": ["a"],
+        "stop_token_ids": [1, 2, 3],
+        "bad_words": ["x"],
+        "logit_bias": {"5": -100.0},
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+    assert (op.timeout, op.seeds, op.model, op.dropped) == (5.0, (1, 2), "m", ())
+
+
+@pytest.mark.parametrize(
+    ("members", "context", "limit"),
+    [
+        ({"prompt": "hi"}, 2048, 2048),
+        ({"prompt": None, "tokens": [1, 2, 3]}, 2048, 2045),
+        ({"prompt": "hi"}, None, 2**31 - 1),
+        ({"prompt": None, "tokens": [1, 2, 3], "max_total_tokens": 8}, 2048, 5),
+    ],
+)
+def test_no_limit_is_the_rest_of_the_context(members: dict[str, Any], context: int | None, limit: int) -> None:
+    assert to_worker(read(members), Capabilities("w", context))["max_tokens"] == limit
+
+
+def test_totals_count_from_the_prompts_end() -> None:
+    op = read(prompt=None, tokens=[1, 2, 3], max_total_tokens=10, min_total_tokens=5)
+    assert (op.max_output, op.sampling.min_tokens) == (7, 2)
+    assert read(prompt=None, tokens=[1, 2, 3], min_total_tokens=2).sampling.min_tokens is None
+
+
+def test_seeds() -> None:
+    assert read(n=3, seed=7).seeds == (7, 8, 9)
+    assert read(n=2, seed=[5, 6]).seeds == (5, 6)
+    assert read(seed=[5]).seeds == (5,)
+    drawn = read(n=2).seeds
+    assert drawn[1] == drawn[0] + 1
+    assert to_worker(read(n=2, seed=[5, 6]))["seed"] == 5
+    assert len({read().seeds for _ in range(20)}) > 15
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"type": "text"}, {}),
+        ({"type": "json_object"}, {"response_format": {"type": "json_object"}}),
+        (
+            {"type": "json_object", "schema": '{"type": "object"}'},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "output", "schema": {"type": "object"}},
+                }
+            },
+        ),
+        ({"type": "regex", "schema": "[a-z]+"}, {"structured_outputs": {"regex": "[a-z]+"}}),
+    ],
+)
+def test_response_formats(given: dict[str, Any], sent: dict[str, Any]) -> None:
+    for op in (read(response_format=given), read_chat(response_format=given)):
+        found = to_worker(op)
+        assert {name: found[name] for name in ("response_format", "structured_outputs") if name in found} == sent
+
+
+def test_beam_search() -> None:
+    op = read(num_beams=4, length_penalty=1.5, early_stopping=False, beam_search_type="DETERMINISTIC", max_tokens=8)
+    sent = to_worker(op)
+    assert (sent["use_beam_search"], sent["n"], sent["length_penalty"], sent["max_tokens"]) == (True, 4, 1.5, 8)
+    assert "seed" not in sent
+    assert op.seeds
+
+
+def test_a_beam_search_has_one_choice_the_best_beam() -> None:
+    op = read(num_beams=2, seed=3)
+    body = json.dumps(
+        {
+            "id": "c",
+            "model": "w",
+            "created": 1,
+            "choices": [
+                {"index": i, "text": f" {i}", "finish_reason": "length", "token_ids": [i, 9]} for i in range(2)
+            ],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+        }
+    ).encode()
+    reply = fold(Vllm().read(Response(200, [], body), op))
+    said = json.loads(DIALECT.write(reply, op).body)
+    assert said["choices"] == [{"index": 0, "seed": 3, "text": " 0", "tokens": [0, 9], "finish_reason": "length"}]
+    assert said["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def test_what_is_ignored_is_named() -> None:
+    assert read({}, (b"x-friendli-team", b"TEAM")).dropped == ("X-Friendli-Team",)
+    assert read(beam_search_type="STOCHASTIC").dropped == ("beam_search_type",)
+    assert read().dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"tokens": [1]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": None, "tokens": []}, "tokens"),
+        ({"prompt": 1}, "prompt"),
+        ({"max_tokens": 5, "max_total_tokens": 5}, "max_total_tokens"),
+        ({"min_tokens": 5, "min_total_tokens": 5}, "min_total_tokens"),
+        ({"prompt": None, "tokens": [1, 2], "max_total_tokens": 2}, "max_total_tokens"),
+        ({"max_tokens": 2, "min_tokens": 3}, "min_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 2, "seed": [1]}, "seed"),
+        ({"seed": [1, 2]}, "seed"),
+        ({"seed": -1}, "seed"),
+        ({"num_beams": 32}, "num_beams"),
+        ({"num_beams": 0}, "num_beams"),
+        ({"num_beams": 2, "stream": True}, "stream"),
+        ({"num_beams": 2, "n": 2}, "n"),
+        ({"num_beams": 2, "stop": ["a"]}, "stop"),
+        ({"num_beams": 2, "top_k": 3}, "top_k"),
+        ({"num_beams": 2, "top_p": 0.5}, "top_p"),
+        ({"num_beams": 2, "temperature": 0.5}, "temperature"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"repetition_penalty": 0.9}, "repetition_penalty"),
+        ({"encoder_repetition_penalty": 0.9}, "encoder_repetition_penalty"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"presence_penalty": -2.1}, "presence_penalty"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"stop": "a"}, "stop"),
+        ({"stop_tokens": [[1]]}, "stop_tokens.0"),
+        ({"stop_tokens": [{"tokens": []}]}, "stop_tokens.0.tokens"),
+        ({"timeout_microseconds": 0}, "timeout_microseconds"),
+        ({"beam_search_type": "GREEDY"}, "beam_search_type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "regex"}}, "response_format.schema"),
+        ({"response_format": {"type": "text", "schema": "a"}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "schema": "{"}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "schema": "1"}}, "response_format.schema"),
+    ],
+)
+def test_what_makes_no_sense_is_a_400(members: dict[str, Any], param: str) -> None:
+    status, error = refused({"prompt": "hi", **members})
+    assert (status, error["param"], error["type"]) == (400, param, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"max_total_tokens": 5}, "max_total_tokens"),
+        ({"min_total_tokens": 5}, "min_total_tokens"),
+        ({"no_repeat_ngram": 2}, "no_repeat_ngram"),
+        ({"encoder_no_repeat_ngram": 2}, "encoder_no_repeat_ngram"),
+        ({"encoder_repetition_penalty": 1.5}, "encoder_repetition_penalty"),
+        ({"n": 2, "seed": [1, 9]}, "seed"),
+        ({"token_index_to_replace": [0]}, "token_index_to_replace"),
+        ({"embedding_to_replace": [0.1]}, "embedding_to_replace"),
+        ({"include_output_logits": True}, "include_output_logits"),
+        ({"bad_word_tokens": [{"tokens": [1, 2]}]}, "bad_word_tokens"),
+        ({"num_beams": 2, "early_stopping": True}, "early_stopping"),
+        ({"num_beams": 2, "beam_search_type": "STOCHASTIC"}, "beam_search_type"),
+        ({"num_beams": 2, "beam_search_type": "NAIVE_SAMPLING"}, "beam_search_type"),
+        ({"num_beams": 2, "frequency_penalty": 1}, "frequency_penalty"),
+        ({"num_beams": 2, "min_tokens": 1}, "min_tokens"),
+        ({"num_beams": 2, "stop_tokens": [{"tokens": [1]}]}, "stop_tokens"),
+        ({"num_beams": 2, "eos_token": [1]}, "eos_token"),
+        ({"num_beams": 2, "bad_words": ["a"]}, "bad_words"),
+        ({"num_beams": 2, "bad_word_tokens": [{"tokens": [1]}]}, "bad_word_tokens"),
+        ({"num_beams": 2, "include_output_logprobs": True}, "include_output_logprobs"),
+        ({"num_beams": 2, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"beam_compat_pre_normalization": True}, "beam_compat_pre_normalization"),
+        ({"beam_compat_no_post_normalization": True}, "beam_compat_no_post_normalization"),
+        ({"forced_output_tokens": [1]}, "forced_output_tokens"),
+        ({"soft_prompts": []}, "soft_prompts"),
+        ({"position_ids": [1]}, "position_ids"),
+        ({"generation_offset": 1}, "generation_offset"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_what_cannot_be_executed_is_a_422_that_names_it(members: dict[str, Any], param: str) -> None:
+    status, error = refused({"prompt": "hi", **members})
+    assert (status, error["param"], error["type"]) == (422, param, "unprocessable_request_error")
+    assert f"'{param}'" in error["message"]
+
+
+def test_extras_follow_the_configuration() -> None:
+    body = {"prompt": "hi", "priority": 3}
+    passing = Friendli(Settings(extras="pass")).read(request(body))
+    assert isinstance(passing, Complete)
+    assert to_worker(passing)["priority"] == 3
+    dropping = Friendli(Settings(extras="drop")).read(request(body))
+    assert isinstance(dropping, Complete)
+    assert dropping.dropped == ("priority",)
+    assert "priority" not in to_worker(dropping)
+
+
+def test_every_field_has_a_sample_and_is_read() -> None:
+    for operation, fields in FATES.items():
+        for field in fields:
+            if field.sample is None or field.name in ("prompt", "messages"):
+                continue
+            base: dict[str, Any] = {"messages": HI} if operation == "chat" else {"prompt": "hi"}
+            if field.name == "tokens" or "total" in field.name:
+                base = {"tokens": [1, 2, 3]}
+            if field.name == "length_penalty" or field.name == "beam_search_type":
+                base["num_beams"] = 2
+            body = {**base, field.name: field.sample}
+            if field.fate != "refused":
+                DIALECT.read(request(body, route=operation))
+                continue
+            if field.name == "early_stopping":
+                body["num_beams"] = 2
+            status, error = refused(body, operation)
+            assert (status, error["param"]) == (422, field.name)
