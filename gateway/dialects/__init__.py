@@ -1,4 +1,4 @@
-"""The dialects on offer. One more is a file or package and a line in the table; a test fails while anything is missing."""
+"""The dialects on offer. One more is a file or package and a line in the table; a test fails while any is missing."""
 
 from __future__ import annotations
 
