@@ -265,7 +265,7 @@ class Run:
         ]
         if only is not None and not cards:
             raise unknown_model(only)
-        return self.endpoint.dialect.models(cards, op)
+        return op.write(cards)
 
     def _offer(self, op: Op, principal: Principal) -> Offer:
         assert not isinstance(op, ListModels)
@@ -374,10 +374,8 @@ class Run:
 
     async def _stream(self, op: Any, offer: Offer, exchange: Any) -> None:
         dialect, record = self.endpoint.dialect, self.record
-        if dialect.wire is not None and dialect.wire == offer.backend.wire_of(op):
-            lane = dialect.relay(op)
-        else:
-            lane = EventLane(offer.backend.reader(op), dialect.writer(op))  # type: ignore[assignment]
+        relaying = dialect.relaying.get(offer.backend.wire_of(op))
+        lane = EventLane(offer.backend.reader(op), dialect.writer(op)) if relaying is None else relaying.lane(op)
         pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
         if self.permit is not None:
             pump.on_done = self._done
@@ -401,8 +399,9 @@ class Run:
 
     def _reply(self, op: Any, backend: Backend, response: Response) -> Response:
         dialect, record = self.endpoint.dialect, self.record
-        if dialect.wire is not None and dialect.wire == backend.wire_of(op):
-            out, record.usage = dialect.relay_whole(response, op)
+        relaying = dialect.relaying.get(backend.wire_of(op))
+        if relaying is not None:
+            out, record.usage = relaying.whole(response, op)
             return out
         if isinstance(op, Embed):
             vectors = backend.read_embeddings(response, op)

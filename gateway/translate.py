@@ -107,25 +107,20 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
     Raises Refused; its response's body has what was streamed before, if anything was.
     """
     request, op = crossing.request, crossing.op
-    same = dialect.wire is not None and dialect.wire == backend.wire_of(op)
+    relaying = dialect.relaying.get(backend.wire_of(op))
     try:
         if answer.status != 200:
             raise backend.fault(answer)
         if op.stream and not isinstance(op, Embed):
-            return _streamed(_lane(dialect, backend, op, same), answer.body)
-        if same:
-            return dialect.relay_whole(answer, op)[0].body
+            lane = EventLane(backend.reader(op), dialect.writer(op)) if relaying is None else relaying.lane(op)
+            return _streamed(lane, answer.body)
+        if relaying is not None:
+            return relaying.whole(answer, op)[0].body
         if isinstance(op, Embed):
             return dialect.write(backend.read_embeddings(answer, op), op).body
         return dialect.write(fold(backend.read(answer, op)), op).body
     except GatewayError as error:
         raise Refused(dialect.refuse(error, request, op)) from None
-
-
-def _lane(dialect: Dialect, backend: Backend, op: Any, same: bool) -> Lane:
-    if same:
-        return dialect.relay(op)
-    return EventLane(backend.reader(op), dialect.writer(op))  # type: ignore[return-value]  # reads `clean_end` only
 
 
 def _streamed(lane: Lane, stream: bytes) -> bytes:

@@ -12,9 +12,12 @@ before `model` does. `view` is the dialect's own word for the form of the reply 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Raw, Struct
+
+from gateway.core.http import Response
 
 Extra = dict[str, Raw]
 
@@ -219,10 +222,13 @@ class Embed(Struct, kw_only=True):
 
 class ListModels(Struct, kw_only=True):
     """What is served here; `model` narrows it to one, `one` to the default model when `model` is None and there is one.
-    `view` is the dialect's own name for the page asked for."""
 
+    `write` makes the answer of what was found: the page that the client asked for, in its dialect. May raise
+    GatewayError.
+    """
+
+    write: Callable[[Sequence[ModelCard]], Response]
     model: str | None = None
-    view: str = "models"
     one: bool = False
     dropped: tuple[str, ...] = ()
 

@@ -15,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.fields import Field, Policy
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
-from gateway.core.messages import Embed, Generate, ListModels, ModelCard, Op
+from gateway.core.messages import Embed, Generate, Op
 from gateway.core.usage import Usage
 
 
@@ -41,7 +41,7 @@ class Capabilities(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """What configuration may change about a dialect. None is the dialect's own default."""
+    """What configuration may change about a dialect. None leaves it as the dialect has it."""
 
     prefixes: tuple[str, ...] | None = None
     extras: Policy | None = None
@@ -61,8 +61,9 @@ class Lane(Protocol):
     error: GatewayError | None
     usage: Usage | None
     produced: int
-    clean_end: bool
 
+    @property
+    def clean_end(self) -> bool: ...
     @property
     def headers(self) -> Headers:
         """Of the streamed reply, its content type among them."""
@@ -99,23 +100,34 @@ class StreamReader(Protocol):
     def eof(self) -> Iterator[Event]: ...
 
 
+class Relaying(Protocol):
+    """The bytes lane of a dialect, for backends that answer in its clients' own wire."""
+
+    def lane(self, op: Generate) -> Lane: ...
+    def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        """A buffered reply. Raises GatewayError when the worker's body is not what it should be."""
+        ...
+
+
 class Dialect(Protocol):
     """One client-side API.
 
     name      as in configuration
-    prefixes  default path prefixes
+    prefixes  path prefixes: its own, unless configuration has others
+    extras    what becomes of fields that `fates` does not have: its own, unless configuration says otherwise
     routes    relative to each prefix
     fates     what becomes of each field, per operation ("chat", "complete", "embed")
     errors    Kind -> (status, type, code); total
-    wire      the name of a backend wire that `relay` can pass through, or None
+    relaying  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
     """
 
     name: str
     prefixes: tuple[str, ...]
+    extras: Policy
     routes: tuple[Route, ...]
     fates: Mapping[str, Sequence[Field]]
     errors: Mapping[Kind, tuple[int, str, str]]
-    wire: str | None
+    relaying: Mapping[str, Relaying]
 
     def read(self, request: Request) -> Op:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
@@ -123,15 +135,6 @@ class Dialect(Protocol):
 
     def write(self, reply: Reply | Embeddings, op: Op) -> Response: ...
     def writer(self, op: Generate) -> StreamWriter: ...
-    def relay(self, op: Generate) -> Lane:
-        """The bytes lane for a backend that speaks `wire`."""
-        ...
-
-    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        """The bytes lane of a buffered reply. Raises GatewayError when the worker's body is not what it should be."""
-        ...
-
-    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response: ...
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response: ...
 
 

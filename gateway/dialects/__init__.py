@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from gateway.core.ports import Dialect, Settings
 from gateway.dialects.azure import Azure
@@ -12,14 +11,7 @@ from gateway.dialects.ollama import Ollama
 from gateway.dialects.openai import OpenAI
 from gateway.dialects.sagemaker import SageMaker
 
-
-class Made(Dialect, Protocol):
-    """A dialect as it is made here."""
-
-    def __init__(self, settings: Settings) -> None: ...
-
-
-REGISTRY: Mapping[str, type[Made]] = {
+REGISTRY: Mapping[str, type[Dialect]] = {
     "openai": OpenAI,
     "sagemaker": SageMaker,
     "azure": Azure,
@@ -30,4 +22,9 @@ REGISTRY: Mapping[str, type[Made]] = {
 
 def create(name: str, settings: Settings) -> Dialect:
     """The dialect `name`. Raises KeyError when there is none."""
-    return REGISTRY[name](settings)
+    dialect = REGISTRY[name]()
+    if settings.prefixes is not None:
+        dialect.prefixes = settings.prefixes
+    if settings.extras is not None:
+        dialect.extras = settings.extras
+    return dialect

@@ -31,7 +31,7 @@ from gateway.core.messages import (
     Sampling,
     Text,
 )
-from gateway.core.ports import Lane, Settings
+from gateway.core.ports import Relaying
 from gateway.core.usage import Usage
 from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
@@ -140,6 +140,7 @@ class Azure:
 
     name = "azure"
     prefixes: tuple[str, ...] = ("/azure",)
+    extras: Policy = "error"
     routes: tuple[Route, ...] = (
         Route("POST", "/chat/completions", "chat"),
         Route("POST", "/models/chat/completions", "chat"),
@@ -150,12 +151,8 @@ class Azure:
     )
     fates = FATES
     errors = ERRORS
-    # No bytes lane: a worker's chunk has keys, finish reasons and framings that this API does not have.
-    wire: str | None = None
-
-    def __init__(self, settings: Settings) -> None:
-        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
-        self.extras = settings.extras or "error"
+    # A worker's chunk has keys, finish reasons and framings that this API does not have.
+    relaying: Mapping[str, Relaying] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +160,7 @@ class Azure:
         _check_version(request)
         deployment = (request.header(b"azureml-model-deployment") or b"").decode("latin-1").strip() or None
         if request.route == "info":
-            return ListModels(model=deployment, view="info", one=True)
+            return ListModels(write=_info, model=deployment, one=True)
         require_json(request)
         raw = members(request)
         known = _KNOWN[request.route]
@@ -225,28 +222,6 @@ class Azure:
     def writer(self, op: Generate) -> replies.StreamWriter:
         """The specification has no schema of a chunk: they are OpenAI's, as the recorded clients expect."""
         return replies.StreamWriter(op, self.error_event)
-
-    def relay(self, op: Generate) -> Lane:
-        raise NotImplementedError("this dialect has no bytes lane")
-
-    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        raise NotImplementedError("this dialect has no bytes lane")
-
-    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
-        if not cards:
-            raise GatewayError(Kind.NO_MODEL, "no model is served here")
-        found = [card for card in cards if card.alias_of is None] or cards
-        if len(found) != 1:
-            raise GatewayError(
-                Kind.BAD_REQUEST,
-                "several models are served here: name one in the header 'azureml-model-deployment'",
-                param="azureml-model-deployment",
-                code="missing_parameter",
-            )
-        features = found[0].features or frozenset()
-        kind = "embeddings" if features == {"embeddings"} else "chat_completion"
-        body = {"model_name": found[0].name, "model_type": kind, "model_provider_name": "dragoman"}
-        return Response(200, [JSON_TYPE], encode(body))
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
@@ -372,6 +347,23 @@ def _read_part(raw: Raw, place: str) -> Part:
 
 
 # -- canonical to replies -------------------------------------------------------------------------------------------
+
+
+def _info(cards: Sequence[ModelCard]) -> Response:
+    if not cards:
+        raise GatewayError(Kind.NO_MODEL, "no model is served here")
+    found = [card for card in cards if card.alias_of is None] or cards
+    if len(found) != 1:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "several models are served here: name one in the header 'azureml-model-deployment'",
+            param="azureml-model-deployment",
+            code="missing_parameter",
+        )
+    features = found[0].features or frozenset()
+    kind = "embeddings" if features == {"embeddings"} else "chat_completion"
+    body = {"model_name": found[0].name, "model_type": kind, "model_provider_name": "dragoman"}
+    return Response(200, [JSON_TYPE], encode(body))
 
 
 def _write_choice(choice: ReplyChoice) -> dict[str, Any]:

@@ -14,22 +14,18 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, PartEnd, PartStart
-from gateway.core.fields import Field, integer, number, settle_extras, validate
+from gateway.core.fields import Field, Policy, integer, number, settle_extras, validate
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply, ReplyPart
 from gateway.core.messages import (
-    Embed,
     Generate,
     Image,
-    ListModels,
     Message,
-    ModelCard,
     Op,
     Output,
     Thinking,
 )
-from gateway.core.ports import Lane, Settings, StreamWriter
-from gateway.core.usage import Usage
+from gateway.core.ports import Relaying, StreamWriter
 from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
@@ -101,17 +97,14 @@ class Ollama:
 
     name = "ollama"
     prefixes: tuple[str, ...] = ("/ollama",)
+    extras: Policy = "drop"
     routes: tuple[Route, ...] = (
         Route("POST", "/chat/completions", "chat"),
         Route("POST", "/chat/sse", "sse"),
     )
     fates = FATES
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
-    wire: str | None = None
-
-    def __init__(self, settings: Settings) -> None:
-        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
-        self.extras = settings.extras or "drop"
+    relaying: Mapping[str, Relaying] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -163,15 +156,6 @@ class Ollama:
 
     def writer(self, op: Generate) -> StreamWriter:
         return _Events(self.error_object) if op.view == "sse" else _Lines(self.error_object)
-
-    def relay(self, op: Generate) -> Lane:
-        raise NotImplementedError("this dialect has no bytes lane")
-
-    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        raise NotImplementedError("this dialect has no bytes lane")
-
-    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
-        raise NotImplementedError("this dialect lists no models")
 
     # -- errors -----------------------------------------------------------------------------------------------------
 

@@ -10,22 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Field, settle_extras
+from gateway.core.fields import Field, Policy, settle_extras
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import (
     Chat,
     Complete,
-    Embed,
     Extra,
     Generate,
     ListModels,
     ModelCard,
     Op,
 )
-from gateway.core.ports import Settings, StreamWriter
+from gateway.core.ports import Relaying, StreamWriter
 from gateway.core.usage import Usage
-from gateway.wire import openai_relay, sse
+from gateway.wire import openai_relay
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
 from gateway.wire.json import check_depth, encode, members, require_json
@@ -110,10 +109,11 @@ _KNOWN = {operation: frozenset(field.name for field in fields) for operation, fi
 
 
 class OpenAI:
-    """The dialect `openai`, and the base of dialects whose bodies resemble it."""
+    """The dialect `openai`."""
 
     name = "openai"
     prefixes: tuple[str, ...] = ("", "/openai")
+    extras: Policy = "pass"
     routes: tuple[Route, ...] = (
         Route("POST", "/v1/chat/completions", "chat"),
         Route("POST", "/v1/completions", "complete"),
@@ -123,19 +123,15 @@ class OpenAI:
     )
     fates = FATES
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
-    wire: str | None = "openai"
-
-    def __init__(self, settings: Settings) -> None:
-        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
-        self.extras = settings.extras or "pass"
+    relaying: Mapping[str, Relaying] = {"openai": openai_relay.Relaying(replies.error_event)}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def read(self, request: Request) -> Op:
         if request.route == "models":
-            return ListModels()
+            return ListModels(write=_write_models)
         if request.route == "model":
-            return ListModels(model=request.params["model"], view="model")
+            return ListModels(write=_write_model, model=request.params["model"])
         require_json(request)
         raw = members(request)
         known = _KNOWN[request.route]
@@ -187,41 +183,18 @@ class OpenAI:
         return Response(200, [JSON_TYPE], encode(body))
 
     def writer(self, op: Generate) -> StreamWriter:
-        return replies.StreamWriter(op, self.error_event)
-
-    def relay(self, op: Generate) -> openai_relay.Relay:
-        choices = op.n if isinstance(op, Chat) else op.n * len(op.prompts)
-        return openai_relay.Relay(
-            op.model or "",
-            chat=isinstance(op, Chat),
-            choices=choices,
-            include_usage=op.include_usage,
-            refuse=self.error_event,
-        )
-
-    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        body, usage = openai_relay.whole(response.body, op.model or "", chat=isinstance(op, Chat))
-        return Response(200, [JSON_TYPE], body), usage
-
-    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
-        found = [_write_card(card) for card in cards]
-        body = found[0] if op.view == "model" else {"object": "list", "data": found}
-        return Response(200, [JSON_TYPE], encode(body))
-
-    # -- errors -----------------------------------------------------------------------------------------------------
-
-    def error_object(self, error: GatewayError) -> dict[str, Any]:
-        _, type_, code = self.errors[error.kind]
-        return {"error": {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}}
-
-    def error_event(self, error: GatewayError) -> bytes:
-        return sse.frame(encode(self.error_object(error)))
+        return replies.StreamWriter(op, replies.error_event)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
-        status = self.errors[error.kind][0]
-        if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
-            status = error.upstream
-        return Response(status, [JSON_TYPE, *replies.error_headers(error, status)], encode(self.error_object(error)))
+        return replies.refusal(error)
+
+
+def _write_models(cards: Sequence[ModelCard]) -> Response:
+    return Response(200, [JSON_TYPE], encode({"object": "list", "data": [_write_card(card) for card in cards]}))
+
+
+def _write_model(cards: Sequence[ModelCard]) -> Response:
+    return Response(200, [JSON_TYPE], encode(_write_card(cards[0])))
 
 
 def _write_card(card: ModelCard) -> dict[str, Any]:

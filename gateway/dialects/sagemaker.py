@@ -15,12 +15,12 @@ from msgspec import Raw
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.fields import Field, settle_extras
+from gateway.core.fields import Field, Policy, settle_extras
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
+from gateway.core.ports import Relaying
 from gateway.core.usage import Usage
-from gateway.dialects.openai import OpenAI
 from gateway.wire import awsevent, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
@@ -154,9 +154,12 @@ SIGNATURE_ERRORS = {
 }
 
 
-class SageMaker(OpenAI):
+class SageMaker:
+    """The dialect `sagemaker`."""
+
     name = "sagemaker"
     prefixes: tuple[str, ...] = ("/sagemaker",)
+    extras: Policy = "pass"
     routes: tuple[Route, ...] = (
         Route("POST", "/invocations", "invocations"),
         Route("GET", "/ping", "ping", open=True),
@@ -168,13 +171,14 @@ class SageMaker(OpenAI):
         Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
     )
     fates = FATES
-    wire: str | None = None
+    errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
+    relaying: Mapping[str, Relaying] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def read(self, request: Request) -> Op:
         if request.route == "ping":
-            return ListModels(view="ping")
+            return ListModels(write=_ping)
         _accompany(request)
         # No look at the content type: boto3 sends none unless its caller gives one.
         raw = members(request)
@@ -235,11 +239,7 @@ class SageMaker(OpenAI):
         if op.view == "endpoint_stream":
             return Writer(op, _part, FRAMED_HEADERS, _exception, clean_end=True)
         headers = sse.HEADERS if op.view == "invocations" else [*sse.HEADERS, VARIANT]
-        return Writer(op, _as_is, headers, self.error_event, clean_end=False)
-
-    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
-        """`/ping`: is there a model that can answer?"""
-        return Response(200 if any(card.ready for card in cards) else 503)
+        return Writer(op, _as_is, headers, replies.error_event, clean_end=False)
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
@@ -247,8 +247,8 @@ class SageMaker(OpenAI):
         if request is not None:
             _accompany(request)
         if request is None or not _is_aws(request):
-            return super().refuse(error, request, op)
-        status, type_ = self._aws_error(error, request)
+            return replies.refusal(error)
+        status, type_ = _aws_error(error, request)
         body: dict[str, Any] = {"message": error.message}
         if type_ == "ModelError":
             original = error.upstream or (504 if error.kind is Kind.TIMEOUT else 502)
@@ -256,7 +256,7 @@ class SageMaker(OpenAI):
             body = {
                 "Message": f'Received {side} error ({original}) from primary with message "{error.message}"',
                 "OriginalStatusCode": original,
-                "OriginalMessage": encode(self.error_object(error)).decode(),
+                "OriginalMessage": encode(replies.error_object(error)).decode(),
                 "LogStreamArn": "",
             }
         headers = [JSON_TYPE, (b"x-amzn-errortype", type_.encode())]
@@ -266,15 +266,21 @@ class SageMaker(OpenAI):
                 headers.append((b"x-amz-retry-after", str(max(1, round(error.retry_after * 1000))).encode()))
         return Response(status, headers, encode(body))
 
-    def _aws_error(self, error: GatewayError, request: Request) -> tuple[int, str]:
-        """A worker's own refusal is a ModelError, whatever its kind, except that it is busy: boto3 may retry that."""
-        if error.kind is Kind.UNAUTHENTICATED:
-            if request.header(b"authorization") is None:
-                return 403, "MissingAuthenticationTokenException"
-            return SIGNATURE_ERRORS.get(error.code or "", AWS_ERRORS[error.kind])
-        if error.kind is not Kind.OVERLOADED and (error.upstream is not None or error.blame is Blame.WORKER):
-            return 424, "ModelError"
-        return AWS_ERRORS[error.kind]
+
+def _aws_error(error: GatewayError, request: Request) -> tuple[int, str]:
+    """A worker's own refusal is a ModelError, whatever its kind, except that it is busy: boto3 may retry that."""
+    if error.kind is Kind.UNAUTHENTICATED:
+        if request.header(b"authorization") is None:
+            return 403, "MissingAuthenticationTokenException"
+        return SIGNATURE_ERRORS.get(error.code or "", AWS_ERRORS[error.kind])
+    if error.kind is not Kind.OVERLOADED and (error.upstream is not None or error.blame is Blame.WORKER):
+        return 424, "ModelError"
+    return AWS_ERRORS[error.kind]
+
+
+def _ping(cards: Sequence[ModelCard]) -> Response:
+    """Is there a model that can answer?"""
+    return Response(200 if any(card.ready for card in cards) else 503)
 
 
 def _is_aws(request: Request) -> bool:

@@ -13,8 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gateway.core.errors import GatewayError
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.messages import Chat, Embed, Generate
 from gateway.core.usage import Usage
 from gateway.wire import openai as wire
 from gateway.wire import sse
@@ -26,6 +29,25 @@ _usage_decoder = msgspec.json.Decoder(wire.UsageIn)
 _REASONING = re.compile(rb'"delta":\{"reasoning(?:_content)?":("(?:[^"\\]|\\.)*")\}')
 _BOTH = rb'"delta":{"reasoning":\1,"reasoning_content":\1}'
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+
+
+class Relaying(Struct, frozen=True):
+    """For any dialect of this wire; `refuse` writes its error event. Implements core.ports.Relaying."""
+
+    refuse: Callable[[GatewayError], bytes]
+
+    def lane(self, op: Generate) -> Relay:
+        return Relay(
+            op.model or "",
+            chat=isinstance(op, Chat),
+            choices=op.n if isinstance(op, Chat) else op.n * len(op.prompts),
+            include_usage=op.include_usage,
+            refuse=self.refuse,
+        )
+
+    def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        body, usage = whole(response.body, op.model or "", chat=isinstance(op, Chat))
+        return Response(200, [JSON_TYPE], body), usage
 
 
 class Relay:

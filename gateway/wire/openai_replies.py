@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.http import Headers
+from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.lifecycle import ReplyChoice
 from gateway.core.messages import Chat, Generate, Op
 from gateway.core.usage import Usage
@@ -60,6 +60,24 @@ def error_headers(error: GatewayError, status: int) -> Headers:
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
+
+
+def error_object(error: GatewayError) -> dict[str, Any]:
+    """An error in OpenAI's own form."""
+    _, type_, code = ERRORS[error.kind]
+    return {"error": {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}}
+
+
+def error_event(error: GatewayError) -> bytes:
+    return sse.frame(encode(error_object(error)))
+
+
+def refusal(error: GatewayError) -> Response:
+    """`error` instead of a reply. A worker's own 4xx keeps its status."""
+    status = ERRORS[error.kind][0]
+    if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
+        status = error.upstream
+    return Response(status, [JSON_TYPE, *error_headers(error, status)], encode(error_object(error)))
 
 
 # -- canonical to replies -------------------------------------------------------------------------------------------

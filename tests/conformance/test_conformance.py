@@ -113,13 +113,12 @@ class Case(Struct, frozen=True):
         watched = Watched(BACKENDS[self.backend].reader(op))
         dialect = DIALECTS[self.client.dialect]
         if self.lane == "bytes":
-            return dialect.relay(op), watched
-        lane: Lane = EventLane(watched, dialect.writer(op))  # type: ignore[assignment]  # read-only in the protocol
-        return lane, watched
+            return dialect.relaying[BACKENDS[self.backend].wire_of(op)].lane(op), watched
+        return EventLane(watched, dialect.writer(op)), watched
 
 
 def lanes(client: Client, backend: str) -> tuple[str, ...]:
-    same = DIALECTS[client.dialect].wire == wire_of(backend, client.operation)
+    same = wire_of(backend, client.operation) in DIALECTS[client.dialect].relaying
     return ("events", "bytes") if same else ("events",)
 
 
@@ -308,7 +307,7 @@ def client_hears_the_same(case: Case) -> int:
     assert (lane.usage is not None) == (case.scenario.usage != "absent")
     op, response = case.op(stream=False), case.worker.whole(case.scenario)
     if case.lane == "bytes":
-        reply, usage = dialect.relay_whole(response, op)
+        reply, usage = dialect.relaying[backend.wire_of(op)].whole(response, op)
         assert usage == lane.usage
     else:
         reply = dialect.write(fold(backend.read(response, op)), op)
@@ -500,7 +499,9 @@ def is_no_reply(case: Case, body: bytes) -> None:
     op, dialect, backend = case.op(stream=False), DIALECTS[case.client.dialect], BACKENDS[case.backend]
 
     def read() -> object:
-        return dialect.relay_whole(whole, op) if case.lane == "bytes" else fold(backend.read(whole, op))
+        if case.lane == "bytes":
+            return dialect.relaying[backend.wire_of(op)].whole(whole, op)
+        return fold(backend.read(whole, op))
 
     with pytest.raises(GatewayError) as caught:
         read()

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.ports import Dialect, Settings
-from gateway.dialects.azure import Azure
-from gateway.dialects.ollama import Ollama
+from gateway.dialects import create
 from tests.repo.tree import ROOT
 
-DIALECTS: dict[str, Dialect] = {"azure": Azure(Settings(extras="pass")), "ollama": Ollama(Settings(extras="pass"))}
+DIALECTS: dict[str, Dialect] = {name: create(name, Settings(extras="pass")) for name in ("azure", "ollama")}
 WORDS = ["user", "tool", "text", "image", "image_url", "function", "content", "type", "role", "json", "name", "url"]
 NAMES = sorted(
     {field.name.removeprefix("options.") for dialect in DIALECTS.values() for field in dialect.fates["chat"]}

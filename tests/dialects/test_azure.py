@@ -12,12 +12,13 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, Embed, ListModels, ModelCard
-from gateway.core.ports import Capabilities, Settings
+from gateway.core.ports import Capabilities, Dialect, Settings
+from gateway.dialects import create
 from gateway.dialects.azure import ERRORS, FATES, Azure
 from gateway.relay import EventLane
 
 QUERY = b"api-version=2024-05-01-preview"
-DIALECT = Azure(Settings())
+DIALECT = Azure()
 HI = [{"role": "user", "content": "hi"}]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
 
@@ -69,7 +70,7 @@ def request(
     return Request(method, "/chat/completions", found, raw, query, route)
 
 
-def read(body: Any, *headers: tuple[bytes, bytes], dialect: Azure = DIALECT) -> Chat:
+def read(body: Any, *headers: tuple[bytes, bytes], dialect: Dialect = DIALECT) -> Chat:
     op = dialect.read(request(body, *headers))
     assert isinstance(op, Chat)
     return op
@@ -199,7 +200,7 @@ def test_extras_are_an_error_by_default(headers: Headers) -> None:
 
 
 def test_extras_default_is_configurable_and_the_header_comes_first() -> None:
-    lenient = Azure(Settings(extras="drop"))
+    lenient = create("azure", Settings(extras="drop"))
     assert read(chat(x=1), dialect=lenient).dropped == ("x",)
     assert read(chat(x=1), (b"extra-parameters", b"pass-through"), dialect=lenient).dropped == ()
 
@@ -638,18 +639,21 @@ def test_a_model_without_embeddings_is_a_404(error: GatewayError) -> None:
 def test_info() -> None:
     asked = request(None, (b"azureml-model-deployment", b"m"), route="info", method="GET")
     op = DIALECT.read(asked)
-    assert op == ListModels(model="m", view="info", one=True)
+    assert isinstance(op, ListModels)
+    assert (op.model, op.one) == ("m", True)
     cards = [ModelCard("m", 1, True), ModelCard("alias", 1, True, alias_of="m")]
-    body = json.loads(DIALECT.models(cards, op).body)
+    body = json.loads(op.write(cards).body)
     assert body == {"model_name": "m", "model_type": "chat_completion", "model_provider_name": "dragoman"}
     card = ModelCard("e", 1, True, features=frozenset({"embeddings"}))
-    assert json.loads(DIALECT.models([card], op).body)["model_type"] == "embeddings"
+    assert json.loads(op.write([card]).body)["model_type"] == "embeddings"
 
 
 @pytest.mark.parametrize(
     ("cards", "kind"), [([], Kind.NO_MODEL), ([ModelCard("a", 1, True), ModelCard("b", 1, True)], Kind.BAD_REQUEST)]
 )
 def test_info_of_none_or_many(cards: list[ModelCard], kind: Kind) -> None:
+    op = DIALECT.read(request(None, route="info", method="GET"))
+    assert isinstance(op, ListModels)
     with pytest.raises(GatewayError) as caught:
-        DIALECT.models(cards, ListModels(view="info", one=True))
+        op.write(cards)
     assert caught.value.kind is kind

@@ -12,12 +12,13 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat
-from gateway.core.ports import Capabilities, Settings
+from gateway.core.ports import Capabilities, Dialect, Settings
+from gateway.dialects import create
 from gateway.dialects.ollama import FATES, Ollama
 from gateway.relay import EventLane
 from gateway.wire.openai_replies import ERRORS
 
-DIALECT = Ollama(Settings())
+DIALECT = Ollama()
 HI = [{"role": "user", "content": "hi"}]
 PNG = "iVBORw0KGgoAAAANSUhEUg=="
 
@@ -27,7 +28,7 @@ def request(body: Any, route: str = "chat") -> Request:
     return Request("POST", "/chat/completions", [(b"content-type", b"application/json")], raw, b"", route)
 
 
-def read(body: Any, route: str = "chat", dialect: Ollama = DIALECT) -> Chat:
+def read(body: Any, route: str = "chat", dialect: Dialect = DIALECT) -> Chat:
     op = dialect.read(request(body, route))
     assert isinstance(op, Chat)
     return op
@@ -41,7 +42,7 @@ def to_worker(op: Chat) -> Any:
     return json.loads(Vllm().write(op, Capabilities("w")).body)
 
 
-def refused(body: Any, route: str = "chat", dialect: Ollama = DIALECT) -> tuple[int, Any]:
+def refused(body: Any, route: str = "chat", dialect: Dialect = DIALECT) -> tuple[int, Any]:
     """Status and error object of a request that the dialect itself refuses."""
     asked = request(body, route)
     with pytest.raises(GatewayError) as caught:
@@ -100,10 +101,10 @@ def test_what_is_unknown_is_dropped_and_named() -> None:
 
 
 def test_the_extras_policy_is_configurable() -> None:
-    passing = read(chat(safe_mode=True, options={"num_ctx": 1}), dialect=Ollama(Settings(extras="pass")))
+    passing = read(chat(safe_mode=True, options={"num_ctx": 1}), dialect=create("ollama", Settings(extras="pass")))
     assert to_worker(passing)["safe_mode"] is True
     assert passing.dropped == ("options.num_ctx",)
-    strict = Ollama(Settings(extras="error"))
+    strict = create("ollama", Settings(extras="error"))
     assert refused(chat(keep_alive="5m"), dialect=strict)[1]["code"] == "unknown_parameter"
     assert "'options.num_ctx'" in refused(chat(options={"num_ctx": 1}), dialect=strict)[1]["message"]
 

@@ -14,12 +14,13 @@ from gateway.core.events import Start
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice, ReplyPart
 from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op
-from gateway.core.ports import Settings
+from gateway.core.ports import Dialect, Settings
 from gateway.core.usage import Usage
-from gateway.dialects.openai import FATES, OpenAI
-from gateway.wire.openai_replies import ERRORS
+from gateway.dialects import create
+from gateway.dialects.openai import FATES, OpenAI, _write_model
+from gateway.wire.openai_replies import ERRORS, error_event
 
-DIALECT = OpenAI(Settings())
+DIALECT = OpenAI()
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "hi"}]},
     "complete": {"prompt": "hi"},
@@ -32,7 +33,7 @@ def request(body: Any, route: str = "chat", **params: str) -> Request:
     return Request("POST", "/v1/x", [(b"content-type", b"application/json")], data, b"", route, params)
 
 
-def read(route: str = "chat", dialect: OpenAI = DIALECT, **members: Any) -> Op:
+def read(route: str = "chat", dialect: Dialect = DIALECT, **members: Any) -> Op:
     return dialect.read(request({**BODIES[route], **members}, route))
 
 
@@ -45,7 +46,7 @@ def test_each_route_has_its_operation(route: str, kind: type[Op]) -> None:
 
 
 def test_one_model_is_asked_for_by_its_name() -> None:
-    assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(model="org/name", view="model")
+    assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(write=_write_model, model="org/name")
 
 
 @pytest.mark.parametrize("operation", FATES)
@@ -77,13 +78,13 @@ def test_unknown_fields_under_each_policy(operation: str) -> None:
     assert (op.extra, op.dropped) == ({"zz": Raw(b'{"deep": 1.5}')}, ())
     assert op.raw is not None
     assert "zz" in op.raw
-    op = read(operation, OpenAI(Settings(extras="drop")), zz=1)
+    op = read(operation, create("openai", Settings(extras="drop")), zz=1)
     assert isinstance(op, (Chat, Complete, Embed))
     assert (op.extra, op.dropped) == ({}, ("zz",))
     assert op.raw is not None
     assert "zz" not in op.raw
     with pytest.raises(GatewayError) as caught:
-        read(operation, OpenAI(Settings(extras="error")), zz=1)
+        read(operation, create("openai", Settings(extras="error")), zz=1)
     assert (caught.value.param, caught.value.code) == ("zz", "unknown_parameter")
 
 
@@ -170,14 +171,15 @@ def test_embeddings() -> None:
 
 def test_the_bytes_lane_of_whole_replies() -> None:
     body = b'{"model":"sim","choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
-    response, usage = DIALECT.relay_whole(Response(200, [(b"server", b"uvicorn")], body), Chat(model="m", messages=()))
+    worker = Response(200, [(b"server", b"uvicorn")], body)
+    response, usage = DIALECT.relaying["openai"].whole(worker, Chat(model="m", messages=()))
     assert response == Response(200, [(b"content-type", b"application/json")], body.replace(b"sim", b"m"))
     assert usage == Usage(1, 2)
 
 
 def test_a_completion_of_several_prompts_has_several_choices() -> None:
     """The bytes lane knows how many ends to wait for."""
-    lane = DIALECT.relay(Complete(model="m", prompts=("a", "b"), n=2, stream=True))
+    lane = DIALECT.relaying["openai"].lane(Complete(model="m", prompts=("a", "b"), n=2, stream=True))
     ended = [b'data: {"choices":[{"index":%d,"text":"x","finish_reason":"stop"}]}\n\n' % index for index in range(4)]
     out = lane.feed(b"".join(ended) + b"data: [DONE]\n\n")
     assert lane.done
@@ -186,14 +188,16 @@ def test_a_completion_of_several_prompts_has_several_choices() -> None:
 
 def test_models() -> None:
     cards = [ModelCard("m", 7, True, 4096), ModelCard("alias", 7, False, None, "m")]
-    listed = json.loads(DIALECT.models(cards, ListModels()).body)
+    listing, one_of_them = DIALECT.read(request(b"", "models")), DIALECT.read(request(b"", "model", model="m"))
+    assert isinstance(listing, ListModels)
+    assert isinstance(one_of_them, ListModels)
+    listed = json.loads(listing.write(cards).body)
     assert listed["object"] == "list"
     assert listed["data"] == [
         {"id": "m", "object": "model", "created": 7, "owned_by": "dragoman", "max_model_len": 4096},
         {"id": "alias", "object": "model", "created": 7, "owned_by": "dragoman", "root": "m"},
     ]
-    one = json.loads(DIALECT.models(cards[:1], ListModels(model="m", view="model")).body)
-    assert one == listed["data"][0]
+    assert json.loads(one_of_them.write(cards[:1]).body) == listed["data"][0]
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ def test_an_error_has_its_four_members(kind: Kind) -> None:
 
 
 def test_an_error_within_a_stream_is_one_line() -> None:
-    event = DIALECT.error_event(GatewayError(Kind.UPSTREAM, "a\nb\u2028c"))
+    event = error_event(GatewayError(Kind.UPSTREAM, "a\nb\u2028c"))
     assert event.startswith(b'data: {"error":{')
     assert event.count(b"\n") == 2
     assert msgspec.json.decode(event[6:])["error"]["message"] == "a\nb\u2028c"

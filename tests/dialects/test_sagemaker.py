@@ -21,6 +21,7 @@ from gateway.core.http import Headers, Request, Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, Complete, ListModels, ModelCard, Text
 from gateway.core.ports import Capabilities, Settings
+from gateway.dialects import create
 from gateway.dialects.sagemaker import AWS_ERRORS, FATES, MODEL, SIGNATURE_ERRORS, SageMaker
 from gateway.relay import EventLane
 from gateway.wire import awsevent, sse
@@ -28,7 +29,7 @@ from tests.harness import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = Path(__file__).parent / "sagemaker"
-DIALECT = SageMaker(Settings())
+DIALECT = SageMaker()
 VLLM = Vllm()
 HI = [{"role": "user", "content": "hi"}]
 RAW, ENDPOINT, STREAM = "invocations", "endpoint", "endpoint_stream"
@@ -381,11 +382,11 @@ def test_the_worker_sees_the_members_that_were_sent() -> None:
         "guided_regex": "a+",
         "new_in_vllm": {"a": [1]},
     }
-    strict = SageMaker(Settings(extras="error"))
+    strict = create("sagemaker", Settings(extras="error"))
     with pytest.raises(GatewayError) as caught:
         strict.read(request(body))
     assert caught.value.param == "guided_regex"
-    dropping = SageMaker(Settings(extras="drop")).read(request(body))
+    dropping = create("sagemaker", Settings(extras="drop")).read(request(body))
     assert isinstance(dropping, Chat)
     assert dropping.dropped == ("guided_regex", "new_in_vllm")
     assert json.loads(VLLM.write(dropping, Capabilities("sim")).body) == {"messages": HI, "model": "sim", "top_k": 5}
@@ -544,9 +545,9 @@ def test_ping_is_about_readiness() -> None:
     op = DIALECT.read(Request("GET", "/ping", route="ping"))
     assert isinstance(op, ListModels)
     ready, not_ready = (ModelCard("m", 1, state) for state in (True, False))
-    assert DIALECT.models([not_ready, ready], op).status == 200
-    assert DIALECT.models([not_ready], op).status == 503
-    assert DIALECT.models([], op).status == 503
+    assert op.write([not_ready, ready]).status == 200
+    assert op.write([not_ready]).status == 503
+    assert op.write([]).status == 503
 
 
 def test_the_page_names_every_field_and_every_error() -> None:

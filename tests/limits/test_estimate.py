@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from gateway.core.http import Response
 from gateway.core.messages import (
     Audio,
     Beams,
@@ -34,7 +35,7 @@ def test_one_byte_a_token_bounds_any_byte_level_tokenizer(text: str) -> None:
 @pytest.mark.parametrize(
     ("op", "tokens", "least"),
     [
-        (ListModels(), 0, 0),
+        (ListModels(write=lambda cards: Response(200)), 0, 0),
         (Embed(model="m", inputs=("abcd", (1, 2, 3))), 2 + 3, 3),
         (Complete(model="m", prompts=((1, 2, 3),), max_output=10), 13, 3),
         (Complete(model="m", prompts=((1, 2, 3),), max_output=10, n=4), 43, 3),

@@ -7,16 +7,15 @@ a 422, what makes no sense a 400, and nothing is ignored in silence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import settle_extras
+from gateway.core.fields import Policy, settle_extras
 from gateway.core.http import Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
-from gateway.core.messages import Chat, Complete, Embed, Generate, ListModels, ModelCard, Op
-from gateway.core.ports import Lane, Settings, StreamWriter
-from gateway.core.usage import Usage
+from gateway.core.messages import Chat, Complete, Generate, Op
+from gateway.core.ports import Relaying, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fates import FATES, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, Writer, write
@@ -29,18 +28,15 @@ class Friendli:
 
     name = "friendli"
     prefixes: tuple[str, ...] = ("/friendli",)
+    extras: Policy = "error"
     routes: tuple[Route, ...] = (
         Route("POST", "/v1/completions", "complete"),
         Route("POST", "/v1/chat/completions", "chat"),
     )
     fates = FATES
     errors = ERRORS
-    # Not the bytes lane: its events are its own, and its chats have defaults and reasons of their own.
-    wire: str | None = None
-
-    def __init__(self, settings: Settings) -> None:
-        self.prefixes = settings.prefixes if settings.prefixes is not None else type(self).prefixes
-        self.extras = settings.extras or "error"
+    # Its events are its own, and its chats have defaults and reasons of their own.
+    relaying: Mapping[str, Relaying] = {}
 
     def read(self, request: Request) -> Op:
         require_json(request)
@@ -64,15 +60,6 @@ class Friendli:
 
     def writer(self, op: Generate) -> StreamWriter:
         return Writer(op, partial(error_event, op=op)) if isinstance(op, Complete) else ChatWriter(op, error_event)
-
-    def relay(self, op: Generate) -> Lane:
-        raise NotImplementedError("this dialect has no bytes lane")
-
-    def relay_whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        raise NotImplementedError("this dialect has no bytes lane")
-
-    def models(self, cards: Sequence[ModelCard], op: ListModels) -> Response:
-        raise NotImplementedError("this dialect lists no models")
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
         return refuse(error, op)

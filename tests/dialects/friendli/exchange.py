@@ -10,12 +10,12 @@ from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, Request
 from gateway.core.messages import Chat, Complete
-from gateway.core.ports import Capabilities, Settings
+from gateway.core.ports import Capabilities
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.friendli.fates import FATES
 from gateway.relay import EventLane
 
-DIALECT = Friendli(Settings())
+DIALECT = Friendli()
 CAN = Capabilities("w", max_context=2048)
 HI = [{"role": "user", "content": "hi"}]
 # What friendli-client 1.5.8 sends, nulls and all.

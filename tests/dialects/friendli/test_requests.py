@@ -12,7 +12,7 @@ from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Complete
 from gateway.core.ports import Capabilities, Settings
-from gateway.dialects.friendli import Friendli
+from gateway.dialects import create
 from gateway.dialects.friendli.fates import FATES
 from tests.dialects.friendli.exchange import (
     CLIENT_BODY,
@@ -269,10 +269,10 @@ def test_what_cannot_be_executed_is_a_422_that_names_it(members: dict[str, Any],
 
 def test_extras_follow_the_configuration() -> None:
     body = {"prompt": "hi", "priority": 3}
-    passing = Friendli(Settings(extras="pass")).read(request(body))
+    passing = create("friendli", Settings(extras="pass")).read(request(body))
     assert isinstance(passing, Complete)
     assert to_worker(passing)["priority"] == 3
-    dropping = Friendli(Settings(extras="drop")).read(request(body))
+    dropping = create("friendli", Settings(extras="drop")).read(request(body))
     assert isinstance(dropping, Complete)
     assert dropping.dropped == ("priority",)
     assert "priority" not in to_worker(dropping)
