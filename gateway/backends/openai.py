@@ -53,6 +53,7 @@ from gateway.core.ports import Capabilities, StreamReader
 from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
+from gateway.wire.stencil import TRIES, Stencil, cut, text_of
 
 
 class OpenAI:
@@ -285,6 +286,10 @@ def _write_tool_choice(choice: ToolChoice) -> Any:
 # -- wire to canonical ----------------------------------------------------------------------------------------------
 
 
+# Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
+_PART = 1024
+
+
 class _Parts:
     """The open parts of one choice."""
 
@@ -307,12 +312,53 @@ class _Reader(ABC):
 
     def __init__(self, op: Generate) -> None:
         self.frames = sse.Reader()
+        self.held = 0
         self.started = False
         self.over = False
         self.parts: dict[int, _Parts] = {}
         self.unfinished = 0
+        # What the ordinary chunks of one open part look like, and where that part is: (choice, index).
+        self.usual: Stencil | None = None
+        self.usual_at = (0, 0)
+        self.tries = TRIES
 
-    def feed(self, block: bytes) -> Iterator[Event]:
+    def feed(self, block: bytes) -> Iterable[Event]:
+        usual = self.usual
+        if usual is not None and block.startswith(usual.before) and self.frames.idle:
+            event = self.ordinary(block, usual)
+            if event is not None:
+                return (event,)
+        return self.frame(block)
+
+    def ordinary(self, block: bytes, usual: Stencil) -> Delta | None:
+        """The one event of a block that is the usual chunk with another text, which is read without the rest."""
+        tokens: tuple[int, ...] = ()
+        if usual.end:
+            close = block.rfind(usual.after)
+            digits = block[close + len(usual.after) : -len(usual.end)]
+            if not digits.isdigit() or not block.endswith(usual.end):
+                return None
+            tokens = (int(digits),)
+        elif block.endswith(usual.after):
+            close = len(block) - len(usual.after)
+        else:
+            return None
+        try:
+            text = text_of(block[len(usual.before) - 1 : close + 1])
+        except msgspec.DecodeError:
+            return None
+        choice, index = self.usual_at
+        return Delta(choice, index, text, tokens) if text else None
+
+    def learn(self, data: bytes, holder: tuple[str | int, ...], name: str, choice: int, tokens: bool) -> None:
+        """Takes `data`, which is all text, for what chunks of the open part of `choice` look like."""
+        parts = self.parts[choice]
+        if not parts.finished:
+            self.tries -= 1
+            self.usual = cut(data, holder, name, token=tokens)
+            self.usual_at = (choice, parts.open_index)
+
+    def frame(self, block: bytes) -> Iterator[Event]:
         if self.over:
             return
         try:
@@ -345,11 +391,11 @@ class _Reader(ABC):
         if not self.started or not self.parts or self.unfinished:
             yield self.fail(wire.truncated())
             return
-        self.over = True
+        self.over, self.usual = True, None
         yield End()
 
     def fail(self, error: GatewayError) -> Failed:
-        self.over = True
+        self.over, self.usual = True, None
         return Failed(error)
 
     def start(self, found: wire.ChatIn | wire.TextIn, extra: Extra) -> Start:
@@ -368,6 +414,7 @@ class _Reader(ABC):
         if parts is None:
             parts = self.parts[choice] = _Parts()
             self.unfinished += 1
+            self.held += _PART
         return parts
 
     def text(
@@ -381,17 +428,20 @@ class _Reader(ABC):
         last: bool = False,
     ) -> Iterator[Event]:
         if parts.open_kind != kind:
+            self.usual = None
             if parts.open_kind is not None:
                 yield PartEnd(choice, parts.open_index)
             parts.open_kind = kind
             parts.open_index = parts.next
             parts.next += 1
+            self.held += _PART
             yield PartStart(choice, parts.open_index, kind)
         yield Delta(choice, parts.open_index, text, tokens, logprobs, last)
 
     def close(
         self, choice: int, parts: _Parts, word: str, stop: str | int | None, extra: Extra | None = None
     ) -> Iterator[Event]:
+        self.usual = None
         if word in wire.FAILING:
             raise wire.aborted(word)
         if parts.open_kind is not None:
@@ -421,6 +471,11 @@ class _ChatReader(_Reader):
             yield from self.choice(choice)
         if found.usage is not None:
             yield UsageReport(wire.usage(found.usage))
+        elif self.usual is None and self.tries and len(found.choices) == 1:
+            choice = found.choices[0]
+            name = _only_text(choice)
+            if name is not None:
+                self.learn(data, _DELTA, name, choice.index, bool(choice.token_ids))
 
     def choice(self, found: wire.ChatChoiceIn) -> Iterator[Event]:
         index = found.index
@@ -467,11 +522,13 @@ class _ChatReader(_Reader):
             function = call.function or wire.FunctionIn()
             index = parts.tools.get(number)
             if index is None:
+                self.usual = None
                 if parts.open_kind is not None:
                     yield PartEnd(choice, parts.open_index)
                     parts.open_kind = None
                 index = parts.tools[number] = parts.next
                 parts.next += 1
+                self.held += _PART
                 yield PartStart(choice, index, "tool", call.id, function.name or "")
             if function.arguments:
                 yield Delta(choice, index, function.arguments)
@@ -503,6 +560,36 @@ class _TextReader(_Reader):
                 yield from self.close(choice.index, parts, choice.finish_reason, choice.stop_reason, extra or None)
         if found.usage is not None:
             yield UsageReport(wire.usage(found.usage))
+        elif self.usual is None and self.tries and len(found.choices) == 1:
+            choice = found.choices[0]
+            if choice.text and choice.logprobs is None and choice.finish_reason is None and _few(choice.token_ids):
+                self.learn(data, _CHOICE, "text", choice.index, bool(choice.token_ids))
+
+
+# Where the text of a chunk is.
+_CHOICE: tuple[str | int, ...] = ("choices", 0)
+_DELTA = (*_CHOICE, "delta")
+
+
+def _only_text(found: wire.ChatChoiceIn) -> str | None:
+    """The name of the member that is all the choice says, or None."""
+    delta = found.delta
+    if (
+        delta is None
+        or found.finish_reason is not None
+        or found.logprobs is not None
+        or not _few(found.token_ids)
+        or delta.tool_calls
+        or delta.function_call is not None
+        or delta.refusal
+    ):
+        return None
+    texts = [name for name in ("content", "reasoning", "reasoning_content") if getattr(delta, name)]
+    return texts[0] if len(texts) == 1 else None
+
+
+def _few(ids: list[int] | None) -> bool:
+    return ids is None or len(ids) <= 1
 
 
 def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ Everything above (pipeline, relay) names only these. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -84,20 +84,25 @@ class Lane(Protocol):
 
 
 class StreamWriter(Protocol):
-    """Canonical events to one client's stream."""
+    """Canonical events to one client's stream. held is about how many bytes of memory it keeps of the reply, for an
+    event that says all of it: who drives it bounds that."""
 
     headers: Headers
     clean_end: bool
+    held: int
 
     def write(self, event: Event) -> bytes: ...
     def keepalive(self) -> bytes: ...
 
 
 class StreamReader(Protocol):
-    """One worker's stream to canonical events. After `eof()` the events end with End or Failed."""
+    """One worker's stream to canonical events. After `eof()` the events end with End or Failed. held as a writer's, the
+    one frame under way left out: that has a bound of its own."""
 
-    def feed(self, block: bytes) -> Iterator[Event]: ...
-    def eof(self) -> Iterator[Event]: ...
+    held: int
+
+    def feed(self, block: bytes) -> Iterable[Event]: ...
+    def eof(self) -> Iterable[Event]: ...
 
 
 class Relaying(Protocol):

@@ -22,6 +22,7 @@ from gateway.core.usage import Usage
 from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
+from gateway.wire.stencil import MARK, TRIES, Stencil, cut
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _usage_decoder = msgspec.json.Decoder(wire.UsageIn)
@@ -75,19 +76,26 @@ class Relay:
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._settled = False
+        # What the last ordinary chunk was but for its text, and what the client is sent around that.
+        self._usual: Stencil | None = None
+        self._pieces: list[bytes] = []
+        self._tries = TRIES
 
     def feed(self, block: bytes) -> bytes:
-        # Most blocks are one ordinary frame, and go on as they came.
-        if self._settled and block.count(b"\n") == 2 and block.startswith(b"data: {") and block.endswith(b"\n\n"):
-            quick = self._quick(block) if self._frames.idle else None
-            if quick is not None:
+        usual = self._usual
+        if usual is not None and block.startswith(usual.before) and block.endswith(usual.after) and self._frames.idle:
+            text = block[len(usual.before) : -len(usual.after)]
+            # No quote: nothing but text is there. The rest would not be as the client expects it.
+            if text and 34 not in text and 10 not in text and 13 not in text and not text.endswith(b"\\"):
                 self.produced += 1
-                return quick
+                return text.join(self._pieces)
         out = []
         try:
             for frame in self._frames.feed(block):
-                data = self._quick(frame.data) if self._settled and b"\n" not in frame.data else None
+                data = self._quick(frame.data) if self._settled and 10 not in frame.data else None
                 if data is not None:
+                    if self._tries and (usual is None or not frame.data.startswith(usual.before[6:])):
+                        self._learn(frame.data)
                     self.produced += 1
                     out.append(b"data: " + data + b"\n\n")
                 elif frame.data == b"[DONE]":
@@ -119,6 +127,16 @@ class Relay:
         if self._upstream is not None:
             data = data.replace(self._upstream, self._shown, 1)
         return data
+
+    def _learn(self, data: bytes) -> None:
+        self._tries -= 1
+        holder: tuple[str | int, ...] = ("choices", 0, "delta") if self._chat else ("choices", 0)
+        for name in ("content", "reasoning", "reasoning_content") if self._chat else ("text",):
+            usual = cut(data, holder, name) if b'"%b":' % name.encode() in data else None
+            sent = self._quick(usual.filled(MARK, 0)) if usual is not None else None
+            if sent is not None:
+                self._usual, self._pieces = usual, sent.split(MARK)
+                return
 
     def _finish(self) -> bytes:
         if len(self._finished) < max(1, len(self._seen)):

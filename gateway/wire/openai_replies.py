@@ -155,25 +155,41 @@ def text_logprobs(raws: Sequence[Raw], offset: int) -> dict[str, Any]:
     }
 
 
+class _Open:
+    """An open part: the bytes before and after its text in a chunk, up to the logprobs. twice: under both names."""
+
+    __slots__ = ("after", "before", "ordinary", "twice")
+
+    def __init__(self, before: bytes, after: bytes, twice: bool) -> None:
+        self.before = before
+        self.after = after
+        self.ordinary = after + b',"logprobs":null,"finish_reason":null}]}\n\n'
+        self.twice = twice
+
+
 class StreamWriter:
     """Canonical events to chunks. Everything that is the same in every chunk is written once."""
 
     headers = sse.HEADERS
     clean_end = False
+    held = 0
 
     def __init__(self, op: Generate, refuse: Callable[[GatewayError], bytes]) -> None:
         self._op = op
         self._refuse = refuse
         self._chat = isinstance(op, Chat)
         self._head = b""
-        self._tools: dict[tuple[int, int], int] = {}
+        self._open: dict[tuple[int, int], _Open] = {}
         self._calls: dict[int, int] = {}
-        self._kinds: dict[tuple[int, int], str] = {}
         self._offsets: dict[int, int] = {}
 
     def write(self, event: Event) -> bytes:
-        if isinstance(event, Delta):
-            return self._delta(event)
+        if type(event) is Delta:
+            part = self._open[event.choice, event.index]
+            text = encode(event.text)
+            if event.logprobs is None and not part.twice:
+                return part.before + text + part.ordinary
+            return self._special(event, part, text)
         if isinstance(event, PartStart):
             return self._part(event)
         if isinstance(event, Finish):
@@ -206,54 +222,45 @@ class StreamWriter:
         role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
         return b"".join(self._head + b'{"index":%d,' % choice + role for choice in range(self._op.n))
 
-    def _chunk(self, choice: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null") -> bytes:
-        return b'%b{"index":%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
-            self._head,
-            choice,
-            delta,
-            logprobs,
-            reason,
-        )
+    def _chunk(self, choice: int, delta: bytes, reason: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,%b,"logprobs":null,"finish_reason":%b}]}\n\n' % (self._head, choice, delta, reason)
 
     def _part(self, event: PartStart) -> bytes:
-        key = (event.choice, event.index)
-        self._kinds[key] = event.kind
-        if event.kind != "tool":
-            return b""
-        position = self._calls.get(event.choice, 0)
-        self._calls[event.choice] = position + 1
-        self._tools[key] = position
-        call = {
-            "index": position,
-            "id": event.call_id,
-            "type": "function",
-            "function": {"name": event.name, "arguments": ""},
-        }
-        return self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode(call) + b"]}")
-
-    def _delta(self, event: Delta) -> bytes:
-        text = encode(event.text)
+        before = b'%b{"index":%d,' % (self._head, event.choice)
+        out, twice = b"", False
         if not self._chat:
-            return self._text_delta(event, text)
-        key = (event.choice, event.index)
-        kind = self._kinds[key]
-        if kind == "text":
-            delta = b'"delta":{"content":' + text + b"}"
-        elif kind == "tool":
-            delta = b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (self._tools[key], text)
-        elif kind == "thinking":
-            delta = b'"delta":{"reasoning":%b,"reasoning_content":%b}' % (text, text)
+            before, after = before + b'"text":', b""
+        elif event.kind == "tool":
+            position = self._calls.get(event.choice, 0)
+            self._calls[event.choice] = position + 1
+            call = {
+                "index": position,
+                "id": event.call_id,
+                "type": "function",
+                "function": {"name": event.name, "arguments": ""},
+            }
+            out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode(call) + b"]}")
+            before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
         else:
-            delta = b'"delta":{"refusal":' + text + b"}"
-        logprobs = b'{"content":%b,"refusal":null}' % bytes(event.logprobs) if event.logprobs is not None else b"null"
-        return self._chunk(event.choice, delta, logprobs)
+            name = {"text": b"content", "thinking": b"reasoning"}.get(event.kind, b"refusal")
+            before, after = before + b'"delta":{"%b":' % name, b"}"
+            twice = event.kind == "thinking"
+        self._open[event.choice, event.index] = _Open(before, after, twice)
+        return out
 
-    def _text_delta(self, event: Delta, text: bytes) -> bytes:
+    def _special(self, event: Delta, part: _Open, text: bytes) -> bytes:
+        """A text with logprobs, or one that is thinking."""
+        if part.twice:
+            text = b'%b,"reasoning_content":%b' % (text, text)
         if event.logprobs is None:
-            return self._chunk(event.choice, b'"text":' + text)
-        offset = self._offsets.get(event.choice, 0)
-        self._offsets[event.choice] = offset + len(event.text)
-        return self._chunk(event.choice, b'"text":' + text, encode(text_logprobs((event.logprobs,), offset)))
+            return part.before + text + part.ordinary
+        if self._chat:
+            logprobs = b'{"content":%b,"refusal":null}' % bytes(event.logprobs)
+        else:
+            offset = self._offsets.get(event.choice, 0)
+            self._offsets[event.choice] = offset + len(event.text)
+            logprobs = encode(text_logprobs((event.logprobs,), offset))
+        return b'%b%b%b,"logprobs":%b,"finish_reason":null}]}\n\n' % (part.before, text, part.after, logprobs)
 
     def _finish(self, event: Finish) -> bytes:
         delta = b'"delta":{}' if self._chat else b'"text":""'

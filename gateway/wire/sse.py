@@ -23,27 +23,27 @@ class Frame(Struct):
 
 class Reader:
     """Feed it blocks cut anywhere; it returns whole frames. A frame unfinished at the end is discarded, as the
-    standard says. Raises GatewayError(UPSTREAM) when one frame exceeds `max_frame` bytes."""
+    standard says. Raises GatewayError(UPSTREAM) when one frame exceeds `max_frame` bytes.
 
-    __slots__ = ("_at_start", "_cr", "_max", "_tail")
+    idle: nothing is held back, so that the next block begins a frame.
+    """
+
+    __slots__ = ("_at_start", "_cr", "_max", "_tail", "idle")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self.idle = False
         self._tail = bytearray()
         self._cr = False
         self._at_start = True
         self._max = max_frame
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is held back: the next block begins a frame."""
-        return not (self._tail or self._cr or self._at_start)
-
     def feed(self, block: bytes) -> list[Frame]:
         # Nearly every block of a real stream is whole single-line frames: one split, no copy.
-        if not self._tail and not self._cr and not self._at_start and block.endswith(b"\n\n") and b"\r" not in block:
+        # (To look for a byte by its number is several times cheaper than for a string of one byte.)
+        if self.idle and block.endswith(b"\n\n") and 13 not in block:
             frames = []
             for piece in block[:-2].split(b"\n\n"):
-                if piece.startswith(b"data: ") and b"\n" not in piece:
+                if piece.startswith(b"data: ") and 10 not in piece:
                     frames.append(Frame(piece[6:]))
                 else:
                     self._parse(piece, frames)
@@ -67,7 +67,7 @@ class Reader:
         if self._cr and block:
             self._cr = False
             block = block.removeprefix(b"\n")
-        if b"\r" in block:
+        if 13 in block:
             self._cr = block.endswith(b"\r")
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         seen = len(self._tail)
@@ -82,6 +82,7 @@ class Reader:
             del self._tail[:start]
         if len(self._tail) > self._max:
             raise GatewayError(Kind.UPSTREAM, "the worker sent an event that never ends", code="upstream_malformed")
+        self.idle = not (self._tail or self._cr or self._at_start)
         return frames
 
     @staticmethod
