@@ -69,10 +69,12 @@ async def start(folder: Path, name: str, *words: str, port: int) -> Process:
 
 
 class House:
-    """gateways and workers are running; keys are those of `names`, to be sent as `api-key`."""
+    """gateways and workers are running; keys are those of `names`, to be sent as `api-key`. clocks says how many
+    seconds ahead of this machine's clock each gateway's is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clocks: Sequence[float]) -> None:
         self.folder = folder
+        self.clocks = clocks
         self.gateways: list[Process] = []
         self.workers: list[Process] = []
         self.keys: dict[str, str] = {}
@@ -90,8 +92,13 @@ class House:
         return found
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """The gateways' request log: id -> record."""
-        return {line["id"]: line for one in self.gateways for line in one.lines() if line.get("event") == "request"}
+        """The gateways' request log: id -> record, its time by this machine's clock."""
+        return {
+            line["id"]: {**line, "time": line["time"] - ahead}
+            for one, ahead in zip(self.gateways, self.clocks, strict=True)
+            for line in one.lines()
+            if line.get("event") == "request"
+        }
 
 
 @contextlib.asynccontextmanager
@@ -100,10 +107,12 @@ async def house(
     config: Mapping[str, Any],
     gateways: int = 1,
     workers: Sequence[Sequence[str]] = ((),),
+    clocks: Sequence[float] = (),
 ) -> AsyncIterator[House]:
-    """keys: name -> further options of its entry. workers: the flags of each."""
+    """keys: name -> further options of its entry. workers: the flags of each. clocks: how far ahead each gateway's
+    is, in seconds; absent, all are right."""
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
-        found = House(Path(name))
+        found = House(Path(name), clocks or (0.0,) * gateways)
         entries = {}
         for key, options in keys.items():
             found.keys[key], entry = new_key(key)
@@ -113,7 +122,7 @@ async def house(
                 port = free_port()
                 words = ["gateway.cli", "worker", "simulated", "--port", str(port), "--ledger", "200000", *flags]
                 found.workers.append(await start(found.folder, f"worker{number}", *words, port=port))
-            for number in range(gateways):
+            for number, ahead in enumerate(found.clocks):
                 port = free_port()
                 path = found.folder / f"gateway{number}.yaml"
                 whole = {
@@ -130,6 +139,7 @@ async def house(
                 }
                 path.write_text(json.dumps(whole))
                 words = ["gateway.cli", "serve", "--config", str(path)]
+                words = ["tests.chaos.skewed", str(ahead), *words] if ahead else words
                 found.gateways.append(await start(found.folder, f"gateway{number}", *words, port=port))
             await asyncio.gather(*(worker.ready("/health") for worker in found.workers))
             await asyncio.gather(*(gateway.ready("/readyz") for gateway in found.gateways))

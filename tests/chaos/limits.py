@@ -23,6 +23,8 @@ WINDOW = 60.0 if FULL else 6.0
 REQUESTS = 600 if FULL else 60
 TOKENS = 100_000 if FULL else 10_000
 SLOTS = 40
+CLOCKS = (-5.0, 0.0, 2.5, 5.0)
+"""Seconds that each gateway's clock is ahead: windows are told by the store's clock alone."""
 LIMITS = [
     {"name": "rpm", "kind": "requests", "limit": REQUESTS, "per_s": WINDOW},
     {"name": "tpm", "kind": "tokens", "limit": TOKENS, "per_s": WINDOW},
@@ -46,7 +48,8 @@ async def exact(findings: Findings) -> None:
         config = {"redis": {"addresses": [server.address], "timeout_s": 0.5}, "limits": LIMITS}
         # One is bound by its requests, the other by its tokens.
         sizes = {"many": (5, 40), "long": (300, 700)}
-        async with house({name: {} for name in (*sizes, "quits")}, config, GATEWAYS, (("--itl-ms", "1"),) * 2) as at:
+        keys: dict[str, Any] = {name: {} for name in (*sizes, "quits")}
+        async with house(keys, config, GATEWAYS, (("--itl-ms", "1"),) * 2, CLOCKS) as at:
             until = time.monotonic() + WINDOWS * WINDOW + 1.0
             draw = random.Random(SEED)
             names = [*sizes] * (CLIENTS // 2)
@@ -55,6 +58,7 @@ async def exact(findings: Findings) -> None:
                     seed = draw.random()
                     group.create_task(client(at, number, name, sizes[name], until, seed))
             await judge(findings, at, list(sizes))
+            apart(findings, at)
             await refunds(findings, at, config)
 
 
@@ -71,6 +75,14 @@ async def client(at: House, number: int, name: str, size: tuple[int, int], until
             told = int(answer.headers.get("retry-after-ms", 1000)) / 1000
             await asyncio.sleep(min(told, draw.uniform(0.1, 0.4)))
     link.close()
+
+
+def apart(findings: Findings, at: House) -> None:
+    """Each gateway's clock is as wrong as it should be: the time in its last line against the file's own."""
+    found = [one.lines()[-1]["time"] - one.log.stat().st_mtime for one in at.gateways]
+    off = max(abs(told - ahead) for told, ahead in zip(found, CLOCKS, strict=True))
+    shown = ", ".join(f"{one:+.1f} s" for one in found)
+    findings.check("clocks of the gateways against this machine's", shown, len(found), off < 1)
 
 
 async def judge(findings: Findings, at: House, names: Sequence[str]) -> None:
