@@ -259,8 +259,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_body(self, data: bytes) -> None:
         self._spare = 0
-        if self.exchange is not None:
-            self.exchange.arrive(data)
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if exchange.push is not None:
+            exchange.push(data)
+        else:
+            exchange.store(data)
 
     def on_message_complete(self) -> None:
         exchange = self.exchange

@@ -23,6 +23,7 @@ MAX_HEADERS = 128 * 1024
 
 _TEXT = 7
 _PRELUDE = 12
+_FRONTS = 1024
 _lengths = Layout(">II").pack
 _checksum = Layout(">I").pack
 
@@ -39,11 +40,20 @@ def framer(headers: Mapping[str, str]) -> Callable[[bytes], bytes]:
     encoded = b"".join(_header(name, value) for name, value in headers.items())
     length = len(encoded)
     around = _PRELUDE + length + 4
+    # Up to its payload a frame depends on the payload's length alone, and the chunks of a stream have few of these.
+    fronts: dict[int, tuple[bytes, int]] = {}
+
+    def front(size: int) -> tuple[bytes, int]:
+        lengths = _lengths(around + size, length)
+        before = lengths + _checksum(crc32(lengths)) + encoded
+        if len(fronts) >= _FRONTS:
+            fronts.clear()
+        found = fronts[size] = (before, crc32(before))
+        return found
 
     def frame(payload: bytes) -> bytes:
-        lengths = _lengths(around + len(payload), length)
-        front = lengths + _checksum(crc32(lengths)) + encoded
-        return front + payload + _checksum(crc32(payload, crc32(front)))
+        before, checksum = fronts.get(len(payload)) or front(len(payload))
+        return before + payload + _checksum(crc32(payload, checksum))
 
     return frame
 
