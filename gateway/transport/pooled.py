@@ -420,7 +420,7 @@ class Origin:
         parts.append(b"\r\n")
         head = b"".join(parts)
         # One look at the whole instead of one at each value: every line ending must be one of ours.
-        if head.count(b"\r") != lines or head.count(b"\n") != lines or b"\0" in head:
+        if head.count(b"\r") != lines or head.count(b"\n") != lines or 0 in head:
             raise GatewayError(Kind.INTERNAL, "a header for the worker holds a control character")
         return head
 
