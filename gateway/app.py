@@ -36,8 +36,8 @@ from gateway.observe.accounting import Stream
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
-from gateway.pipeline import Endpoint, Hub, Offer, Running
-from gateway.server import EXTENSION
+from gateway.pipeline import Endpoint, Hub, Offer, Running, request_id
+from gateway.server import EXTENSION, Refusal
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
@@ -88,7 +88,9 @@ def route_table(config: Config) -> list[Line]:
         for path, routes in paths(dialect).items()
         for route in routes.values()
     ]
-    own = ["/livez", "/readyz", *(["/metrics"] if config.metrics.enabled else [])]
+    own = ["/livez", "/readyz"]
+    if config.metrics.enabled and config.metrics.listen is None:
+        own.append("/metrics")
     return lines + [Line("GET", path, "-", path[1:]) for path in own]
 
 
@@ -382,6 +384,8 @@ class Gateway:
         self.draining = False
         self._limit_metrics = LimitMetrics()
         self.metrics.registry.register(self._limit_metrics)
+        # No reload moves a listener, and none lets clients see what was kept from them.
+        self._apart = config.metrics.listen is not None
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
@@ -400,10 +404,10 @@ class Gateway:
             for route in self._router.routes
             if isinstance(route, StarletteRoute) and "{" not in route.path
         }
-        self._literal["/livez"] = _live
-        self._literal["/readyz"] = self._readyz
-        if state.config.metrics.enabled:
-            self._literal["/metrics"] = self._metrics
+        own = {"/livez": _live, "/readyz": self._readyz}
+        with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
+        self._literal.update(own if self._apart else with_metrics)
+        self._operations = with_metrics
 
     async def start(self) -> None:
         await self.state.start()
@@ -443,6 +447,14 @@ class Gateway:
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
 
+    def refused(self, refusal: Refusal, client: str, headers: Headers, known_as: str) -> str:
+        """What the server refused before any dialect: counted and logged. Returns the request's id."""
+        name = known_as or request_id(headers)
+        self.metrics.refused.labels(str(refusal.status)).inc()
+        level = "info" if refusal.status < 500 else "warning"
+        self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
+        return name
+
     async def _idle(self, timeout_s: float) -> None:
         await asyncio.gather(*(state.hub.running.empty(timeout_s) for state in self._states))
 
@@ -462,6 +474,11 @@ class Gateway:
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
+    async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application of `metrics.listen`: the gateway's own paths and nothing of a dialect."""
+        endpoint = self._operations.get(scope["path"], _nothing)
+        await endpoint(scope, receive, send)
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         await self.start()
@@ -480,6 +497,10 @@ class Gateway:
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _plain(scope, send, 200, self.metrics.page(), CONTENT_TYPE)
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    await _plain(scope, send, 404, b"not found\n")
 
 
 async def _live(scope: Scope, receive: Receive, send: Send) -> None:

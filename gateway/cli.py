@@ -18,16 +18,21 @@ import uvloop
 from gateway import backends, dialects, translate
 from gateway.app import KNOWN, Gateway, active_dialects, route_table
 from gateway.auth import new_key
-from gateway.config import Config, ConfigError, json_schema, load
+from gateway.config import Config, ConfigError, Listen, config_file, json_schema, load
 from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.ports import Capabilities, Settings
-from gateway.limiting import table
+from gateway.limiting import table, unseen
 from gateway.limits import Subject
+from gateway.limits.store_redis import split_address
 from gateway.observe.log import Log
-from gateway.server import Edge, server
+from gateway.server import Edge, Side, server
 
 WORKERS = ("embedded", "simulated", "vllm")
+_WHERE = "gateway.yaml (default: $DRAGOMAN_CONFIG, else ./gateway.yaml)"
+_NO_FILE = "dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or start where a gateway.yaml is"
+# What a reload cannot change: sockets that are bound.
+_BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the gateway")
-    serve.add_argument("--config", metavar="FILE", help="gateway.yaml (default: $DRAGOMAN_CONFIG)")
+    serve.add_argument("--config", metavar="FILE", help=_WHERE)
     serve.set_defaults(run=_serve)
 
     check = commands.add_parser("check", help="say everything that is wrong with a configuration")
@@ -89,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
 
     keys = commands.add_parser("keys", help="make client keys")
     actions = keys.add_subparsers(required=True, metavar="ACTION")
-    new = actions.add_parser("new", help="print a new key, once, and its entry for gateway.yaml")
+    new = actions.add_parser(
+        "new", help="print a new key on standard error, once, and its entry for a keys file on standard output"
+    )
     new.add_argument("--name", required=True, help="the entry's name")
     new.add_argument("--team", help="whose key it is")
     new.set_defaults(run=_new_key)
@@ -98,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     actions = limits.add_subparsers(required=True, metavar="ACTION")
     for name, what in (("show", "print every limit: used, left, and when it is whole again"), ("reset", "forget it")):
         action = actions.add_parser(name, help=what)
-        action.add_argument("--config", metavar="FILE", help="gateway.yaml (default: $DRAGOMAN_CONFIG)")
+        action.add_argument("--config", metavar="FILE", help=_WHERE)
         action.add_argument("--key", help="the key's name")
         action.add_argument("--team", help="default: the key's")
         action.add_argument("--model", help="default: all")
@@ -192,13 +199,17 @@ def _new_key(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
-    print(f"The key, shown this once:\n\n  {key}\n\nIts entry for `keys:` in gateway.yaml or a keys file:\n")
-    print("\n".join("  " + line for line in entry.splitlines()))
+    # Only the entry goes to a file that standard output is sent to: a key is stored nowhere.
+    print(
+        f"The key, shown this once:\n\n  {key}\n\nIts entry for `keys:` in gateway.yaml or a keys file:\n",
+        file=sys.stderr,
+    )
+    print(entry.rstrip("\n"))
     return 0
 
 
 def _limits(options: argparse.Namespace) -> int:
-    config = load(options.config, KNOWN)
+    config, _ = _load(options.config)
     if options.key is not None and options.key not in config.keys and config.auth == "keys":
         print(f"dragoman: there is no key {options.key}", file=sys.stderr)
         return 2
@@ -214,22 +225,38 @@ def _limits(options: argparse.Namespace) -> int:
         print(f"dragoman: {error.message}", file=sys.stderr)
         return 1
     print("\n".join(lines))
+    for line in unseen(config, subjects[0]):
+        print(f"dragoman: {line}", file=sys.stderr)
     return 0
 
 
-def _serve(options: argparse.Namespace) -> int:
-    config = load(options.config, KNOWN)
+def _load(given: str | None) -> tuple[Config, str | None]:
+    """The configuration, and the file that it is from, if any."""
+    path = given if given is not None else config_file()
     try:
-        listener = _listen(config.listen.host, config.listen.port)
-    except OSError as error:
-        print(
-            f"dragoman: cannot listen on {config.listen.host}:{config.listen.port}: {error.strerror}", file=sys.stderr
-        )
-        return 1
+        return load(path, KNOWN), path
+    except ConfigError:
+        if path is None:
+            print(_NO_FILE, file=sys.stderr)
+        raise
+
+
+def _serve(options: argparse.Namespace) -> int:
+    config, path = _load(options.config)
+    places = [(config.listen.host, config.listen.port)]
+    if config.metrics.listen is not None:
+        places.append(split_address(config.metrics.listen))
+    listeners = []
+    for host, port in places:
+        try:
+            listeners.append(_listen(host, port))
+        except OSError as error:
+            print(f"dragoman: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)
+            return 1
     log = Log(config.log.level, config.log.requests)
     try:
         with log.libraries(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(config, options.config, listener, log))
+            return runner.run(_run(config, path, listeners, log))
     finally:
         log.close()
 
@@ -244,44 +271,71 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _run(config: Config, path: str | None, listener: socket.socket, log: Log) -> int:
-    gateway = Gateway(config, log)
-
-    async def reload() -> None:
-        if gateway.draining:
-            log.event("warning", "reload refused, the gateway is shutting down")
-            return
-        try:
-            await gateway.reload(load(path, KNOWN))
-        except ConfigError as error:
-            gateway.metrics.reloads.labels("refused").inc()
-            log.event("error", "reload refused, the old configuration stays", faults=[str(one) for one in error.faults])
-        else:
-            gateway.metrics.reloads.labels("done").inc()
-            log.event("info", "reloaded")
-
-    async def drain() -> None:
-        log.event("info", "draining")
-        await gateway.drain()
-
-    listen = config.listen
-    edge = Edge(
+def _edge(listen: Listen) -> Edge:
+    return Edge(
         header_timeout_s=listen.header_timeout_s,
         body_timeout_s=listen.body_timeout_s,
+        min_body_rate_bytes=listen.min_body_rate_bytes,
         write_idle_s=listen.write_idle_s,
         max_header_bytes=listen.max_header_bytes,
         max_header_count=listen.max_header_count,
         max_body_bytes=listen.max_body_bytes,
         max_connections=listen.max_connections,
     )
+
+
+def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    serving = server(gateway, edge, listen.keep_alive_s, drain, reload)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _run(config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log) -> int:
+    """Serves clients on the first of `listeners` until told to end, and metrics on the second, if there is one."""
+    gateway = Gateway(config, log)
+    listener, *more = listeners
+
+    async def reload() -> None:
+        if gateway.draining:
+            log.event("warning", "reload refused, the gateway is shutting down")
+            return
+        try:
+            changed = load(path, KNOWN)
+            await gateway.reload(changed)
+        except ConfigError as error:
+            gateway.metrics.reloads.labels("refused").inc()
+            log.event("error", "reload refused, the old configuration stays", faults=[str(one) for one in error.faults])
+        else:
+            gateway.metrics.reloads.labels("done").inc()
+            serving.configure(_edge(changed.listen), changed.listen.keep_alive_s)
+            log.event("info", "reloaded")
+            keys = [
+                f"{section}.{key}"
+                for section, key in _BOUND
+                if getattr(getattr(changed, section), key) != getattr(getattr(config, section), key)
+            ]
+            if keys:
+                log.event("warning", "a restart is needed for some changes to hold", keys=keys)
+
+    async def drain() -> None:
+        log.event("info", "draining")
+        await gateway.drain()
+
+    serving = server(
+        gateway,
+        _edge(config.listen),
+        config.listen.keep_alive_s,
+        drain,
+        reload,
+        gateway.refused,
+        Side(gateway.operations, more[0]) if more else None,
+    )
 
     async def announce() -> None:
         await serving.listening.wait()
         name = Path(path).name if path else None
-        log.event("info", "listening", address=f"http://{shown}:{port}", config=name)
+        log.event(
+            "info", "listening", address=_url(listener), config=name, **({"metrics": _url(more[0])} if more else {})
+        )
 
     announcing = asyncio.create_task(announce())
     # What lives as long as the process need not be looked at by every collection.

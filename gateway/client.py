@@ -228,9 +228,11 @@ class DirectClient(_Base):
         self._downstream.release()
 
 
-def connect(scope: Scope, receive: Receive, send: Send, extension: str) -> Client:
-    """The best client this server can give: direct where `extension` is in the scope."""
+def connect(scope: Scope, receive: Receive, send: Send, extension: str, known_as: str) -> Client:
+    """The best client this server can give: direct where `extension` is in the scope. known_as is the request's id."""
     downstream = scope.get("extensions", {}).get(extension)
+    if downstream is not None:
+        downstream.id = known_as
     if downstream is None or scope.get("http_version") != "1.1":
         return AsgiClient(scope, receive, send)
     return DirectClient(scope, receive, send, downstream)

@@ -291,6 +291,21 @@ def duration(ms: int) -> bytes:
     return text.encode()
 
 
+def unseen(config: Config, subject: Subject) -> list[str]:
+    """Which limits of `config` `table` did not look at, for it was told too little of whom; one sentence each."""
+    found = []
+    for rule in rules(config):
+        wanted = [
+            f"--{one}"
+            for one in ("key", "team", "address")
+            if (one in rule.scope or one in rule.match) and getattr(subject, one) is None
+        ]
+        if wanted:
+            counted = f"counts by {', '.join(rule.scope)}" if rule.scope else "counts all together"
+            found.append(f"limit '{rule.name}' {counted}: to see it, give {' and '.join(wanted)}")
+    return list(dict.fromkeys(found))
+
+
 async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[str]:
     """How the limits of `subjects` stand in Redis, as lines for a terminal; with `forget` their counters are dropped
     before. Raises GatewayError while Redis is down."""
@@ -307,7 +322,8 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
     finally:
         await limiter.close()
     if not rows:
-        return ["no limit applies"]
+        known = [f"{one} {value}" for one in ("key", "team", "address") if (value := getattr(subjects[0], one))]
+        return [f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}"]
     lines = [("limit", "of", "used", "left", "whole in")]
     for (name, whom), state in rows.items():
         name += " (shadow)" if state.rule.shadow else ""

@@ -144,8 +144,8 @@ class Run:
         self.endpoint = endpoint
         self.hub = endpoint.hub
         self.scope = scope
-        self.client: Client = connect(scope, receive, send, endpoint.hub.extension)
         self.record = Record(request_id(scope["headers"]), endpoint.dialect.name)
+        self.client: Client = connect(scope, receive, send, endpoint.hub.extension, self.record.id)
         self.request: Request | None = None
         self.op: Op | None = None
         self.pump: Pump | None = None

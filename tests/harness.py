@@ -99,8 +99,12 @@ class Stack:
 
     def records(self) -> list[dict[str, Any]]:
         """The request records logged so far, flushed."""
+        return self.events("request")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The lines logged so far of this event, flushed."""
         self.gateway.log.flush()
-        return [line for line in self.output.lines() if line["event"] == "request"]
+        return [line for line in self.output.lines() if line["event"] == name]
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
@@ -140,7 +144,9 @@ class Stack:
             async def nothing() -> None:
                 """A stack is stopped, not drained."""
 
-            self.server = server(self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing)
+            self.server = server(
+                self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing, self.gateway.refused
+            )
             serving = asyncio.create_task(self.server.serve(sockets=[listener]))
             await self.server.listening.wait()
             self._started.set()

@@ -22,14 +22,16 @@ import yaml
 
 from gateway import cli
 from tests.harness import Stack
+from tests.limits.server import free_port
 
 CONFIG = Path(__file__).parent.parent / "gateway.yaml"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
 
 
-def dragoman(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def dragoman(*arguments: str, folder: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gateway.cli", *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=30,
@@ -191,6 +193,57 @@ def test_it_serves_reloads_and_ends(serve: Serve) -> None:
     one.process.terminate()
     assert one.end() == (0, "")
     assert [line["event"] for line in one.lines[-2:]] == ["draining", "stopped"]
+
+
+def test_a_reload_changes_what_a_client_may_do_and_tells_what_takes_a_restart(serve: Serve) -> None:
+    one = serve()
+    url = one.listening()
+    fields = {f"x-{number}": "y" for number in range(20)}
+    assert httpx.get(url + "/v1/models", headers=fields).status_code == 200
+    port = free_port()
+    listen = {"host": "::1", "port": port, "max_header_count": 16, "keep_alive_s": 5}
+    one.write({**one.sections, "listen": listen, "metrics": {"listen": f"127.0.0.1:{port}"}})
+    one.process.send_signal(signal.SIGHUP)
+    said = one.event("a restart is needed for some changes to hold")
+    assert (said["level"], said["keys"]) == ("warning", ["listen.host", "listen.port", "metrics.listen"])
+    assert one.lines[-2]["event"] == "reloaded"
+    assert httpx.get(url + "/v1/models", headers=fields).status_code == 431
+    assert httpx.get(url + "/metrics").status_code == 200, "it has no other place yet"
+
+    one.write(one.sections)
+    one.process.send_signal(signal.SIGHUP)
+    one.event("reloaded")
+    assert httpx.get(url + "/v1/models", headers=fields).status_code == 200
+    one.process.terminate()
+    assert one.end() == (0, "")
+    assert [line["event"] for line in one.lines[-2:]] == ["draining", "stopped"], "what it began with takes no restart"
+
+
+def test_metrics_may_have_an_address_of_their_own(serve: Serve) -> None:
+    """Clients do not see them there, and do not keep others from them."""
+    one = serve(metrics={"listen": f"127.0.0.1:{free_port()}"}, listen={"port": 0, "max_connections": 1})
+    url = one.listening()
+    apart = one.lines[-1]["metrics"]
+    assert httpx.get(url + "/metrics").status_code == 404
+    with httpx.Client() as crowd:
+        assert crowd.get(url + "/livez").status_code == 200
+        assert "dragoman_draining 0.0" in httpx.get(apart + "/metrics").text
+        assert httpx.get(apart + "/livez").text == "alive\n"
+        assert httpx.get(apart + "/readyz").text == "ready\n"
+        assert httpx.get(apart + "/v1/models").status_code == 404
+        assert httpx.get(url + "/livez").status_code == 503, "it is crowded there"
+
+    one.write({**one.sections, "metrics": {}})
+    one.process.send_signal(signal.SIGHUP)
+    assert one.event("a restart is needed for some changes to hold")["keys"] == ["metrics.listen"]
+    assert httpx.get(url + "/metrics").status_code == 404, "no reload shows clients what was kept from them"
+    assert httpx.get(apart + "/metrics").status_code == 200
+
+    with httpx.Client(base_url=apart) as scraper:
+        assert scraper.get("/metrics").status_code == 200
+        one.process.terminate()
+        one.event("draining")
+        assert one.end() == (0, ""), "a scraper that keeps its connection delays nothing"
 
 
 def test_a_stream_that_fits_the_grace_is_completed(serve: Serve) -> None:
@@ -368,10 +421,11 @@ def test_routes_lists_method_path_and_dialect(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_new_key_opens_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["keys", "new", "--name", "team-a", "--team", "research"]) == 0
-    said = capsys.readouterr().out
-    (key,) = re.findall(r"dgm_\w+", said)
-    entry = yaml.safe_load(said[said.index("keys file:") + len("keys file:") :])
-    assert key not in yaml.safe_dump(entry)
+    said = capsys.readouterr()
+    (key,) = re.findall(r"dgm_\w+", said.err)
+    # What a redirection takes is a keys file, without the key.
+    entry = yaml.safe_load(said.out)
+    assert key not in said.out
     with Stack(config={"keys": entry}) as stack:
         url = stack.url + "/v1/models"
         assert httpx.get(url).status_code == 401
@@ -385,6 +439,21 @@ def test_a_key_with_an_impossible_name_is_refused(capsys: pytest.CaptureFixture[
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("dragoman: ")
+
+
+def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:
+    for command in (["serve"], ["limits", "show"]):
+        found = dragoman(*command, folder=tmp_path)
+        assert (found.returncode, found.stdout) == (2, "")
+        first, second = found.stderr.splitlines()
+        assert first.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")
+        assert second.endswith("models: must hold at least one model")
+    (tmp_path / "gateway.yaml").write_text("models: 1\n")
+    (tmp_path / "other.yaml").write_text("models: 2\n")
+    assert dragoman("serve", folder=tmp_path).stderr.startswith("gateway.yaml:1: models: ")
+    named = dragoman("serve", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml")
+    assert named.stderr.startswith("other.yaml:1: models: ")
+    assert len(named.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", cli.WORKERS)

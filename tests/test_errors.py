@@ -108,7 +108,7 @@ def test_every_code_is_on_the_page() -> None:
 
 
 def test_the_servers_own_answers_are_on_the_page() -> None:
-    source = (ROOT / "gateway" / "server.py").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "gateway" / "server").glob("*.py"))
     used = set(re.findall(r'Refusal\((\d+), "(\w+)"', source))
     assert used == {(status, code) for status, code, _ in rows("Before a dialect is known")}
 

@@ -371,8 +371,20 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert lines[1][:5] == ["requests", "key", "a", "3", "2"]
         assert lines[2][:8] == ["team", "(shadow)", "team", "red,", "model", "m", str(sum(used)), str(900 - sum(used))]
+        assert main(shown[:-2]) == 0
+        said = capsys.readouterr()
+        assert said.out == "no limit applies to requests of whom nothing is known\n"
+        assert said.err.splitlines() == [
+            "dragoman: limit 'requests' counts by key: to see it, give --key",
+            "dragoman: limit 'team' counts by team, model: to see it, give --team",
+        ]
+        assert main([*shown[:-2], "--team", "red"]) == 0
+        said = capsys.readouterr()
+        assert said.out.splitlines()[1].split()[:4] == ["team", "(shadow)", "team", "red,"]
+        assert said.err.splitlines() == ["dragoman: limit 'requests' counts by key: to see it, give --key"]
+        assert main([*shown[:-2], "--team", "blue", "--address", "10.0.0.1"]) == 0
         assert main(["limits", "reset", *shown[2:]]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[3:5] == ["0", "5"]
+        assert capsys.readouterr().out.splitlines()[-2].split()[3:5] == ["0", "5"]
         assert main([*shown[:-1], "nobody"]) == 2
         server.kill()
         assert main(shown) == 1

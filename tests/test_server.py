@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.app import Gateway
@@ -196,6 +197,43 @@ def test_a_body_may_take_longer_than_one_pause(stack: Stack) -> None:
             time.sleep(0.1)  # the pause is what is tested
             client.send(body[at : at + 200])
         assert client.response()[0] == 200
+
+
+def drip(stack: Stack, content: bytes, enough: Callable[[int], bool]) -> tuple[int, bytes]:
+    """A request whose body comes byte by byte, without a pause, until the gateway ends it or it is enough: how many
+    bytes were sent, and what was received meanwhile."""
+    with Raw(stack) as client:
+        client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(content))
+        client.socket.settimeout(0.01)
+        for sent in range(len(content)):
+            try:
+                client.send(content[sent : sent + 1])
+                received = client.socket.recv(65536)
+            except TimeoutError:
+                if enough(sent + 1):
+                    return sent + 1, b""
+                continue
+            except (ConnectionResetError, BrokenPipeError):
+                received = b""
+            return sent + 1, received
+    raise AssertionError("it read all of it")
+
+
+def test_a_body_that_drips_without_a_pause_is_ended_by_its_rate() -> None:
+    edge = Edge(body_timeout_s=0.3, min_body_rate_bytes=1000)
+    with Stack(edge=edge) as stack:
+        sent, received = drip(stack, b"{" * 10_000, lambda sent: False)
+        assert received.startswith(b"HTTP/1.1 408 ")
+        assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
+        assert sent < 1000  # at 100 bytes a second and less; at the rate that is asked it might go on for ever
+
+
+def test_without_a_rate_a_body_may_drip_for_ever() -> None:
+    edge = Edge(body_timeout_s=0.3, min_body_rate_bytes=0)
+    with Stack(edge=edge) as stack:
+        began = time.monotonic()
+        _, received = drip(stack, b"{" * 10_000, lambda sent: time.monotonic() - began > 1.0)
+        assert received == b""
 
 
 def test_we_who_do_not_read_do_not_blame_the_client() -> None:
@@ -502,6 +540,99 @@ def test_a_leaving_client_is_noticed_whatever_it_sent(stack: Stack, behind: byte
         left = time.monotonic()
     stack.run(stack.sim.ledger.wait(aborted=aborted + 1))
     assert time.monotonic() - left < 5
+
+
+# -- what is told of refusals ---------------------------------------------------------------------------------------
+
+BODY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "code", "name"),
+    [
+        (LINE + b"\r\n", 400, "invalid_request", None),
+        (b"\xff\xff", 400, "invalid_request", None),
+        (LINE + b"x-request-id: mine-1\r\nhost: x\r\nhost: y\r\n\r\n", 400, "invalid_request", "mine-1"),
+        (LINE + b"x-request-id: a b\r\nhost: x\r\nhost: y\r\n\r\n", 400, "invalid_request", None),
+        (LINE + b"x-request-id: mine-2\r\n" + b"a: b\r\n" * 101, 431, "headers_too_large", "mine-2"),
+        (LINE + b"x-request-id: mine-3\r\na: b\r\n", 408, "request_timeout", "mine-3"),
+    ],
+    ids=["no-host", "not-http", "named", "harmful-name", "too-large", "slow"],
+)
+def test_a_refusal_has_a_line_a_count_and_a_name(data: bytes, status: int, code: str, name: str | None) -> None:
+    with Stack((), edge=QUICK, config={"models": {"x": GONE}}) as stack:
+        with Raw(stack) as client:
+            head = client.send(data).rest().rpartition(b"HTTP/1.1 ")[2]
+        assert head.startswith(b"%d " % status)
+        (given,) = re.findall(rb"\r\nx-request-id: (\S+)\r\n", head)
+        assert given.decode() == name if name else re.fullmatch(rb"[0-9a-f]{32}", given)
+        (line,) = stack.events("refused")
+        line.pop("time")
+        assert line == {
+            "level": "info",
+            "event": "refused",
+            "id": given.decode(),
+            "status": status,
+            "code": code,
+            "client": "127.0.0.1",
+        }
+        assert f'dragoman_refused_connections_total{{status="{status}"}} 1.0' in httpx.get(stack.url + "/metrics").text
+
+
+def test_a_refused_body_has_the_name_of_its_record(stack: Stack) -> None:
+    """Its request is known to the application, which gave it an id."""
+    with Raw(stack) as client:
+        received = client.send(BODY + CHUNKED + b"\r\nzz\r\n").rest()
+    (given,) = re.findall(rb"\r\nx-request-id: (\S+)\r\n", received)
+    until(lambda: any(record["id"] == given.decode() for record in stack.records()))
+
+
+def test_a_refusal_does_not_take_the_name_of_the_request_before(stack: Stack) -> None:
+    with Raw(stack) as client:
+        assert client.send(LINE + b"x-request-id: before\r\nhost: x\r\n\r\n").response()[0] == 200
+        status, headers, _ = client.send(b"BROKEN\r\n\r\n").response()
+    assert status == 400
+    assert re.fullmatch(rb"[0-9a-f]{32}", headers[b"x-request-id"])
+
+
+def test_a_refusal_of_what_waits_behind_another_request_does_not_take_its_name(stack: Stack) -> None:
+    broken = BODY + b"x-request-id: second\r\n" + CHUNKED + b"\r\nzz\r\n"
+    with Raw(stack) as client:
+        client.send(post(chat(scripted(text="slow", fault="stall:0.2@before")), b"x-request-id: first") + broken)
+        assert client.response()[1][b"x-request-id"] == b"first"
+    assert "second" in [line.get("id") for line in stack.events("refused")]
+
+
+def test_what_was_answered_already_is_not_refused_as_well() -> None:
+    with Stack(edge=QUICK, config=LIMITED) as stack:
+        with Raw(stack) as client:
+            client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 200001\r\n\r\n")
+            assert client.response()[0] == 413
+            assert client.rest() == b""  # the rest of its body is late
+        assert stack.events("refused") == []
+
+
+def test_too_many_connections_are_a_warning() -> None:
+    with Stack(edge=Edge(max_connections=1)) as stack, Raw(stack).send(b"GET ") as held, Raw(stack) as one_more:
+        received = one_more.rest()
+        (line,) = stack.events("refused")
+        assert (line["level"], line["status"], line["code"]) == ("warning", 503, "overloaded")
+        assert b"x-request-id: " + line["id"].encode() in received
+        assert held.left == b""
+
+
+def test_a_flood_of_refusals_is_counted_and_not_written() -> None:
+    with Stack(edge=Edge()) as stack:
+        for _ in range(200):
+            assert ask(stack, b"BROKEN\r\n\r\n")[0] == 400
+        page = httpx.get(stack.url + "/metrics").text
+        stack.gateway.log.close()
+        lines = stack.events("refused")
+    assert 'dragoman_refused_connections_total{status="400"} 200.0' in page
+    suppressed = sum(line.get("suppressed", 0) for line in lines)
+    written = sum("id" in line for line in lines)
+    assert written + suppressed == 200
+    assert suppressed > 0
 
 
 # -- answers --------------------------------------------------------------------------------------------------------

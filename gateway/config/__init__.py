@@ -5,7 +5,7 @@
 
 from gateway.config.checks import Known
 from gateway.config.faults import ConfigError, Fault
-from gateway.config.loading import load
+from gateway.config.loading import config_file, load
 from gateway.config.model import (
     Breaker,
     Config,
@@ -49,6 +49,7 @@ __all__ = [
     "Redis",
     "Relay",
     "Retry",
+    "config_file",
     "json_schema",
     "load",
     "reference_markdown",

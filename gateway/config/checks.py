@@ -50,6 +50,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys
         *_names(config, raw),
         *_workers(config),
         *_timing(config),
+        *_metrics(config),
         *_sharing(config),
         *_jwt(config),
     ]
@@ -172,6 +173,11 @@ def _defaults(config: Config, names: set[str]) -> Found:
 def _timing(config: Config) -> Found:
     if config.health.timeout_s > config.health.interval_s:
         yield ("health", "timeout_s"), "must be at most interval_s"
+
+
+def _metrics(config: Config) -> Found:
+    if config.metrics.listen is not None and not config.metrics.enabled:
+        yield ("metrics", "listen"), "has no effect: metrics are not enabled"
 
 
 def _jwt(config: Config) -> Found:

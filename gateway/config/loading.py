@@ -55,6 +55,12 @@ _STAND_INS: dict[str | int, Any] = {
 }
 
 
+def config_file(environ: Mapping[str, str] | None = None) -> str | None:
+    """The file to read where nobody names one: DRAGOMAN_CONFIG's, else gateway.yaml in the working directory, or None."""
+    environ = os.environ if environ is None else environ
+    return environ.get(FILE_VARIABLE) or ("gateway.yaml" if os.path.isfile("gateway.yaml") else None)
+
+
 def load(
     path: str | os.PathLike[str] | None, known: Known | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:

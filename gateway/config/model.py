@@ -59,6 +59,12 @@ class Listen(Section):
     body_timeout_s: Seconds = Field(
         default=60.0, gt=0, le=3600, description="Longest pause while a request body arrives."
     )
+    min_body_rate_bytes: Bytes = Field(
+        default=500,
+        ge=0,
+        le=1 << 30,
+        description="A request body may take `body_timeout_s`, and a second for every so many bytes of it. 0: any time.",
+    )
     write_idle_s: Seconds = Field(
         default=60.0, gt=0, le=3600, description="A client that reads nothing for this long is dropped."
     )
@@ -306,6 +312,11 @@ class Metrics(Section):
     """Figures for Prometheus."""
 
     enabled: bool = Field(default=True, description="Serve `/metrics`.")
+    listen: Address | None = Field(
+        default=None,
+        description="`host:port` of their own, for `/metrics`, `/livez` and `/readyz`; then `/metrics` is nowhere else."
+        " Absent: where clients call, for everybody who can.",
+    )
 
 
 class Config(BaseSettings):

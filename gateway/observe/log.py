@@ -17,12 +17,14 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from gateway.core.ports import Record
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
+_RATION = 10  # lines a second
 _BATCH_S = 0.05
 # How long the end of the process waits for a reader of our output who has stopped reading.
 _LAST_WORDS_S = 2.0
@@ -32,6 +34,15 @@ class Output(Protocol):
     """A raw binary file: `write` may take less than it is given, or nothing (None)."""
 
     def write(self, data: bytes, /) -> int | None: ...
+
+
+class _Ration(Struct):
+    """One event's lines in the second that began at `since`, by the monotonic clock; held ones were not written."""
+
+    since: float
+    level: str
+    written: int = 0
+    held: int = 0
 
 
 class Log:
@@ -46,6 +57,7 @@ class Log:
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
         )
         self._lines: list[Record | dict[str, Any]] = []
+        self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -64,6 +76,19 @@ class Log:
         """An event of the gateway itself; fields must be JSON-able and free of secrets."""
         if LEVELS[level] >= self._level:
             self._put({"time": _now(), "level": level, "event": message, **fields})
+
+    def rationed(self, level: str, message: str, **fields: Any) -> None:
+        """As `event`, for what strangers can cause at will: at most 10 lines a second of one `message`; of more, one
+        line with their number, `suppressed`, at the second's end."""
+        if LEVELS[level] < self._level:
+            return
+        with self._lock:
+            ration = self._rations.setdefault(message, _Ration(time.monotonic(), level))
+            if ration.written >= _RATION:
+                ration.held += 1
+                return
+            ration.written += 1
+        self.event(level, message, **fields)
 
     def bug(self, record: Record, error: BaseException) -> None:
         """An exception that nobody expected: where it was raised, by request id. Its text may quote a client, so it
@@ -96,12 +121,22 @@ class Log:
 
     def flush(self) -> None:
         with self._lock:
+            self._tell_held(time.monotonic())
             lines, self._lines = self._lines, []
             lost, self.lost = self.lost, 0
         if lost:
             lines.append({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost})
         if lines:
             self._write(_encode_lines(lines))
+
+    def _tell_held(self, now: float) -> None:
+        for message, ration in list(self._rations.items()):
+            if now - ration.since >= 1.0 or self._closing.is_set():
+                del self._rations[message]
+                if ration.held:
+                    self._lines.append(
+                        {"time": _now(), "level": ration.level, "event": message, "suppressed": ration.held}
+                    )
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)

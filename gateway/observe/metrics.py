@@ -70,6 +70,12 @@ class Metrics:
         self.draining = Gauge("dragoman_draining", "1 while shutting down", registry=registry)
         self.reloads = Counter("dragoman_reloads", "Configuration reloads by result", ["result"], registry=registry)
         self.bugs = Counter("dragoman_bugs", "Requests that failed by a bug of the gateway", registry=registry)
+        self.refused = Counter(
+            "dragoman_refused_connections",
+            "Connections ended with a refusal before a dialect saw a whole request",
+            ["status"],
+            registry=registry,
+        )
         self.retries = Counter("dragoman_retries", "Further tries on another worker", ["model"], registry=registry)
         self._running: dict[str, int] = {}
         self._pending: list[Record] = []

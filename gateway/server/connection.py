@@ -10,7 +10,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.core.http import Headers
-from gateway.server.edge import Edge, Refusal
+from gateway.server.edge import Edge, Refusal, Refused
 
 EXTENSION = "dragoman"
 # Up to this size copying a body behind its head is cheaper than handing over two buffers.
@@ -23,15 +23,17 @@ _LINGER_S = 10.0
 class Downstream:
     """One request's client connection, for the handler that runs on it.
 
-    on_gone is called once when the client leaves; on_pause and on_resume when it reads slower than we write.
+    on_gone is called once when the client leaves; on_pause and on_resume when it reads slower than we write. id is what
+    the handler calls the request, if it says so.
     """
 
-    __slots__ = ("cycle", "gone", "on_gone", "on_pause", "on_resume", "protocol")
+    __slots__ = ("cycle", "gone", "id", "on_gone", "on_pause", "on_resume", "protocol")
 
     def __init__(self, protocol: Connection, cycle: RequestResponseCycle) -> None:
         self.protocol = protocol
         self.cycle = cycle
         self.gone = False
+        self.id = ""
         self.on_gone: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
@@ -93,14 +95,19 @@ class Downstream:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, less the reading of requests, with deadlines and orderly endings. `edge` is set by
-    `protocol_class`."""
+    """uvicorn's protocol, less the reading of requests, with deadlines and orderly endings.
 
-    edge = Edge()
+    edge and refused are the class's, see `protocol_class`: a changed edge holds for connections that are open, too.
+    """
+
+    edge: Edge
+    refused: Refused
     downstream: Downstream | None = None
     _dry = 0  # bytes since the parser last made something of them
     _in_head = True
     _whole = False
+    _body_since = 0.0  # 0: nothing of a body is late
+    _body_size = 0
     _deadline = 0.0
     _idle = False
     _deaf = False  # nothing that still arrives matters
@@ -170,6 +177,18 @@ class Connection(HttpToolsProtocol):
                 self._timer.cancel()
             self._arm(seconds)
 
+    def _watch_body(self, size: int) -> None:
+        """`size` bytes more of a body have come, and it is not whole: no pause may be too long, nor all of it too
+        slow, or a byte a minute would hold a connection for ever."""
+        edge, now = self.edge, self.loop.time()
+        if not self._body_since:
+            self._body_since, self._body_size = now, 0
+        self._body_size += size
+        left = edge.body_timeout_s
+        if edge.min_body_rate_bytes:
+            left = min(left, self._body_since - now + left + self._body_size / edge.min_body_rate_bytes)
+        self._watch(max(left, 0.0))
+
     def _arm(self, seconds: float) -> None:
         self._timer_at = self.loop.time() + seconds
         self._timer = self.loop.call_later(seconds, self._overdue)
@@ -187,23 +206,33 @@ class Connection(HttpToolsProtocol):
         elif self._idle or (self.downstream is None and not self._dry):  # unasked, an answer would only confuse
             self.transport.close()
         elif not self._in_head and self.flow.read_paused:
-            self._watch(self.edge.body_timeout_s)  # it is we who are not reading
+            self._body_since = 0.0  # it is we who are not reading
+            self._watch_body(0)
         else:
             self._refuse(Refusal(408, "request_timeout", "the request took too long to arrive"))
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers the request that is arriving, and ends the connection. Those before it still get their answers."""
         self._deaf = True
-        cycle = self.cycle
-        if not self._in_head:  # the request is known to the application already
-            if cycle.response_started:
-                self.cut()
-                return
+        cycle, handled = self.cycle, self.downstream
+        known = not self._in_head  # to the application
+        if known and cycle.response_started:
+            self.cut()
+            return
+        request_id = self.refused(
+            refusal,
+            self.client[0] if self.client is not None else "",
+            self.headers if self.headers and not self._whole else [],
+            handled.id if handled is not None and known and not self.pipeline else "",
+        )
+        if known:
             if self.pipeline:
                 self.pipeline.popleft()
-                cycle = self.pipeline[0][0] if self.pipeline else cast(Downstream, self.downstream).cycle
+                cycle = self.pipeline[0][0] if self.pipeline else cast(Downstream, handled).cycle
             else:
                 cycle.response_started = cycle.response_complete = True
+                # If its handler has not begun, this is how it learns what the request is called.
+                cycle.scope["headers"].insert(0, (b"x-request-id", request_id.encode()))  # type: ignore[attr-defined]
                 self._leave()
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
@@ -220,8 +249,8 @@ class Connection(HttpToolsProtocol):
             }
         ).encode()
         self.transport.write(
-            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (STATUS_LINE[refusal.status], len(body), body)
+            b"%bcontent-type: application/json\r\nx-request-id: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[refusal.status], request_id.encode(), len(body), body)
         )
         self._whole = False
         self.end()

@@ -10,7 +10,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.server.connection import EXTENSION, Connection, Downstream
-from gateway.server.edge import Edge, Refusal
+from gateway.server.edge import Edge, Refusal, Refused
 
 _ASGI: Any = {"version": "3.0", "spec_version": "2.3"}
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
@@ -95,7 +95,7 @@ class EdgeProtocol(Connection):
                 if not self._deadline:
                     self._watch(self.edge.header_timeout_s)
             else:
-                self._watch(self.edge.body_timeout_s)
+                self._watch_body(len(data))
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -248,6 +248,7 @@ class EdgeProtocol(Connection):
         self._whole = True
         self._in_head = True
         self._discarded = 0
+        self._body_since = 0.0
         if not self.cycle.response_complete:
             self.cycle.more_body = False
             self.cycle.message_event.set()
@@ -304,6 +305,6 @@ def _until_closed(app: Any, cycle: RequestResponseCycle) -> Any:
     return run
 
 
-def protocol_class(edge: Edge) -> type[EdgeProtocol]:
+def protocol_class(edge: Edge, refused: Refused) -> type[EdgeProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
-    return type("Protocol", (EdgeProtocol,), {"edge": edge})
+    return type("Protocol", (EdgeProtocol,), {"edge": edge, "refused": staticmethod(refused)})

@@ -8,12 +8,23 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
+from msgspec import Struct
+from uvicorn.server import ServerState
 
-from gateway.server.edge import Edge
-from gateway.server.protocol import protocol_class
+from gateway.server.edge import Edge, Refused
+from gateway.server.protocol import EdgeProtocol, protocol_class
+
+_SIDE = Edge(max_connections=100)
+
+
+class Side(Struct, frozen=True):
+    """A second ASGI application with a listener of its own: what crowds the first one does not keep others out here."""
+
+    app: Any
+    listener: socket.socket
 
 
 class Server(uvicorn.Server):
@@ -25,8 +36,11 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         drain: Callable[[], Awaitable[None]],
         reload: Callable[[], Awaitable[None]],
+        side: Side | None = None,
     ) -> None:
         super().__init__(config)
+        self._side = side
+        self._side_state = ServerState()
         self._drain = drain
         self._reload = reload
         self._jobs: set[asyncio.Task[None]] = set()
@@ -35,8 +49,30 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self.listening.set()
+        if not self.started:
+            return
+        if self._side is not None:
+            protocol = protocol_class(_SIDE, self._protocol.refused)
+            config = _config(self._side.app, protocol, self.config.timeout_keep_alive)
+            listening = await asyncio.get_running_loop().create_server(
+                lambda: protocol(config, self._side_state, {}), sock=self._side.listener
+            )
+            self.servers.append(listening)
+        self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self._side_state.connections):
+            connection.shutdown()
+        await super().shutdown(sockets)
+
+    def configure(self, edge: Edge, keep_alive_s: float) -> None:
+        """From now on; a connection that is open keeps the time that it may idle."""
+        self._protocol.edge = edge
+        self.config.timeout_keep_alive = _whole_seconds(keep_alive_s)
+
+    @property
+    def _protocol(self) -> type[EdgeProtocol]:
+        return cast(type[EdgeProtocol], self.config.http)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -79,11 +115,19 @@ def server(
     keep_alive_s: float,
     drain: Callable[[], Awaitable[None]],
     reload: Callable[[], Awaitable[None]],
+    refused: Refused,
+    side: Side | None = None,
 ) -> Server:
     """A server for `app`; run it with `serve(sockets=[…])` on a uvloop."""
-    config = uvicorn.Config(
+    config = _config(app, protocol_class(edge, refused), _whole_seconds(keep_alive_s))
+    return Server(config, drain, reload, side)
+
+
+def _config(app: Any, protocol: type[EdgeProtocol], keep_alive_s: int) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
-        http=protocol_class(edge),
+        http=protocol,
+        interface="asgi3",
         ws="none",
         lifespan="on",
         log_config=None,
@@ -91,7 +135,10 @@ def server(
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=max(1, round(keep_alive_s)),
+        timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=5,
     )
-    return Server(config, drain, reload)
+
+
+def _whole_seconds(seconds: float) -> int:
+    return max(1, round(seconds))

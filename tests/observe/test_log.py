@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -130,6 +130,47 @@ def test_levels(output: Output, level: str, requests: bool, written: list[str]) 
         assert [line["event"] for line in output.lines()] == written
         output.truncate(0)
         output.seek(0)
+
+
+def test_what_strangers_cause_is_rationed(
+    log: Log, output: Output, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("gateway.observe.log.time", _Clock(lambda: now))
+    for number in range(25):
+        log.rationed("info", "noise", number=number)
+    log.rationed("warning", "other")
+    log.flush()
+    assert [line.get("number") for line in output.lines() if line["event"] == "noise"] == list(range(10))
+    now = 1001.0
+    log.flush()
+    assert [line["event"] for line in output.lines()].count("other") == 1
+    last = output.lines()[-1]
+    assert (last["level"], last["event"], last["suppressed"]) == ("info", "noise", 15)
+    log.rationed("info", "noise", number=25)
+    log.flush()
+    assert output.lines()[-1]["number"] == 25
+    now = 1002.5
+    log.flush()
+    assert output.lines()[-1]["number"] == 25, "nothing was held back, so nothing is said of it"
+
+
+def test_what_is_held_back_is_told_at_the_end(output: Output) -> None:
+    log = Log("info", True, output)
+    for _ in range(12):
+        log.rationed("info", "noise")
+        log.rationed("debug", "unwanted")
+    log.close()
+    assert [line.get("suppressed") for line in output.lines()] == [None] * 10 + [2]
+
+
+class _Clock:
+    """The module `time` with a monotonic clock of our own."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.monotonic = now
+        self.time = time.time
+        self.sleep = time.sleep
 
 
 def test_a_bug_is_told_by_place_and_not_by_its_words(log: Log, output: Output) -> None:

