@@ -29,6 +29,7 @@ from gateway.core.ports import (
     Deadlines,
     Dialect,
     Gate,
+    Lane,
     Observer,
     Permit,
     Pool,
@@ -375,7 +376,10 @@ class Run:
     async def _stream(self, op: Any, offer: Offer, exchange: Any) -> None:
         dialect, record = self.endpoint.dialect, self.record
         relaying = dialect.relaying.get(offer.backend.wire_of(op))
-        lane = EventLane(offer.backend.reader(op), dialect.writer(op)) if relaying is None else relaying.lane(op)
+        if relaying is None:
+            lane: Lane = EventLane(offer.backend.reader(op), dialect.writer(op), self.hub.max_reply_bytes)
+        else:
+            lane = relaying.lane(op)
         pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
         if self.permit is not None:
             pump.on_done = self._done

@@ -8,11 +8,12 @@ queue, and each side is paused while the other cannot follow.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 
 from gateway.client import Client
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError, Kind, too_large
 from gateway.core.events import Delta, End, Failed, UsageReport
 from gateway.core.http import Headers
 from gateway.core.ports import Exchange, Lane, StreamReader, StreamWriter
@@ -23,15 +24,19 @@ _LINGER_S = 1.0
 
 
 class EventLane:
-    """Worker bytes -> events -> client bytes. Implements core.ports.Lane."""
+    """Worker bytes -> events -> client bytes. Implements core.ports.Lane.
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
+    A reply of which reader and writer keep more than `most_held` bytes fails.
+    """
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter, most_held: int = sys.maxsize) -> None:
         self.done = False
         self.error: GatewayError | None = None
         self.usage: Usage | None = None
         self.produced = 0
         self._reader = reader
         self._writer = writer
+        self._most_held = most_held
 
     @property
     def headers(self) -> Headers:
@@ -56,6 +61,8 @@ class EventLane:
                 self.error = event.error  # type: ignore[union-attr]
                 break
             out.append(write(event))
+        if self._writer.held + self._reader.held > self._most_held and not self.done and self.error is None:
+            self.error = too_large()
         return b"".join(out)
 
     def eof(self) -> bytes:

@@ -5,6 +5,7 @@ Every test runs on both client paths: the direct one and plain ASGI, which is th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -18,6 +19,9 @@ from gateway.server import EXTENSION
 from tests.harness import Stack, sse_data
 
 PATH = "/v1/chat/completions"
+CALL = {"name": "f", "arguments": {"text": "word " * 1000}}
+EMPTY = {"name": "f", "arguments": {}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
 def plain_asgi(app: Any) -> Any:
@@ -248,6 +252,56 @@ def test_total_deadline(wrap: Callable[[Any], Any]) -> None:
         assert b'"code":"deadline_exceeded"' in received
         assert not received.endswith(b"0\r\n\r\n")
         assert stack.gateway.state.pools["m"].workers[0].breaker.failures == 0  # our deadline is not the worker's fault
+
+
+# -- what is kept of a reply ----------------------------------------------------------------------------------------
+
+SMALL = {"relay": {"max_reply_bytes": 4096}, "dialects": {"friendli": {"default_model": "m"}}}
+# What of a stream is said again at its end, or is said when it is whole.
+KEPT: dict[str, tuple[str, dict[str, Any], int]] = {
+    "a text repeated at the end": ("/friendli/v1/completions", {"prompt": scripted(text="word ", repeat=1000)}, 200),
+    "a call in a line": ("/ollama/chat/completions", chat(scripted(text="so", tool_calls=[CALL]), tools=[TOOL]), 200),
+    "a call in an event": ("/ollama/chat/sse", chat(scripted(text="so", tool_calls=[CALL]), tools=[TOOL]), 200),
+    "calls without end": ("/sagemaker/invocations", chat(scripted(tool_calls=[EMPTY] * 100), tools=[TOOL]), 200),
+    "nothing but a call": ("/ollama/chat/sse", chat(scripted(tool_calls=[CALL]), tools=[TOOL]), 502),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_of_a_stream_is_bounded(wrap: Callable[[Any], Any], name: str) -> None:
+    path, body, status = KEPT[name]
+    with Stack(({"itl_ms": 5},), wrap=wrap, config=SMALL) as stack:
+        received = b""
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError),  # where the client's wire has no other way to fail
+            httpx.stream("POST", stack.url + path, json={"model": "m", **body, "stream": True}) as reply,
+        ):
+            for block in reply.iter_raw():
+                received += block
+        assert reply.status_code == status
+        assert received.count(b'"upstream_too_large"') == 1
+        assert b'"complete"' not in received
+        assert b"word word" not in received
+        stack.run(stack.sim.ledger.wait(aborted=1))
+        record = stack.records()[-1]
+        assert (record["outcome"], record["code"], record["attempts"]) == ("failed", "upstream_too_large", 1)
+        assert record["status"] == status
+
+
+def test_what_is_only_passed_on_has_no_bound(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config=SMALL) as stack:
+        body = chat(scripted(text="word ", repeat=1000), stream=True)
+        lines = httpx.post(stack.url + "/ollama/chat/completions", json=body).text.splitlines()
+        said = [json.loads(line) for line in lines]
+        assert "".join(line["message"]["content"] for line in said) == "word " * 1000
+        assert said[-1]["done"] is True
+
+
+def test_a_whole_reply_is_bounded(wrap: Callable[[Any], Any]) -> None:
+    with Stack(wrap=wrap, config=SMALL) as stack:
+        reply = post(stack, chat(scripted(text="word ", repeat=1000)))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (502, "upstream_too_large")
+        assert stack.records()[-1]["attempts"] == 1
 
 
 # -- keep-alive, back-pressure --------------------------------------------------------------------------------------

@@ -242,8 +242,10 @@ _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])
 
 
 class _Open(Struct):
-    """A choice under way. Ids whose text has not come yet wait: the last of them may be the model's own end."""
+    """A choice under way. Ids whose text has not come yet wait, in all `waiting` bytes of frames: the last of them may
+    be the model's own end."""
 
+    waiting: int = 0
     tokens: list[int] = []
     probs: list[_ProbIn] = []
     texts: list[str] = []
@@ -259,6 +261,7 @@ class _Reader:
         self._op = op
         self._json = op.output is not None and op.output.kind in ("json", "schema")
         self._frames = sse.Reader()
+        self.held = 0
         self._over = False
         self._open: dict[int, _Open] = {}
         self._finished: set[int] = set()
@@ -268,7 +271,7 @@ class _Reader:
         try:
             for frame in self._frames.feed(block):
                 if not self._over:
-                    yield from self._read(_decoded(_chunk, frame.data))
+                    yield from self._read(_decoded(_chunk, frame.data), len(frame.data))
         except GatewayError as error:
             yield self._fail(error)
 
@@ -283,7 +286,7 @@ class _Reader:
             for chunk in found if isinstance(found, list) else (found,):
                 if not chunk.stop and chunk.error is None:
                     raise wire.malformed()
-                yield from self._read(chunk)
+                yield from self._read(chunk, 0)
         except GatewayError as error:
             yield self._fail(error)
         yield from self.eof()
@@ -292,7 +295,8 @@ class _Reader:
         self._over = True
         return Failed(error)
 
-    def _read(self, found: _ChunkIn) -> Iterator[Event]:
+    def _read(self, found: _ChunkIn, size: int) -> Iterator[Event]:
+        """`size` is that of the frame in bytes."""
         if found.error is not None:
             raise _sharpened(wire.late_fault(found.error))
         index = found.index
@@ -303,9 +307,11 @@ class _Reader:
             if not self._open and not self._finished:
                 yield Start(f"cmpl-{secrets.token_hex(12)}", self._op.model or "", int(time.time()))
             choice = self._open[index] = _Open()
+            self.held += size
             yield PartStart(index, 0, "text")
         if self._json:
             choice.texts.append(found.content)
+            self.held += size
         if found.stop:
             yield from self._finish(found, choice)
         elif found.content and not choice.tokens:
@@ -314,9 +320,12 @@ class _Reader:
         else:
             choice.tokens += found.tokens
             choice.probs += found.completion_probabilities
+            choice.waiting += size
+            self.held += size
             if found.content:
                 yield Delta(index, 0, found.content, tuple(choice.tokens), self._logprobs(choice.probs))
-                choice.tokens, choice.probs = [], []
+                self.held -= choice.waiting
+                choice.tokens, choice.probs, choice.waiting = [], [], 0
 
     def _finish(self, found: _ChunkIn, choice: _Open) -> Iterator[Event]:
         if self._json and found.stop_type == "eos":

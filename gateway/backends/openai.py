@@ -287,7 +287,7 @@ def _write_tool_choice(choice: ToolChoice) -> Any:
 
 
 # Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
-_PART = 1024
+_PART = 512
 
 
 class _Parts:

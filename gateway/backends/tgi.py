@@ -431,6 +431,10 @@ class _Stream:
         self._reader = _reader(op)
         self._mended = _Mended(op)
 
+    @property
+    def held(self) -> int:
+        return self._reader.held
+
     def feed(self, block: bytes) -> Iterator[Event]:
         return self._mended.mend(self._reader.feed(block))
 

@@ -253,7 +253,10 @@ class Relay(Section):
         default=30.0, ge=0, le=_DAY, description="On SIGTERM, how long running replies may still take."
     )
     max_reply_bytes: Bytes = Field(
-        default=67108864, ge=1024, le=1 << 32, description="Largest reply that is held in memory (not streamed)."
+        default=67108864,
+        ge=1024,
+        le=1 << 32,
+        description="Most of one reply that is held in memory: one that is not streamed, or what a stream says twice.",
     )
 
 

@@ -219,37 +219,3 @@ def unfold(reply: Reply) -> Iterator[Event]:
     if reply.usage is not None:
         yield UsageReport(reply.usage)
     yield End()
-
-
-def sequential(events: Iterable[Event]) -> Iterator[Event]:
-    """The same events with at most one part open per choice: deltas of a part that opened while another of its choice
-    was still open are held back until that one ends. For dialects whose parts may not interleave."""
-    current: dict[int, int] = {}
-    waiting: dict[int, dict[int, list[Event]]] = {}
-    for event in events:
-        if isinstance(event, PartStart):
-            if event.choice in current:
-                waiting.setdefault(event.choice, {})[event.index] = [event]
-            else:
-                current[event.choice] = event.index
-                yield event
-        elif isinstance(event, (Delta, PartEnd)):
-            if current.get(event.choice) != event.index:
-                waiting[event.choice][event.index].append(event)
-                continue
-            yield event
-            if isinstance(event, PartEnd):
-                yield from _release(event.choice, current, waiting.get(event.choice, {}))
-        else:
-            yield event
-
-
-def _release(choice: int, current: dict[int, int], waiting: dict[int, list[Event]]) -> Iterator[Event]:
-    del current[choice]
-    while waiting:
-        index = next(iter(waiting))
-        held = waiting.pop(index)
-        yield from held
-        if not isinstance(held[-1], PartEnd):
-            current[choice] = index
-            return

@@ -89,8 +89,9 @@ class StreamWriter(Protocol):
 
     headers: Headers
     clean_end: bool
-    held: int
 
+    @property
+    def held(self) -> int: ...
     def write(self, event: Event) -> bytes: ...
     def keepalive(self) -> bytes: ...
 
@@ -99,8 +100,8 @@ class StreamReader(Protocol):
     """One worker's stream to canonical events. After `eof()` the events end with End or Failed. held as a writer's, the
     one frame under way left out: that has a bound of its own."""
 
-    held: int
-
+    @property
+    def held(self) -> int: ...
     def feed(self, block: bytes) -> Iterable[Event]: ...
     def eof(self) -> Iterable[Event]: ...
 

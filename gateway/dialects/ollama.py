@@ -319,6 +319,10 @@ _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done"
 _LAST = b'{"message":{"role":"assistant","content":%b},"done":true,"index":%d}\n'
 
 
+# Bytes that a piece of text takes beside its letters.
+_PIECE = 64
+
+
 class _Writer:
     """What both streams share: the chunks. `index` counts them. Chunks without text are left out."""
 
@@ -326,6 +330,7 @@ class _Writer:
     clean_end = True
 
     def __init__(self, error_object: Any) -> None:
+        self.held = 0
         self._error_object = error_object
         self._index = 0
         # (part index) -> its start and the pieces of its arguments: a call is one chunk, when it is whole.
@@ -337,6 +342,7 @@ class _Writer:
         if isinstance(event, Delta):
             if event.index in self._calls:
                 self._calls[event.index][1].append(event.text)
+                self.held += _PIECE + len(event.text)
                 return b""
             if not event.text:
                 return b""
@@ -349,7 +355,9 @@ class _Writer:
                 self._thinking.add(event.index)
         elif isinstance(event, PartEnd) and event.index in self._calls:
             start, pieces = self._calls.pop(event.index)
-            return self._next(_CALLS, encode(_call(start.call_id, start.name, "".join(pieces))))
+            text = "".join(pieces)
+            self.held -= _PIECE * len(pieces) + len(text)
+            return self._next(_CALLS, encode(_call(start.call_id, start.name, text)))
         return b""
 
     def _next(self, form: bytes, value: bytes) -> bytes:

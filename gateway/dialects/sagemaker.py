@@ -422,6 +422,8 @@ class Writer:
     What is the same in every chunk of a part is written once. Implements core.ports.StreamWriter.
     """
 
+    held = 0
+
     def __init__(
         self,
         op: Generate,

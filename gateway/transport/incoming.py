@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError, Kind, too_large
 from gateway.core.http import Headers
 from gateway.core.ports import BodySink
 
@@ -80,7 +80,7 @@ class Incoming:
             size += len(block)
             if size > limit:
                 self.close()
-                raise GatewayError(Kind.UPSTREAM, "the worker's answer is larger than allowed", retryable=False)
+                raise too_large()
             parts.append(block)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

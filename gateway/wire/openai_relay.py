@@ -195,6 +195,8 @@ class Relay:
         elif choice.get("text"):
             self.produced += 1
         self._seen.add(index)
+        if len(self._seen) > self._choices:
+            raise wire.malformed()  # more choices than were asked for
         word = choice.get("finish_reason")
         if word is not None:
             choice["finish_reason"] = _finish_word(str(word))

@@ -335,6 +335,24 @@ def test_bodies_that_are_no_reply(body: bytes, kind: Kind) -> None:
     assert caught.value.kind is kind
 
 
+def test_what_waits_is_counted_as_held() -> None:
+    def held(output: Output | None, *said: bytes) -> list[int]:
+        reader, found = BACKEND.reader(complete(stream=True, output=output)), []
+        for block in said:
+            list(reader.feed(block))
+            found.append(reader.held)
+        return found
+
+    text, silent = frame(content="a", tokens=[1]), frame(content="", tokens=[2])
+    begun, passed, one, two, told = held(None, text, text, silent, silent, text)
+    assert begun == passed == told < one < two
+    assert two - told == 2 * (len(silent) - len(b"data: \n\n"))
+    # All of a text is kept that has to be JSON in the end.
+    first, second, third = held(Output("json"), text, text, text)
+    assert third - second == second - first == len(text) - len(b"data: \n\n")
+    assert first == 2 * begun
+
+
 def test_a_schema_passed_over_in_silence_is_noticed() -> None:
     op = complete(stream=True, output=Output("json"))
     assert isinstance(events(op, frame(content='{"a":'), frame(content="1}"), last(stop_type="eos"))[-1], End)

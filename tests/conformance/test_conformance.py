@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
@@ -68,7 +68,11 @@ class Watched:
         self.checker = Checker()
         self.seen: list[Event] = []
 
-    def _watch(self, events: Iterator[Event]) -> Iterator[Event]:
+    @property
+    def held(self) -> int:
+        return self._reader.held
+
+    def _watch(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
             self.checker.see(event)
             self.seen.append(event)

@@ -30,7 +30,6 @@ from gateway.core.lifecycle import (
     ReplyPart,
     checked,
     fold,
-    sequential,
     unfold,
 )
 from gateway.core.usage import Usage
@@ -198,39 +197,3 @@ def test_a_choice_tells_its_parts_apart() -> None:
     assert choice.calls == [parts[2]]
     assert choice.tokens == (1, 2)
     assert choice.logprobs == (Raw(b"[1]"), Raw(b"[2]"))
-
-
-# -- one part at a time ---------------------------------------------------------------------------------------------
-
-
-@given(streams)
-def test_sequential_opens_one_part_at_a_time_and_loses_nothing(events: list[Event]) -> None:
-    found = list(checked(sequential(events)))
-    open_parts: dict[int, int] = {}
-    for event in found:
-        if isinstance(event, PartStart):
-            assert event.choice not in open_parts
-            open_parts[event.choice] = event.index
-        elif isinstance(event, PartEnd):
-            assert open_parts.pop(event.choice) == event.index
-    key = repr
-    assert sorted(found, key=key) == sorted(events, key=key)
-    assert fold(found) == fold(events)
-
-
-@given(streams)
-def test_sequential_leaves_alone_what_is_in_sequence(events: list[Event]) -> None:
-    once = list(sequential(events))
-    assert list(sequential(once)) == once
-
-
-def test_sequential_holds_back_no_longer_than_it_must() -> None:
-    first, second = PartStart(0, 0, "tool", "a", "f"), PartStart(0, 1, "tool", "b", "g")
-    source: list[Event] = [START, first, second, Delta(0, 1, "2"), Delta(0, 0, "1"), PartEnd(0, 0), Delta(0, 1, "3")]
-    lengths = [len(list(sequential(source[:end]))) for end in range(1, len(source) + 1)]
-    assert lengths == [1, 2, 2, 2, 3, 6, 7]
-
-
-def test_sequential_passes_a_failure_at_once() -> None:
-    events: list[Event] = [START, OPEN, PartStart(0, 1, "tool"), Delta(0, 1, "held"), BROKEN]
-    assert list(sequential(events)) == [START, OPEN, BROKEN]

@@ -95,7 +95,7 @@ class _Told:
         self.texts: list[str] = []
         self.tokens: list[int] = []
         self.logprobs: list[Raw] = []
-        self.waiting = ""
+        self.waiting: list[str] = []
         self.reason = "stop"
 
 
@@ -103,7 +103,8 @@ class Writer:
     """Canonical events to `token_sampled` events, one for each token id, and `complete`; spaced as specified.
 
     The text of several ids that came together stands on the last of them, text without ids on the next id, or at the
-    choice's end on an event whose token is null. Implements core.ports.StreamWriter.
+    choice's end on an event whose token is null. What `complete` repeats is kept until then; in memory a token takes
+    about as much as its event on the wire. Implements core.ports.StreamWriter.
     """
 
     headers = sse.HEADERS
@@ -114,6 +115,7 @@ class Writer:
         self._refuse = refuse
         self._told: dict[int, _Told] = {}
         self._usage: Usage | None = None
+        self.held = 0
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -121,18 +123,22 @@ class Writer:
             text, tokens = event.text, event.tokens
             if event.logprobs is not None:
                 told.logprobs.append(event.logprobs)
+                self.held += len(memoryview(event.logprobs))
             told.texts.append(text)
             if len(tokens) == 1 and not told.waiting:
                 told.tokens.append(tokens[0])
-                return b'%b%b, "token": %d}\n\n' % (told.head, encode(text), tokens[0])
-            return self._several(told, text, tokens)
+                out = b'%b%b, "token": %d}\n\n' % (told.head, encode(text), tokens[0])
+            else:
+                out = self._several(told, text, tokens)
+            self.held += len(out) or len(told.head) + len(text)
+            return out
         if isinstance(event, PartStart):
             self._told.setdefault(event.choice, _Told(event.choice))
         elif isinstance(event, Finish):
             told = self._told.setdefault(event.choice, _Told(event.choice))
             told.reason = event.reason
             if told.waiting:
-                return b'%b%b, "token": null}\n\n' % (told.head, encode(told.waiting))
+                return b'%b%b, "token": null}\n\n' % (told.head, encode("".join(told.waiting)))
         elif isinstance(event, UsageReport):
             self._usage = event.usage
         elif isinstance(event, Failed):
@@ -145,12 +151,12 @@ class Writer:
         return sse.KEEPALIVE
 
     def _several(self, told: _Told, text: str, tokens: tuple[int, ...]) -> bytes:
-        told.waiting += text
+        told.waiting.append(text)
         if not tokens:
             return b""
         told.tokens += tokens
         silent = b"".join(b'%b"", "token": %d}\n\n' % (told.head, token) for token in tokens[:-1])
-        text, told.waiting = told.waiting, ""
+        text, told.waiting = "".join(told.waiting), []
         return b'%b%b%b, "token": %d}\n\n' % (silent, told.head, encode(text), tokens[-1])
 
     def _complete(self) -> bytes:
