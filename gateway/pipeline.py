@@ -386,13 +386,15 @@ class Run:
         try:
             await pump.run(self._head())
         finally:
-            record.usage = lane.usage or Usage(None, lane.produced, source="estimated")
-            if pump.first_output_at is not None:
+            record.usage = lane.usage
+            if lane.error is None or lane.produced:
+                record.usage = lane.usage or Usage(None, lane.produced, source="estimated")
+            if pump.first_output_at is not None and (lane.error is None or lane.produced):
                 record.ttft_ms = round((pump.first_output_at - self._began) * 1000, 3)
             if self.client.started:
                 record.status = 200
             if lane.error is not None and self.client.started:
-                record.outcome, record.code = "failed", lane.error.code or lane.error.kind.value
+                self._failed(lane.error, "failed")
 
     def _done(self) -> None:
         """Slots come back before the client can ask again, and so learn that they had not."""
@@ -426,15 +428,20 @@ class Run:
 
     async def refuse(self, error: GatewayError) -> None:
         """Tells the client, if it has seen nothing yet; else its connection is cut."""
-        record = self.record
-        record.code = error.code or error.kind.value
-        record.outcome = "refused" if error.blame is Blame.CLIENT else "failed"
         if self.client.gone or error.kind is Kind.CLIENT_GONE:
             self._cancelled()
-        elif self.client.started:
+            return
+        reply = None if self.client.started else self.endpoint.dialect.refuse(error, self.request, self.op)
+        self._failed(error, "refused" if error.blame is Blame.CLIENT else "failed")
+        if reply is None:
             await self.client.cut(b"")
         else:
-            await self.respond(self.endpoint.dialect.refuse(error, self.request, self.op))
+            await self.respond(reply)
+
+    def _failed(self, error: GatewayError, outcome: str) -> None:
+        """After the client was told, whose dialect may have given the error a kind or a code of its own."""
+        self.record.outcome = outcome
+        self.record.code = error.code or self.endpoint.dialect.errors[error.kind][2]
 
     def _cancelled(self) -> None:
         self.record.outcome, self.record.code = "cancelled", Kind.CLIENT_GONE.value

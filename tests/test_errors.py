@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import itertools
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,13 @@ import httpx
 import pytest
 
 from gateway.auth import new_key
-from gateway.core.errors import Kind
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Delta, Event, Failed, PartStart, Start
+from gateway.core.http import Request
+from gateway.core.messages import Op
+from gateway.core.ports import Backend, Capabilities
 from gateway.wire.openai_replies import ERRORS
+from tests.clients import REQUESTS
 from tests.harness import Stack
 
 ROOT = Path(__file__).parent.parent
@@ -105,6 +113,70 @@ def test_every_code_is_on_the_page() -> None:
     kinds = {kind.value for kind in Kind}
     assert codes_in_the_code() - kinds - finer == set(), "missing in docs/errors.md"
     assert not finer & kinds
+
+
+# -- what is told is what is recorded -------------------------------------------------------------------------------
+
+PATHS = {**{name: path for name, (path, _) in REQUESTS.items()}, "sagemaker": "/sagemaker/invocations"}
+
+
+class Failing:
+    """A backend that fails: at once, or after the first words of a stream. Else it is the one it stands before."""
+
+    def __init__(self, backend: Backend, make: Callable[[], GatewayError], midstream: bool) -> None:
+        self.name = backend.name
+        self._backend = backend
+        self._make = make
+        self._midstream = midstream
+        self._fed = 0
+        self.held = 0
+
+    def wire_of(self, op: Op) -> str:
+        return "its own"
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        if not self._midstream:
+            raise self._make()
+        return self._backend.write(op, can)
+
+    def reader(self, op: Op) -> Failing:
+        return self
+
+    def feed(self, block: bytes) -> list[Event]:
+        self._fed += 1
+        if self._fed == 1:
+            return [Start("id", "m", 1), PartStart(0, 0, "text"), Delta(0, 0, "so ")]
+        return [Delta(0, 0, "on ")] if self._fed < 10 else [Failed(self._make())]
+
+
+@pytest.fixture(scope="module")
+def every_dialect() -> Iterator[Stack]:
+    named = {name: {"default_model": "m"} for name in REQUESTS if name != "openai"}
+    with Stack(({"itl_ms": 2},), {"dialects": named}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("midstream", [False, True])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, name: str, midstream: bool) -> None:
+    stack = every_dialect
+    (offer,) = {id(offer): offer for offer in stack.gateway.state.hub.offers.values()}.values()
+    backend = offer.backend
+    finer: tuple[dict[str, Any], ...] = ({}, {"param": "messages", "upstream": 400}, {"code": "invalid_value"})
+    for kind, more in itertools.product(set(Kind) - {Kind.CLIENT_GONE}, finer):
+        offer.backend = Failing(backend, partial(GatewayError, kind, "no", **more), midstream)  # type: ignore[assignment]
+        body = {**REQUESTS[name][1], "model": "m", "stream": midstream, "max_tokens": 50}
+        received = b""
+        with (
+            contextlib.suppress(httpx.RemoteProtocolError),  # a stream that is cut
+            httpx.stream("POST", stack.url + PATHS[name], json=body) as reply,
+        ):
+            for block in reply.iter_raw():
+                received += block
+        assert (reply.status_code == 200) == midstream
+        told = set(re.findall(rb'"code": ?"(\w+)"', received)) | {reply.headers.get("x-ms-error-code", "").encode()}
+        assert told - {b""} == {stack.records()[-1]["code"].encode()}, (kind, more)
+    offer.backend = backend
 
 
 def test_the_servers_own_answers_are_on_the_page() -> None:

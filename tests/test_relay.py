@@ -167,10 +167,14 @@ def test_failure_before_the_first_byte_goes_to_another_worker(
         assert max(record["attempts"] for record in stack.records()) == 2
 
 
-def test_an_error_frame_first_is_an_error_status(stack: Stack) -> None:
-    reply = post(stack, chat(scripted(text="a", fault="error-frame:400"), stream=True))
-    assert reply.status_code == 400
+@pytest.mark.parametrize(("path", "status"), [(PATH, 400), ("/ollama/chat/sse", 400)])
+def test_an_error_frame_first_is_an_error_status(stack: Stack, path: str, status: int) -> None:
+    body = chat(scripted(text="a", fault="error-frame:400"), stream=True)
+    reply = httpx.post(stack.url + path, json=body)
+    assert reply.status_code == status
     assert reply.json()["error"]["type"] == "invalid_request_error"
+    record = stack.records()[-1]
+    assert (record["usage"], record["ttft_ms"]) == (None, None)  # nothing was generated, or ever came
 
 
 def test_worker_4xx_keeps_its_words_and_is_no_failure_of_the_worker(stack: Stack) -> None:

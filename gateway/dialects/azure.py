@@ -110,8 +110,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
         (Kind.INTERNAL, 500, "Internal Server Error"),
     )
 }
-"""Here the second member is the body's `error`, the description. The code, also in x-ms-error-code, is that of the
-log, but for `parameter_not_supported`, which is Microsoft's own."""
+"""Here the second member is the body's `error`, the description. The code is also in x-ms-error-code."""
 # NotFoundError, TooManyRequestsError and UnauthorizedError have three keys only.
 _BRIEF = frozenset({401, 404, 429})
 
@@ -232,12 +231,14 @@ class Azure:
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
         kind, message = _kind(error, request, op), error.message
-        status, phrase, code = self.errors[kind]
         if kind is Kind.NO_ROUTE:
             why = error.message if error.kind is kind else "it makes no embeddings"
             message = f"Modality not supported by the model: {why}"
-        elif kind is not Kind.UNSUPPORTED:
-            code = error.code or code
+        error.kind = kind
+        if kind in (Kind.NO_ROUTE, Kind.UNSUPPORTED):
+            error.code = None  # the specification has one word for each
+        status, phrase, code = self.errors[kind]
+        code = error.code or code
         body: dict[str, Any] = {"error": phrase, "message": message, "status": status}
         if status == 422:
             body["code"] = code
