@@ -96,6 +96,10 @@ class _FromFile(CredentialProvider):
         password = self._path.read_text(encoding="utf-8").rstrip("\r\n")
         return (self._username, password) if self._username else (password,)
 
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """What the client asks for; the inherited one warns at every connect."""
+        return self.get_credentials()
+
 
 def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
     """A client without any retries of its own, and all that must be closed in the end. Does no I/O yet."""

@@ -195,7 +195,9 @@ async def test_a_primary_behind_sentinel(server: Server, tmp_path: Path) -> None
         await limiter.close()
 
 
-async def test_an_acl_user_with_a_password_file(mortal: Server, tmp_path: Path) -> None:
+async def test_an_acl_user_with_a_password_file(
+    mortal: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "password"
     file.write_text("wrong\n")
     grants = "~{dragoman:*}:* +eval +evalsha +time +hmget +hget +hgetall +hset +hdel +hincrby +del +pexpire"
@@ -212,6 +214,7 @@ async def test_an_acl_user_with_a_password_file(mortal: Server, tmp_path: Path) 
     await traffic(limiter, 10, 5)
     assert (limiter.state, limiter.reason) == ("strict", "")
     await limiter.close()
+    assert [record.message for record in caplog.records if record.name == "redis.credentials"] == []
 
 
 @pytest.fixture
