@@ -198,6 +198,7 @@ class State:
             clock=clock,
             on_suspect=self._suspect,
             on_eject=lambda worker: self._ejected(name, worker),
+            on_return=lambda worker: self._log.event("info", "worker returned", model=name, worker=worker.address),
         )
         self.pools[name] = pool
         transport = Pooled(ssl_for=_trust(options.ca_file))

@@ -11,6 +11,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +31,7 @@ from gateway.core.ports import (
     Dialect,
     Gate,
     Lane,
+    Member,
     Observer,
     Permit,
     Pool,
@@ -155,6 +157,7 @@ class Run:
         self.errors: list[GatewayError] = []
         self._task: asyncio.Task[Any] | None = None
         self._interrupted: GatewayError | None = None
+        self._era = 0
         self._began = 0.0
 
     async def go(self) -> None:
@@ -326,23 +329,24 @@ class Run:
                 hub.observer.retried(offer.name, tried[-1].address, failure)
             record.attempts += 1
             record.worker = worker.address
+            self._era = worker.era
             try:
-                await self._attempt(op, offer, outgoing, worker.address)
+                await self._attempt(op, offer, outgoing, worker)
                 error_after = self.pump.lane.error if self.pump is not None else None
                 if error_after is None:
-                    pool.succeeded(worker)
+                    pool.succeeded(worker, self._era)
                 else:
-                    pool.failed(worker, error_after)
+                    pool.failed(worker, self._era, error_after)
                 return
             except GatewayError as error:
-                pool.failed(worker, error)
+                pool.failed(worker, self._era, error)
                 self.errors.append(error)
                 tried.append(worker)
                 failure = error
                 if not self._may_retry(error):
                     raise
             except BaseException:  # cancelled, or a bug of ours: neither says anything about the worker
-                pool.failed(worker, GatewayError(Kind.INTERNAL, "not the worker's fault"))
+                pool.failed(worker, self._era, GatewayError(Kind.INTERNAL, "not the worker's fault"))
                 raise
             finally:
                 pool.release(worker)
@@ -358,14 +362,14 @@ class Run:
             and self.hub.may_retry()
         )
 
-    async def _attempt(self, op: Any, offer: Offer, outgoing: Request, address: str) -> None:
-        exchange = await offer.transport.send(outgoing, address, offer.deadlines)
+    async def _attempt(self, op: Any, offer: Offer, outgoing: Request, worker: Member) -> None:
+        exchange = await offer.transport.send(outgoing, worker.address, offer.deadlines)
         try:
             if exchange.status != 200:
                 body = await exchange.body(_MAX_FAULT_BYTES)
                 raise offer.backend.fault(Response(exchange.status, exchange.headers, body))
             if op.stream:
-                await self._stream(op, offer, exchange)
+                await self._stream(op, offer, exchange, worker)
                 return
             body = await exchange.body(self.hub.max_reply_bytes)
         finally:
@@ -373,7 +377,7 @@ class Run:
         reply = self._reply(op, offer.backend, Response(200, exchange.headers, body))
         await self.respond(reply)
 
-    async def _stream(self, op: Any, offer: Offer, exchange: Any) -> None:
+    async def _stream(self, op: Any, offer: Offer, exchange: Any, worker: Member) -> None:
         dialect, record = self.endpoint.dialect, self.record
         relaying = dialect.relaying.get(offer.backend.wire_of(op))
         if relaying is None:
@@ -383,6 +387,8 @@ class Run:
         pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
         if self.permit is not None:
             pump.on_done = self._done
+        if worker.on_trial:
+            pump.on_first = partial(offer.pool.answered, worker, self._era)
         try:
             await pump.run(self._head())
         finally:

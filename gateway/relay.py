@@ -87,14 +87,15 @@ class Pump:
     """One streamed reply under way.
 
     Before the first output nothing is sent, so that an error there is still an error status, or another worker's turn.
-    committed is True from the moment the client may have seen the head. on_done is called once the reply is known to be
-    complete, before its end can have reached the client.
+    committed is True from the moment the client may have seen the head. on_first is called with the first output in
+    hand; on_done once the reply is known to be complete, before its end can have reached the client.
     """
 
     def __init__(self, exchange: Exchange, lane: Lane, client: Client, keepalive_s: float) -> None:
         self.lane = lane
         self.committed = False
         self.first_output_at: float | None = None
+        self.on_first: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
         self._exchange = exchange
         self._client = client
@@ -116,6 +117,8 @@ class Pump:
         out = lane.feed(data)
         if out:
             self._last = self._loop.time()
+            if self.first_output_at is None:
+                self._first()
             if self.committed:
                 self._client.write(out)
             else:
@@ -195,9 +198,13 @@ class Pump:
         if pending:
             self._client.write(pending)
 
+    def _first(self) -> None:
+        self.first_output_at = time.monotonic()  # uvloop's own clock is that of the turn's start
+        if self.on_first is not None:
+            self.on_first()
+
     def _open(self) -> None:
         if not self._opened.done():
-            self.first_output_at = time.monotonic()  # uvloop's own clock is that of the turn's start
             self._opened.set_result(None)
 
     def _end(self) -> None:

@@ -228,6 +228,30 @@ def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: p
         assert not worker.breaker.ejected
 
 
+def test_a_stream_on_trial_keeps_nobody_out_once_it_has_begun() -> None:
+    with Stack() as stack:
+        (worker,) = stack.gateway.state.workers.values()
+        worker.breaker.open_until = 0.001  # was out, and may be tried again
+        script = {"text": "a b c", "fault": "stall@2"}
+        body = {**CHAT, "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}], "stream": True}
+        url = stack.url + "/v1/chat/completions"
+        with httpx.stream("POST", url, json=body, timeout=20) as reply:
+            assert next(reply.iter_bytes())
+            assert httpx.post(url, json=CHAT).status_code == 200
+        assert [line["worker"] for line in stack.events("worker returned")] == [worker.address]
+
+
+def test_a_first_output_after_a_keepalive_is_timed_too() -> None:
+    """The head is long out by then."""
+    with Stack(config={"relay": {"keepalive_s": 0.1}}) as stack:
+        script = {"text": "a b c", "fault": "stall:0.5@headers"}
+        body = {**CHAT, "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}], "stream": True}
+        reply = httpx.post(stack.url + "/v1/chat/completions", json=body, timeout=20)
+        assert reply.text.startswith("\n"), "the head was out before"
+        (record,) = stack.records()
+        assert record["ttft_ms"] >= 400
+
+
 def test_a_worker_that_comes_back_starts_slowly() -> None:
     with Stack(config={"breaker": {"slowstart_s": 60}}) as stack:
         (worker,) = stack.gateway.state.workers.values()

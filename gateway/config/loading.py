@@ -56,7 +56,7 @@ _STAND_INS: dict[str | int, Any] = {
 
 
 def config_file(environ: Mapping[str, str] | None = None) -> str | None:
-    """The file to read where nobody names one: DRAGOMAN_CONFIG's, else gateway.yaml in the working directory, or None."""
+    """The file to read where nobody names one: that of DRAGOMAN_CONFIG, else ./gateway.yaml if it is there, or None."""
     environ = os.environ if environ is None else environ
     return environ.get(FILE_VARIABLE) or ("gateway.yaml" if os.path.isfile("gateway.yaml") else None)
 

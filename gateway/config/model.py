@@ -63,7 +63,7 @@ class Listen(Section):
         default=500,
         ge=0,
         le=1 << 30,
-        description="A request body may take `body_timeout_s`, and a second for every so many bytes of it. 0: any time.",
+        description="A request body may take `body_timeout_s` and a second for every so many bytes. 0: any time.",
     )
     write_idle_s: Seconds = Field(
         default=60.0, gt=0, le=3600, description="A client that reads nothing for this long is dropped."

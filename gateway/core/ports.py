@@ -224,9 +224,18 @@ class Transport(Protocol):
 
 
 class Member(Protocol):
-    """One worker, as the pipeline sees it."""
+    """One worker, as the pipeline sees it.
+
+    era       noted when a request to it begins, given back with what became of that
+    on_trial  whether the pool waits to hear how the request's reply begins
+    """
 
     address: str
+
+    @property
+    def era(self) -> int: ...
+    @property
+    def on_trial(self) -> bool: ...
 
 
 class Pool(Protocol):
@@ -239,8 +248,12 @@ class Pool(Protocol):
         ...
 
     def release(self, worker: Any) -> None: ...
-    def succeeded(self, worker: Any) -> None: ...
-    def failed(self, worker: Any, error: GatewayError) -> None: ...
+    def answered(self, worker: Any, era: int) -> None:
+        """The first of its reply is here; to be said of a worker on trial."""
+        ...
+
+    def succeeded(self, worker: Any, era: int) -> None: ...
+    def failed(self, worker: Any, era: int, error: GatewayError) -> None: ...
 
 
 class Record(Struct):

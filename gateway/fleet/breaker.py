@@ -1,6 +1,10 @@
 """When a worker is left out: consecutive failures eject it, longer each time, and it returns by degrees.
 
 Sans-clock: every call is given the time, in seconds of any monotonic clock.
+
+A request notes the breaker's `era` when it begins and gives it back with what became of it. What began before an
+ejection says nothing of the worker as it is now: a hundred streams that die with it are one failure, and one that was
+lucky to end well is no proof that new ones would.
 """
 
 from __future__ import annotations
@@ -20,57 +24,76 @@ _LONGEST = 10  # times eject_s
 
 
 class Breaker:
-    """One worker's record. `policy` may be exchanged at any time."""
+    """One worker's record. `policy` may be exchanged at any time.
 
-    __slots__ = ("ejections", "failures", "open_until", "policy", "returned_at", "trial")
+    era counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on trial once
+    its time is over; the next one when that has told something, or has told nothing for eject_s.
+    """
+
+    __slots__ = ("ejections", "era", "failures", "open_until", "policy", "returned_at", "trial_until")
 
     def __init__(self, policy: BreakerPolicy) -> None:
         self.policy = policy
         self.failures = 0
         self.ejections = 0
+        self.era = 0
         self.open_until = 0.0
+        self.trial_until = 0.0
         self.returned_at: float | None = None
-        self.trial = False
 
     def allows(self, now: float) -> bool:
-        """Whether a request may go to the worker. After an ejection one trial request at a time, until one succeeds."""
-        if self.open_until == 0.0:
-            return True
-        return now >= self.open_until and not self.trial
+        """Whether a request may go to the worker."""
+        return self.open_until == 0.0 or (now >= self.open_until and now >= self.trial_until)
 
     @property
     def ejected(self) -> bool:
         return self.open_until != 0.0
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
+        """A request goes to the worker; while that is out, it is the trial."""
         if self.open_until:
-            self.trial = True
+            self.trial_until = now + self.policy.eject_s
 
-    def abandon(self) -> None:
+    def abandon(self, era: int) -> None:
         """The request that began told nothing about the worker (its client left, it was malformed)."""
-        self.trial = False
+        if era == self.era:
+            self.trial_until = 0.0
 
-    def succeed(self, now: float) -> None:
-        self.failures = 0
-        self.trial = False
-        if self.open_until:
-            self.open_until = 0.0
-            self.ejections = 0
-            self.come_back(now)
+    def answer(self, now: float, era: int) -> bool:
+        """A reply has begun; True when this ends the trial. A stream may take minutes: nobody waits for its end. But
+        until a reply has come to its end, the next failure ejects again, and longer."""
+        return era == self.era and self._return(now)
+
+    def succeed(self, now: float, era: int) -> bool:
+        """A reply is whole; True when this ends the trial."""
+        if era != self.era:
+            return False
+        self.failures = self.ejections = 0
+        return self._return(now)
+
+    def _return(self, now: float) -> bool:
+        if not self.open_until:
+            return False
+        self.open_until = self.trial_until = 0.0
+        self.come_back(now)
+        return True
 
     def come_back(self, now: float) -> None:
         """From now on its share grows."""
         self.returned_at = now
 
-    def fail(self, now: float, *, may_eject: bool) -> bool:
+    def fail(self, now: float, era: int, *, may_eject: bool) -> bool:
         """Counts a failure; True when it ejects the worker. `may_eject` False keeps a worker that cannot be spared."""
+        if era != self.era:
+            return False
         self.failures += 1
-        tried_again = self.trial
-        self.trial = False
-        if not tried_again and (self.open_until or self.failures < self.policy.failures or not may_eject):
-            return False  # where it is out already: requests from before that fail one by one, for the same reason
+        # One that is out already, and failed its trial, need not be spared.
+        if not self.open_until and (self.failures < self.policy.failures or not may_eject):
+            return False
+        self.era += 1
         self.ejections = min(self.ejections + 1, _LONGEST)
         self.open_until = now + self.policy.eject_s * self.ejections
+        self.trial_until = 0.0
         return True
 
     def share(self, now: float) -> float:

@@ -17,8 +17,9 @@ def least_busy(workers: Sequence[Worker], now: float) -> Worker:
 
 
 def round_robin(workers: Sequence[Worker], now: float) -> Worker:
-    """In turn, whatever their load."""
-    return min(workers, key=lambda worker: worker.turn)
+    """In turn, whatever their load; a returning worker misses turns, so that it has no more than its share."""
+    count = len(workers)
+    return min(workers, key=lambda worker: worker.turn + count / worker.breaker.share(now))
 
 
 POLICIES: dict[str, Policy] = {"least_busy": least_busy, "round_robin": round_robin}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from bisect import insort
 from collections.abc import Callable, Sequence
 
@@ -24,7 +25,7 @@ class Pool:
     """Workers of one model.
 
     on_suspect is called with a worker that just failed, so that it can be probed before its turn; on_eject with one
-    that was ejected.
+    that was ejected, on_return with one that may take requests again.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Pool:
         clock: Callable[[], float],
         on_suspect: Callable[[Worker], None] = lambda worker: None,
         on_eject: Callable[[Worker], None] = lambda worker: None,
+        on_return: Callable[[Worker], None] = lambda worker: None,
     ) -> None:
         self.workers = list(workers)
         self._policy = policy
@@ -45,8 +47,11 @@ class Pool:
         self._clock = clock
         self._on_suspect = on_suspect
         self._on_eject = on_eject
-        self._turn = 0
-        # The next one first; the number of its turn makes every entry different from all others.
+        self._on_return = on_return
+        # Workers may have had turns in the pool before this one (a reload): those to come are later than all of them.
+        self._turn = max((worker.turn for worker in self.workers), default=0)
+        self._tickets = itertools.count()
+        # The next one first; its ticket makes every entry different from all others.
         self._waiting: list[tuple[int, int, asyncio.Future[Worker], Sequence[Worker]]] = []
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
@@ -60,6 +65,7 @@ class Pool:
         """From now on these are the workers; requests on others end where they are."""
         self.close()
         self.workers = list(workers)
+        self._turn = max([self._turn, *(worker.turn for worker in workers)])
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
         self.serve_waiting()
@@ -82,25 +88,41 @@ class Pool:
         worker = self._pick(exclude, now) if not self._waiting else None
         if worker is None:
             return await self._wait(exclude, priority, now)
-        self._take(worker)
+        self._take(worker, now)
         return worker
 
     def release(self, worker: Worker) -> None:
         worker.in_flight -= 1
         worker.freed()
 
-    def succeeded(self, worker: Worker) -> None:
-        worker.breaker.succeed(self._clock())
+    # What became of a request; era is what the worker's was when it began.
 
-    def failed(self, worker: Worker, error: GatewayError) -> None:
+    def answered(self, worker: Worker, era: int) -> None:
+        """Its reply has begun."""
+        if worker.breaker.answer(self._clock(), era):
+            self._returned(worker)
+
+    def succeeded(self, worker: Worker, era: int) -> None:
+        if worker.breaker.succeed(self._clock(), era):
+            self._returned(worker)
+
+    def _returned(self, worker: Worker) -> None:
+        self._on_return(worker)
+        worker.freed()
+
+    def failed(self, worker: Worker, era: int, error: GatewayError) -> None:
         """Learns from a failure: only the worker's own faults count against it."""
+        breaker = worker.breaker
         if error.blame is not Blame.WORKER:
-            worker.breaker.abandon()
+            breaker.abandon(era)
             return
         out = sum(other.breaker.ejected for other in self.workers if other is not worker)
         may_eject = out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
-        if worker.breaker.fail(self._clock(), may_eject=may_eject):
+        now = self._clock()
+        if breaker.fail(now, era, may_eject=may_eject):
             self._on_eject(worker)
+            # Who waits then, while all others are full, must not wait until one of those is free.
+            asyncio.get_running_loop().call_later(breaker.open_until - now, worker.freed)
         self._on_suspect(worker)
 
     def serve_waiting(self) -> None:
@@ -120,7 +142,7 @@ class Pool:
             if worker is None:
                 future.set_exception(_no_worker())
             else:
-                self._take(worker)
+                self._take(worker, now)
                 future.set_result(worker)
 
     def _may_serve(self, exclude: Sequence[Worker], now: float) -> bool:
@@ -135,11 +157,11 @@ class Pool:
         candidates = [worker for worker in workers if worker.open_to(now) and worker not in exclude]
         return self._policy(candidates, now) if candidates else None
 
-    def _take(self, worker: Worker) -> None:
+    def _take(self, worker: Worker, now: float) -> None:
         self._turn += 1
         worker.turn = self._turn
         worker.in_flight += 1
-        worker.breaker.begin()
+        worker.breaker.begin(now)
 
     async def _wait(self, exclude: Sequence[Worker], priority: int, now: float) -> Worker:
         if not self._may_serve(exclude, now):
@@ -147,8 +169,7 @@ class Pool:
         if len(self._waiting) >= self._queue.max_waiting:
             raise GatewayError(Kind.OVERLOADED, "all workers of this model are busy", retry_after=1.0)
         future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        self._turn += 1
-        entry = (-priority, self._turn, future, tuple(exclude))
+        entry = (-priority, next(self._tickets), future, tuple(exclude))
         insort(self._waiting, entry)
         self.serve_waiting()  # those before it may be waiting for another worker than the one that is free
         try:
@@ -157,8 +178,9 @@ class Pool:
         except BaseException as error:
             if future.done() and not future.cancelled() and future.exception() is None:
                 # It was handed over in the very turn in which we gave up.
-                future.result().breaker.abandon()
-                self.release(future.result())
+                worker = future.result()
+                worker.breaker.abandon(worker.era)
+                self.release(worker)
             if isinstance(error, TimeoutError):
                 raise GatewayError(
                     Kind.OVERLOADED, "all workers of this model stayed busy for too long", retry_after=1.0

@@ -44,6 +44,16 @@ class Worker:
             hear()
 
     @property
+    def era(self) -> int:
+        """What a request notes when it begins, see `Breaker`."""
+        return self.breaker.era
+
+    @property
+    def on_trial(self) -> bool:
+        """It was ejected; the requests that go to it now find out whether it may return."""
+        return self.breaker.ejected
+
+    @property
     def serving(self) -> bool:
         """Ready, and here to stay."""
         return self.ready and not self.draining

@@ -114,7 +114,7 @@ class Stage:
         hub = gateway.state.hub
         for worker in gateway.state.workers.values():
             worker.ready = True
-            worker.breaker.succeed(0.0)
+            worker.breaker.succeed(0.0, worker.era)
         for offer in hub.offers.values():
             offer.created = 1763726400
         act: Answer | GatewayError | None = None
