@@ -155,8 +155,9 @@ def _translate(options: argparse.Namespace) -> int:
             query=options.query.encode(),
             headers=headers,
         )
-        if crossing.op.dropped:
-            print("dropped: " + ", ".join(crossing.op.dropped), file=sys.stderr)
+        dropped = (*crossing.op.dropped, *crossing.outgoing.dropped)
+        if dropped:
+            print("dropped: " + ", ".join(dropped), file=sys.stderr)
         if options.reply is None:
             outgoing = crossing.outgoing
             print(f"{outgoing.method} {outgoing.path}\n")

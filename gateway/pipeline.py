@@ -45,6 +45,10 @@ from gateway.relay import EventLane, Pump
 _ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 _MAX_FAULT_BYTES = 1 << 20
+# Of what was dropped, in a header and in a record.
+_MOST_NAMES = 32
+_LONGEST_NAME = 64
+_UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 _NOBODY = Claim(ANONYMOUS)
@@ -154,6 +158,7 @@ class Run:
         self.pump: Pump | None = None
         self.permit: Permit | None = None
         self.headers: Headers = [(b"x-request-id", self.record.id.encode())]
+        self.dropped: tuple[str, ...] = ()
         self.errors: list[GatewayError] = []
         self._task: asyncio.Task[Any] | None = None
         self._interrupted: GatewayError | None = None
@@ -244,9 +249,7 @@ class Run:
             claim.prove(scope["method"], scope["raw_path"], scope["query_string"], request.body)
             record.key, record.team = principal.key, principal.team
         op = self.op = dialect.read(request)
-        if op.dropped:
-            record.dropped = tuple(name[:64] for name in op.dropped[:32])  # a client's own words: no room for a text
-            self.headers.append((b"x-dragoman-dropped", named(op.dropped)))
+        self._drop(op.dropped)
         if isinstance(op, ListModels):
             await self.respond(self._models(op, principal))
             return
@@ -310,6 +313,7 @@ class Run:
         hub, record, pool = self.hub, self.record, offer.pool
         refuse_beyond(op, offer.can)
         outgoing = offer.backend.write(op, offer.can)
+        self._drop(outgoing.dropped)
         if offer.paths is not None and outgoing.path not in offer.paths:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
         outgoing.headers = [
@@ -430,7 +434,15 @@ class Run:
         await self.client.respond(response, self._head())
 
     def _head(self) -> Headers:
-        return [*self.headers, *self.request.reply] if self.request is not None else self.headers
+        dropped = [(b"x-dragoman-dropped", named(self.dropped))] if self.dropped else []
+        return [*self.headers, *dropped, *(self.request.reply if self.request is not None else ())]
+
+    def _drop(self, names: tuple[str, ...]) -> None:
+        """From now on every reply names them, and the record does."""
+        if names:
+            self.dropped = (*self.dropped, *names)
+            # A client's own words: no room for a text.
+            self.record.dropped = tuple(name[:_LONGEST_NAME] for name in self.dropped[:_MOST_NAMES])
 
     async def refuse(self, error: GatewayError) -> None:
         """Tells the client, if it has seen nothing yet; else its connection is cut."""
@@ -464,8 +476,12 @@ def request_id(headers: Headers) -> str:
 
 
 def named(fields: tuple[str, ...]) -> bytes:
-    """Field names as a header value. They are the client's own words: whatever could break a header is replaced."""
-    return ", ".join(re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64]) for name in fields[:32]).encode()
+    """Field names as a header value, and how many more there are: `a, messages[].b, +3`. They are the client's own
+    words: whatever could break a header is replaced."""
+    shown = [_UNFIT.sub("?", name[:_LONGEST_NAME]) for name in fields[:_MOST_NAMES]]
+    if len(fields) > _MOST_NAMES:
+        shown.append(f"+{len(fields) - _MOST_NAMES}")
+    return ", ".join(shown).encode()
 
 
 def unknown_model(name: str) -> GatewayError:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai import OpenAI, unsupported
+from gateway.backends.openai import OpenAI, unsupported, unwritten
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -72,8 +72,9 @@ class LlamaCpp(OpenAI):
             body["cache_prompt"] = False
         if op.output is not None:
             _constrain(body, op.output)
-        body.update(op.extra)
-        return Request("POST", "/completion", [JSON_TYPE], encode(body))
+        body.update({name: raw for name, raw in op.extra.items() if name != "stream_options"})
+        dropped = (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
+        return Request("POST", "/completion", [JSON_TYPE], encode(body), dropped=dropped)
 
     def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
         """Without tools, nothing is said of them."""

@@ -38,6 +38,7 @@ from gateway.core.messages import (
     Image,
     Message,
     NamedTool,
+    Nested,
     Op,
     Opaque,
     Output,
@@ -72,20 +73,23 @@ class OpenAI:
         Raises GatewayError(UNSUPPORTED) naming a parameter that this wire cannot carry.
         """
         assert isinstance(op, (Chat, Complete, Embed))
+        dropped: tuple[str, ...] = ()
         if op.raw is not None and op.wire == self.wire:
             body: dict[str, Any] = dict(op.raw)
         else:
             body = self.compose(op, can)
+            if not isinstance(op, Embed):
+                dropped = top_level(op.unnamed)
         body["model"] = can.upstream_model
         if op.stream:
             body["stream"] = True
             body["stream_options"] = self.stream_options(op)
         self.adjust(body, op)
-        return Request("POST", self.paths[type(op)], [JSON_TYPE], encode(body))
+        return Request("POST", self.paths[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
     def stream_options(self, op: Chat | Complete | Embed) -> dict[str, Any]:
         """Usage is always asked for: limits and records need it. What the client did not ask for is stripped later."""
-        given = op.raw.get("stream_options") if op.raw is not None else None
+        given = (op.raw if op.raw is not None else op.extra).get("stream_options")
         options: dict[str, Any] = {}
         if given is not None:
             options = msgspec.json.decode(given, type=dict[str, Any])
@@ -172,13 +176,14 @@ class OpenAI:
 
     def compose_output(self, body: dict[str, Any], output: Output) -> None:
         if output.kind == "text":
-            return
-        if output.kind == "json":
-            body["response_format"] = {"type": "json_object"}
+            if output.extra:
+                body["response_format"] = _with({"type": "text"}, output.extra)
+        elif output.kind == "json":
+            body["response_format"] = _with({"type": "json_object"}, output.extra)
         elif output.kind == "schema":
             schema: dict[str, Any] = {"name": output.name or "output", "schema": output.schema}
-            _put(schema, strict=output.strict)
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+            _put(schema, strict=output.strict, description=output.description)
+            body["response_format"] = _with({"type": "json_schema", "json_schema": schema}, output.extra)
         else:
             raise unsupported("response_format", self.name)
 
@@ -217,6 +222,17 @@ def unsupported(param: str, backend: str) -> GatewayError:
     )
 
 
+def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `op.unnamed` that stood in no object: the others are written where they stood."""
+    return tuple(name for name in names if "." not in name)
+
+
+def unwritten(op: Chat | Complete) -> Iterator[str]:
+    """What an endpoint with a format of its own for the output has no word for."""
+    if op.output is not None and op.output.description is not None:
+        yield "response_format.json_schema.description"
+
+
 def _retry_after(response: Response) -> float | None:
     value = response.header(b"retry-after")
     return float(value) if value is not None and value.isdigit() else None
@@ -228,6 +244,13 @@ def _put(body: dict[str, Any], **members: Any) -> None:
             body[name] = value
 
 
+def _with(out: dict[str, Any], extra: Nested | None) -> dict[str, Any]:
+    """`out` with members that have no canonical name where they stood."""
+    for name, value in (extra or {}).items():
+        out[name] = _with(out.get(name, {}), value) if isinstance(value, dict) else value
+    return out
+
+
 # -- canonical to wire ----------------------------------------------------------------------------------------------
 
 
@@ -236,9 +259,14 @@ def write_message(message: Message) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role}
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
     thinking = [part.text for part in message.parts if isinstance(part, Thinking)]
-    refusals = [part.text for part in message.parts if isinstance(part, Refusal)]
-    content = [part for part in message.parts if not isinstance(part, (ToolCall, Thinking, Refusal))]
-    if len(content) == 1 and isinstance(content[0], Text):
+    # One that was a content part with something beside it stays one.
+    refusals = [part.text for part in message.parts if isinstance(part, Refusal) and part.extra is None]
+    content = [
+        part
+        for part in message.parts
+        if not isinstance(part, (ToolCall, Thinking)) and (not isinstance(part, Refusal) or part.extra is not None)
+    ]
+    if len(content) == 1 and isinstance(content[0], Text) and content[0].extra is None:
         out["content"] = content[0].text
     elif content:
         out["content"] = [_write_part(part) for part in content]
@@ -252,34 +280,40 @@ def write_message(message: Message) -> dict[str, Any]:
         out["refusal"] = "".join(refusals)
     if calls:
         out["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            _with(
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}},
+                call.extra,
+            )
             for call in calls
         ]
     _put(out, name=message.name, tool_call_id=message.call_id)
-    return out
+    return _with(out, message.extra)
 
 
-def _write_part(part: Text | Image | Audio | Opaque | Any) -> Any:
+def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:
     if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
+        return _with({"type": "text", "text": part.text}, part.extra)
     if isinstance(part, Image):
         image = {"url": part.url}
         _put(image, detail=part.detail)
-        return {"type": "image_url", "image_url": image}
+        return _with({"type": "image_url", "image_url": image}, part.extra)
     if isinstance(part, Audio):
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.format}}
+        audio = {"data": part.data, "format": part.format}
+        return _with({"type": "input_audio", "input_audio": audio}, part.extra)
+    if isinstance(part, Refusal):
+        return _with({"type": "refusal", "refusal": part.text}, part.extra)
     return part.raw
 
 
 def _write_tool(tool: Tool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     _put(function, description=tool.description, parameters=tool.parameters, strict=tool.strict)
-    return {"type": "function", "function": function}
+    return _with({"type": "function", "function": function}, tool.extra)
 
 
 def _write_tool_choice(choice: ToolChoice) -> Any:
     if isinstance(choice, NamedTool):
-        return {"type": "function", "function": {"name": choice.name}}
+        return _with({"type": "function", "function": {"name": choice.name}}, choice.extra)
     return choice
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai import OpenAI, _ChatReader, _Reader, unsupported, write_message
+from gateway.backends.openai import OpenAI, _ChatReader, _Reader, unsupported, unwritten, write_message
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -86,10 +86,11 @@ class Tgi(OpenAI):
             raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
         rest = _rest(op)
         self._refuse(op, rest)
+        dropped = tuple(_left_out(op))
         if isinstance(op, Chat):
-            return Request("POST", self.paths[Chat], [JSON_TYPE], encode(self._chat(op, can, rest)))
+            return Request("POST", self.paths[Chat], [JSON_TYPE], encode(self._chat(op, can, rest)), dropped=dropped)
         path = "/generate_stream" if op.stream else "/generate"
-        return Request("POST", path, [JSON_TYPE], encode(self._text(op, rest)))
+        return Request("POST", path, [JSON_TYPE], encode(self._text(op, rest)), dropped=dropped)
 
     def _refuse(self, op: Chat | Complete, rest: Extra) -> None:
         """What neither of its endpoints can do."""
@@ -130,10 +131,10 @@ class Tgi(OpenAI):
             tool["function"].setdefault("parameters", _NO_PARAMETERS)
         if not op.tools:
             body.pop("tool_choice", None)
-        body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call
+        body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call at most
         if op.stream:
             body["stream"] = True
-            body["stream_options"] = {"include_usage": True}
+            body["stream_options"] = self.stream_options(op)
         for name, raw in rest.items():
             body.setdefault(name, raw)
         return body
@@ -225,6 +226,19 @@ def _rest(op: Chat | Complete) -> Extra:
     return {name: raw for name, raw in given.items() if name not in known}
 
 
+def _left_out(op: Chat | Complete) -> Iterator[str]:
+    """The names of what is neither sent nor refused."""
+    yield from unwritten(op)
+    if isinstance(op, Complete):
+        yield from op.unnamed
+        if op.user is not None:
+            yield "user"
+        return
+    yield from (name for name in op.unnamed if "." not in name or name.startswith("response_format."))
+    if op.parallel_tools:
+        yield "parallel_tool_calls"
+
+
 def _greedy(sampling: Sampling) -> bool:
     return sampling.temperature == 0 or sampling.top_p == 0
 
@@ -251,8 +265,10 @@ def _write_message(message: Message) -> Iterator[dict[str, Any]]:
     """TGI reads a message's `content` or else its `tool_calls`: a message with both becomes two."""
     calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
     others = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+    extra = message.extra
     for parts in (others, calls) if others and calls else (message.parts,):
-        written = write_message(msgspec.structs.replace(message, parts=parts))
+        written = write_message(msgspec.structs.replace(message, parts=parts, extra=extra))
+        extra = None
         if written["content"] is None and "tool_calls" in written:
             del written["content"]
         yield written

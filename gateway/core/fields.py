@@ -22,6 +22,8 @@ ignored   accepted, and named in the dropped header      refused   a clear error
 Policy = Literal["pass", "drop", "error"]
 """What becomes of a field that no table knows: forwarded as is, dropped (and said so), or a 400."""
 
+_MOST_LISTED = 32
+
 
 class Field(Struct, frozen=True):
     """name in the dialect; to is the vLLM name when renamed; note says what a reader of the table must know;
@@ -118,7 +120,7 @@ def validate(body: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
 def settle_extras(
     policy: Policy, unknown: Iterable[str], *, kind: Kind = Kind.BAD_REQUEST
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(kept, dropped) names among `unknown` under `policy`; raises GatewayError(kind) naming all under "error"."""
+    """(kept, dropped) names among `unknown` under `policy`; raises GatewayError(kind) naming them under "error"."""
     names = tuple(unknown)
     if not names:
         return (), ()
@@ -126,5 +128,7 @@ def settle_extras(
         return names, ()
     if policy == "drop":
         return (), names
-    listed = ", ".join(f"'{name}'" for name in names)
+    listed = ", ".join(f"'{name}'" for name in names[:_MOST_LISTED])
+    if len(names) > _MOST_LISTED:
+        listed += f" and {len(names) - _MOST_LISTED} more"
     raise GatewayError(kind, f"unknown parameter {listed}", param=names[0], code="unknown_parameter")

@@ -21,6 +21,7 @@ class Request(Struct):
     id       on the client's side the id that the gateway gave this request
     reply    headers that any reply to it carries, whole, streamed or an error; the dialect's `read` and `refuse` may
              set them
+    dropped  on the worker's side the names of what the client asked for and this request does not carry
     """
 
     method: str
@@ -32,6 +33,7 @@ class Request(Struct):
     params: dict[str, str] = {}
     id: str = ""
     reply: Headers = []
+    dropped: tuple[str, ...] = ()
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""

@@ -1,7 +1,9 @@
 """The canonical request: what every dialect reads into and every backend writes from.
 
 `None` always means "the client did not say". A dialect whose specification promises a default fills it in, so that a
-backend never has to guess. Fields that have no canonical name travel in `extra`, as JSON text by their own name.
+backend never has to guess. Fields that have no canonical name travel in `extra`, as JSON text by their own name; those
+that stood inside an object travel in the `extra` of what it became. `unnamed` lists the latter and those that `raw`
+alone carries, so that a backend which writes neither can say what it left out.
 
 `raw` keeps the client's own top-level JSON members when the client's wire is one that a backend may also speak
 (`wire` names it); such a backend then forwards them, so that nested fields unknown to us are not lost.
@@ -20,6 +22,8 @@ from msgspec import Raw, Struct
 from gateway.core.http import Response
 
 Extra = dict[str, Raw]
+Nested = dict[str, "Raw | Nested"]
+"""Members without a canonical name, in the tree of objects that they stood in: `{"function": {"x": 1}}`."""
 
 # What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.
 PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
@@ -27,6 +31,7 @@ PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
 
 class Text(Struct, frozen=True):
     text: str
+    extra: Nested | None = None
 
 
 class Image(Struct, frozen=True):
@@ -34,6 +39,7 @@ class Image(Struct, frozen=True):
 
     url: str
     detail: str | None = None
+    extra: Nested | None = None
 
 
 class Audio(Struct, frozen=True):
@@ -41,6 +47,7 @@ class Audio(Struct, frozen=True):
 
     data: str
     format: str
+    extra: Nested | None = None
 
 
 class ToolCall(Struct, frozen=True):
@@ -49,6 +56,7 @@ class ToolCall(Struct, frozen=True):
     id: str | None
     name: str
     arguments: str
+    extra: Nested | None = None
 
 
 class Thinking(Struct, frozen=True):
@@ -57,6 +65,7 @@ class Thinking(Struct, frozen=True):
 
 class Refusal(Struct, frozen=True):
     text: str
+    extra: Nested | None = None
 
 
 class Opaque(Struct, frozen=True):
@@ -76,6 +85,7 @@ class Message(Struct, frozen=True):
     parts: tuple[Part, ...] = ()
     name: str | None = None
     call_id: str | None = None
+    extra: Nested | None = None
 
 
 class Tool(Struct, frozen=True):
@@ -85,10 +95,12 @@ class Tool(Struct, frozen=True):
     description: str | None = None
     parameters: Raw | None = None
     strict: bool | None = None
+    extra: Nested | None = None
 
 
 class NamedTool(Struct, frozen=True):
     name: str
+    extra: Nested | None = None
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
@@ -103,6 +115,8 @@ class Output(Struct, frozen=True):
     choices: tuple[str, ...] = ()
     name: str | None = None
     strict: bool | None = None
+    description: str | None = None
+    extra: Nested | None = None
 
 
 class Sampling(Struct, frozen=True):
@@ -161,6 +175,7 @@ class Chat(Struct, kw_only=True):
     user: str | None = None
     timeout: float | None = None
     extra: Extra = {}
+    unnamed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     view: str = ""
@@ -195,6 +210,7 @@ class Complete(Struct, kw_only=True):
     user: str | None = None
     timeout: float | None = None
     extra: Extra = {}
+    unnamed: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     view: str = ""

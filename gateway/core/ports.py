@@ -156,7 +156,8 @@ class Backend(Protocol):
         ...
 
     def write(self, op: Op, can: Capabilities) -> Request:
-        """The worker's request. Raises GatewayError(UNSUPPORTED) naming what it cannot carry."""
+        """The worker's request. Raises GatewayError(UNSUPPORTED) naming what it cannot carry; what it leaves out
+        without raising, such as `op.unnamed`, it names in `dropped`."""
         ...
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:

@@ -25,7 +25,6 @@ from gateway.core.messages import (
     Image,
     ListModels,
     ModelCard,
-    NamedTool,
     Op,
     Part,
     Sampling,
@@ -36,7 +35,8 @@ from gateway.core.usage import Usage
 from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
-from gateway.wire.json import check_depth, encode, members, require_json
+from gateway.wire.json import NULL, check_depth, encode, members, require_json
+from gateway.wire.unknown import Form, Known, known_to
 
 _MODEL = Field("model", "consumed", note="names the pool; the header azureml-model-deployment comes first", sample="m")
 _DEPLOYMENT = Field("azureml-model-deployment", "consumed", note="header; names the pool")
@@ -60,7 +60,7 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("stop", "mapped", note="sent as an array", sample=["END"]),
         Field("stream", "mapped", sample=True),
         Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
-        Field("tool_choice", "mapped", note="none and auto are dropped without tools", sample="auto"),
+        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
         Field(
             "tools",
             "mapped",
@@ -124,11 +124,21 @@ _LONGEST_VALUE = 1024
 
 class _PartIn(Struct):
     type: str
-    content: str | None = None
+    content: Raw = NULL
+
+
+class _OwnTextIn(Struct, forbid_unknown_fields=True):
+    type: str
+    content: str
+
+
+class _OwnImageIn(_OwnTextIn, forbid_unknown_fields=True):
     detail: str | None = None
 
 
 _part = msgspec.json.Decoder(_PartIn)
+_own_text = msgspec.json.Decoder(_OwnTextIn)
+_own_image = msgspec.json.Decoder(_OwnImageIn)
 # What the specification and the recorded clients have; no model is promised to understand anything else.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url"})
@@ -171,8 +181,11 @@ class Azure:
                 del raw[name]
             # What was dropped must not be read either, where it has a meaning for us.
             body = encode(raw)
-        read = _read_chat if request.route == "chat" else _read_embed
-        op: Chat | Embed = read(body, raw, kept, dropped)
+        op: Chat | Embed = (
+            _read_chat(body, raw, kept, dropped, policy)
+            if request.route == "chat"
+            else _read_embed(body, raw, kept, dropped)
+        )
         op.model = deployment or op.model
         return op
 
@@ -270,10 +283,12 @@ def _check_version(request: Request) -> None:
         )
 
 
-def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...]) -> Chat:
+def _read_chat(
+    body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...], policy: Policy
+) -> Chat:
     extra = {name: raw[name] for name in kept if name not in requests.CHAT_MEMBERS}
     check_depth(extra)
-    op = requests.read_chat(body, raw, extra, dropped, _read_part)
+    op = requests.read_chat(body, raw, extra, dropped, policy, part=_read_part, forms=_FORMS)
     op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
     for index, message in enumerate(op.messages):
         if message.role not in _ROLES:
@@ -290,12 +305,6 @@ def _read_chat(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped:
         )
     )
     op.sampling = _with_defaults(op.sampling)
-    if not op.tools and op.tool_choice is not None:
-        if op.tool_choice == "required" or isinstance(op.tool_choice, NamedTool):
-            raise GatewayError(
-                Kind.BAD_REQUEST, "'tool_choice' asks for a tool, but there are no 'tools'", param="tool_choice"
-            )
-        op.tool_choice = None
     return op
 
 
@@ -324,27 +333,35 @@ def _with_defaults(sampling: Sampling) -> Sampling:
 
 def _read_part(raw: Raw, place: str) -> Part:
     """The specification's `{type, content, detail}` or the OpenAI form that the SDK sends."""
-    try:
-        found = _part.decode(raw)
-    except msgspec.ValidationError:
-        return requests.read_part(raw, place)
+    found = requests.read_at(place, raw, _part)
     if found.type not in _PART_TYPES:
         raise GatewayError(
             Kind.UNSUPPORTED, f"this model does not understand content of type '{found.type[:64]}'", param=place
         )
-    if found.content is None:
+    if found.content == NULL:
         return requests.read_part(raw, place)
     if found.type == "text":
-        return Text(found.content)
+        return Text(requests.read_at(place, raw, _own_text).content)
     if found.type in ("image", "image_url"):
-        url = images.as_url(found.content)
+        image = requests.read_at(place, raw, _own_image)
+        url = images.as_url(image.content)
         if url is not None:
-            return Image(url, found.detail)
+            return Image(url, image.detail)
     raise GatewayError(
         Kind.UNSUPPORTED,
         "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image",
         param=f"{place}.content",
     )
+
+
+def _part_form(members: Mapping[str, Raw]) -> Known | None:
+    """What `_read_part` knows of a part."""
+    if members.get("content", NULL) == NULL:
+        return requests.part_form(members)
+    return known_to(_OwnTextIn if bytes(members.get("type", NULL)) == b'"text"' else _OwnImageIn)
+
+
+_FORMS: Mapping[str, Form] = {**requests.FORMS, "content": _part_form}
 
 
 # -- canonical to replies -------------------------------------------------------------------------------------------

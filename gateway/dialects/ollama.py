@@ -35,12 +35,15 @@ FATES: Mapping[str, Sequence[Field]] = {
     "chat": (
         Field("model", "consumed", note="names the pool", sample="m"),
         Field(
-            "messages", "mapped", note="also Ollama's images and thinking", sample=[{"role": "user", "content": "hi"}]
+            "messages",
+            "mapped",
+            note="also Ollama's images, thinking and tool_name",
+            sample=[{"role": "user", "content": "hi"}],
         ),
         Field("stream", "mapped", note="false when absent; ignored on /chat/sse, which always streams", sample=True),
         Field("temperature", "mapped", sample=0.7),
         Field("max_tokens", "mapped", sample=16),
-        Field("max_completion_tokens", "renamed", to="max_tokens", sample=16),
+        Field("max_completion_tokens", "renamed", to="max_tokens", note="400 beside max_tokens", sample=16),
         Field("top_p", "mapped", sample=0.9),
         Field("top_k", "mapped", sample=40),
         Field("min_p", "mapped", sample=0.1),
@@ -53,8 +56,8 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("user", "mapped", sample="user-1"),
         Field("n", "refused", note="unless it is 1: a reply here has one message", sample=2),
         Field("tools", "mapped", sample=[{"type": "function", "function": {"name": "f"}}]),
-        Field("tool_choice", "mapped", note="dropped without tools", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="dropped without tools", sample=False),
+        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
+        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
         Field("response_format", "mapped", sample={"type": "json_object"}),
         Field("reasoning_effort", "mapped", sample="low"),
         Field("format", "renamed", to="response_format", note='"json" or a JSON schema', sample="json"),
@@ -82,14 +85,17 @@ _OPTIONS = {
 _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
 
 
-class _MessageIn(Struct):
+class _OwnIn(Struct):
     """What a message may have beside OpenAI's members."""
 
     images: list[str] | None = None
     thinking: str | None = None
+    tool_name: str | None = None
 
 
-_messages = msgspec.json.Decoder(list[_MessageIn])
+_OWN = _OwnIn.__struct_fields__
+_own = msgspec.json.Decoder(_OwnIn)
+_messages = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 class Ollama:
@@ -114,22 +120,27 @@ class Ollama:
         kept, dropped = settle_extras(self.extras, (name for name in given if name not in _KNOWN))
         extra = {name: given[name] for name in kept}
         check_depth(extra)
-        known = {name: raw for name, raw in given.items() if name in _KNOWN}
+        # Those that OpenAI's wire defines are read as there.
+        shared = {name for name in kept if name in requests.CHAT_MEMBERS}
+        extra = {name: raw for name, raw in extra.items() if name not in shared}
+        known = {name: raw for name, raw in given.items() if name in _KNOWN or name in shared}
         left_out = _lift_options(known) + _lift_think(known)
         # No worker has a name for these: they are never passed on.
         settle_extras("error" if self.extras == "error" else "drop", left_out)
         output = _lift_format(known)
         if request.route == "sse":
             known.pop("stream", None)
-        own = _take_sampling(known)
-        op = requests.read_chat(encode(known), known, extra, dropped + left_out)
+        sampling = _take_sampling(known)
+        own = _take_own(known)
+        if "max_tokens" in known and "max_completion_tokens" in known:
+            raise _twice("max_completion_tokens", "max_tokens")
+        op = requests.read_chat(encode(known), known, extra, dropped + left_out, self.extras)
         if op.n != 1:
             raise GatewayError(Kind.BAD_REQUEST, "'n' must be 1 here: a reply has one message", param="n")
         op.raw = op.wire = None
-        op.sampling = msgspec.structs.replace(op.sampling, **own)
+        op.sampling = msgspec.structs.replace(op.sampling, **sampling)
         op.output = output or op.output
-        op.messages = requests.answer_calls(_with_own(op.messages, known["messages"]))
-        op.tool_choice = op.tool_choice if op.tools else None
+        op.messages = requests.answer_calls(_with_own(op.messages, own))
         op.stream = op.stream or request.route == "sse"
         op.view = "sse" if request.route == "sse" else "ndjson"
         return op
@@ -252,28 +263,47 @@ def _twice(own: str, other: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, f"'{own}' and '{other}' are the same: send one of them", param=own)
 
 
-def _with_own(messages: tuple[Message, ...], raw: Raw) -> tuple[Message, ...]:
-    """The messages with Ollama's own members: images as base64, thinking."""
-    if b'"images"' not in bytes(raw) and b'"thinking"' not in bytes(raw):
-        return messages
+def _take_own(known: dict[str, Raw]) -> dict[int, _OwnIn]:
+    """Takes what is Ollama's own out of the messages in `known`, by their index."""
+    raw = bytes(known.get("messages", b""))
+    if not any(b'"%b"' % name.encode() in raw for name in _OWN):
+        return {}
     try:
-        owns = _messages.decode(raw)
-    except msgspec.ValidationError as error:
-        raise GatewayError(Kind.BAD_REQUEST, f"'messages': {error}", param="messages") from None
-    found = []
-    for index, (message, own) in enumerate(zip(messages, owns, strict=True)):
-        parts = message.parts
+        messages = _messages.decode(raw)
+    except msgspec.ValidationError:  # whoever reads them says what is wrong
+        return {}
+    found = {}
+    for index, message in enumerate(messages):
+        own = {name: message.pop(name) for name in _OWN if name in message}
+        if own:
+            found[index] = requests.read_at(f"messages.{index}", Raw(encode(own)), _own)
+    known["messages"] = Raw(encode(messages))
+    return found
+
+
+def _with_own(messages: tuple[Message, ...], owns: Mapping[int, _OwnIn]) -> tuple[Message, ...]:
+    """The messages with Ollama's own members: images as base64, thinking, the name of the tool that answers."""
+    found = list(messages)
+    for index, own in owns.items():
+        message, place = found[index], f"messages.{index}"
+        parts, name = message.parts, message.name
         if own.thinking:
+            if any(isinstance(part, Thinking) for part in parts):
+                raise _twice(f"{place}.thinking", f"{place}.reasoning")
             parts = (Thinking(own.thinking), *parts)
         for position, image in enumerate(own.images or ()):
             url = images.as_url(image)
             if url is None:
-                place = f"messages.{index}.images.{position}"
+                at = f"{place}.images.{position}"
                 raise GatewayError(
-                    Kind.BAD_REQUEST, f"'{place}' is not the base64 of an image of a known format", param=place
+                    Kind.BAD_REQUEST, f"'{at}' is not the base64 of an image of a known format", param=at
                 )
             parts = (*parts, Image(url))
-        found.append(msgspec.structs.replace(message, parts=parts))
+        if own.tool_name:
+            if name not in (None, own.tool_name):
+                raise _twice(f"{place}.tool_name", f"{place}.name")
+            name = own.tool_name
+        found[index] = msgspec.structs.replace(message, parts=parts, name=name)
     return tuple(found)
 
 

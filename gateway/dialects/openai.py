@@ -58,19 +58,19 @@ FATES: Mapping[str, Sequence[Field]] = {
     "chat": (
         Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
         *_COMMON,
-        Field("max_completion_tokens", "mapped", sample=16),
+        Field("max_completion_tokens", "mapped", note="goes before max_tokens", sample=16),
         Field(
             "tools",
             "mapped",
             note="an empty array is dropped",
             sample=[{"type": "function", "function": {"name": "f"}}],
         ),
-        Field("tool_choice", "mapped", note="dropped without tools", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="dropped without tools", sample=False),
+        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
+        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
         Field("response_format", "mapped", sample={"type": "json_object"}),
         Field("reasoning_effort", "mapped", sample="low"),
         Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", sample=2),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
         Field("functions", "refused", note="deprecated by OpenAI: use tools", sample=[{"name": "f"}]),
         Field("function_call", "refused", note="deprecated by OpenAI: use tool_choice", sample="auto"),
         Field("service_tier", "mapped", note=_REMOTE, sample="auto"),
@@ -106,6 +106,7 @@ FATES: Mapping[str, Sequence[Field]] = {
     ),
 }
 _KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
+_CANONICAL = {"chat": requests.CHAT_MEMBERS, "complete": requests.TEXT_MEMBERS, "embed": frozenset[str]()}
 
 
 class OpenAI:
@@ -138,17 +139,18 @@ class OpenAI:
         extra: Extra = {}
         dropped: tuple[str, ...] = ()
         if not known.issuperset(raw):
-            kept, dropped = settle_extras(self.extras, raw.keys() - known)
+            kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known))
             for name in dropped:
                 del raw[name]
-            extra = {name: raw[name] for name in kept}
+            canonical = _CANONICAL[request.route]
+            extra = {name: raw[name] for name in kept if name not in canonical}
             check_depth(extra)
         # What was dropped must not be read either, where it has a meaning for us.
         body = encode(raw) if dropped else request.body
         if request.route == "chat":
-            return requests.read_chat(body, raw, extra, dropped)
+            return requests.read_chat(body, raw, extra, dropped, self.extras)
         if request.route == "complete":
-            return requests.read_text(body, raw, extra, dropped)
+            return requests.read_text(body, raw, extra, dropped, self.extras)
         return requests.read_embed(body, raw, extra, dropped)
 
     # -- replies ----------------------------------------------------------------------------------------------------

@@ -72,20 +72,20 @@ FATES: Mapping[str, Sequence[Field]] = {
     "chat": (
         Field("messages", "mapped", note="its presence means chat", sample=[{"role": "user", "content": "hi"}]),
         *_COMMON,
-        Field("max_completion_tokens", "mapped", sample=16),
+        Field("max_completion_tokens", "mapped", note="goes before max_tokens", sample=16),
         Field(
             "tools",
             "mapped",
             note="an empty array is dropped",
             sample=[{"type": "function", "function": {"name": "f"}}],
         ),
-        Field("tool_choice", "mapped", note="dropped without tools", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="dropped without tools", sample=False),
+        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
+        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
         Field("reasoning_effort", "mapped", sample="low"),
         Field("include_reasoning", "mapped", note="vLLM", sample=True),
         Field("chat_template_kwargs", "mapped", note="vLLM", sample={"enable_thinking": False}),
         Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", sample=2),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
         Field("functions", "refused", note=f"{_DEPRECATED}: use tools", sample=[{"name": "f"}]),
         Field("function_call", "refused", note=f"{_DEPRECATED}: use tool_choice", sample="auto"),
     ),
@@ -205,7 +205,7 @@ class SageMaker:
             body = encode(raw)
         hints, ignored = _read_headers(request)
         read = requests.read_chat if operation == "chat" else requests.read_text
-        op: Chat | Complete = read(body, raw, extra, (*dropped, *ignored))
+        op: Chat | Complete = read(body, raw, extra, (*dropped, *ignored), self.extras)
         if isinstance(op, Complete) and len(op.prompts) > MAX_PROMPTS:
             raise GatewayError(
                 Kind.BAD_REQUEST, f"'prompt' must hold at most {MAX_PROMPTS} prompts", param="prompt", code="too_many"

@@ -95,14 +95,14 @@ def typed(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise _malformed(body, error) from None
 
 
-def invalid(error: Exception) -> GatewayError:
-    """A msgspec validation error as the client should read it."""
+def invalid(error: Exception, at: str = "") -> GatewayError:
+    """A msgspec validation error as the client should read it, of a value that stands at `at` (`messages.0`)."""
     match = _PLACE.match(str(error))
     assert match is not None
     what, place = match.group(1), match.group(2)
     # `[3]` is an item, `[...]` some value of a mapping.
     place = re.sub(r"\[(\d+)\]", r".\1", place or "").replace("[...]", ".?").lstrip(".")
-    param = place or None
+    param = f"{at}.{place}".strip(".") or None
     missing = re.match(r"Object missing required field `(\w+)`", what)
     if missing:
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)

@@ -6,13 +6,16 @@ from being harmed by one request (vLLM has crashed on huge `n`, penalties and bi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Policy, settle_extras
 from gateway.core.messages import (
     Audio,
     Chat,
@@ -23,6 +26,7 @@ from gateway.core.messages import (
     Logprobs,
     Message,
     NamedTool,
+    Nested,
     Opaque,
     Output,
     Part,
@@ -35,8 +39,12 @@ from gateway.core.messages import (
     ToolChoice,
 )
 from gateway.wire.json import NULL, encode, invalid, present, typed
+from gateway.wire.unknown import Form, Known, Tree, View, find_unknown, known_to
 
 PartReader = Callable[[Raw, str], Part]
+T = TypeVar("T")
+Body = TypeVar("Body", bound=Struct)
+Read = TypeVar("Read", bound=Chat | Complete)
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
@@ -47,18 +55,24 @@ _Bias = Annotated[float, Meta(ge=-100, le=100)]
 # -- what clients send ----------------------------------------------------------------------------------------------
 
 
-class _FunctionIn(Struct):
+class _Nested(Struct, forbid_unknown_fields=True):
+    """An object inside a body. `None` as the type of a member: clients that send back what a reply held send it null;
+    any other value is unknown."""
+
+
+class _FunctionIn(_Nested):
     name: str
     # JSON text; an object is what clients of Ollama send.
     arguments: str | dict[str, Any] = ""
 
 
-class _CallIn(Struct):
+class _CallIn(_Nested):
     function: _FunctionIn
     id: str | None = None
+    type: Literal["function"] | None = None
 
 
-class _MessageIn(Struct):
+class _MessageIn(_Nested):
     role: Annotated[str, Meta(min_length=1, max_length=64)]
     content: str | list[Raw] | None = None
     name: str | None = None
@@ -67,59 +81,75 @@ class _MessageIn(Struct):
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
 
 
-class _ImageIn(Struct):
+class _ImageIn(_Nested):
     url: str
     detail: str | None = None
 
 
-class _AudioIn(Struct):
+class _AudioIn(_Nested):
     data: str
     format: str
 
 
-class _PartIn(Struct):
+class _TypeIn(Struct):
     type: str
+
+
+class _TextPart(_Nested, tag_field="type", tag="text"):
     text: str | None = None
-    refusal: str | None = None
+
+
+class _ImagePart(_Nested, tag_field="type", tag="image_url"):
     image_url: _ImageIn | str | None = None
+
+
+class _AudioPart(_Nested, tag_field="type", tag="input_audio"):
     input_audio: _AudioIn | None = None
 
 
-class _ToolFunctionIn(Struct):
+class _RefusalPart(_Nested, tag_field="type", tag="refusal"):
+    refusal: str | None = None
+
+
+class _ToolFunctionIn(_Nested):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     description: str | None = None
     parameters: Raw = NULL
     strict: bool | None = None
 
 
-class _ToolIn(Struct):
+class _ToolIn(_Nested):
     type: str
     function: _ToolFunctionIn | None = None
 
 
-class _NamedFunctionIn(Struct):
+class _NamedFunctionIn(_Nested):
     name: str
 
 
-class _NamedToolIn(Struct):
+class _NamedToolIn(_Nested):
     type: str
     function: _NamedFunctionIn | None = None
 
 
-class _SchemaIn(Struct):
+class _SchemaIn(_Nested):
     name: str | None = None
     schema: Raw = NULL
     strict: bool | None = None
+    description: str | None = None
 
 
-class _FormatIn(Struct):
+class _FormatIn(_Nested):
     type: str
     json_schema: _SchemaIn | None = None
 
 
-class _StreamOptionsIn(Struct):
+class _StreamOptionsIn(_Nested):
     include_usage: bool | None = None
 
 
@@ -185,13 +215,111 @@ TEXT_MEMBERS = frozenset(_TextBody.__struct_fields__)
 _chat = msgspec.json.Decoder(_ChatBody)
 _text = msgspec.json.Decoder(_TextBody)
 _embed = msgspec.json.Decoder(_EmbedBody)
-_part = msgspec.json.Decoder(_PartIn)
+_PartIn = _TextPart | _ImagePart | _AudioPart | _RefusalPart
+_part: msgspec.json.Decoder[_PartIn] = msgspec.json.Decoder(_PartIn)
+# By `type`, as JSON text.
+_PARTS: Mapping[bytes, View] = {
+    b'"text"': _TextPart,
+    b'"image_url"': _ImagePart,
+    b'"input_audio"': _AudioPart,
+    b'"refusal"': _RefusalPart,
+}
+_NOTHING: Tree = {}
+_type = msgspec.json.Decoder(_TypeIn)
 
 
-def read_chat(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader | None = None) -> Chat:
-    """`part` reads content parts, for dialects that know other forms of them than `read_part`."""
-    found = typed(body, _chat)
-    part = part or read_part
+# -- what is known of objects that say so themselves ----------------------------------------------------------------
+
+
+def part_form(members: Mapping[str, Raw]) -> Known | None:
+    """Of a content part. One of a type without a canonical form is kept whole."""
+    view = _PARTS.get(bytes(members.get("type", NULL)))
+    return known_to(view) if view is not None else None
+
+
+def _message_form(members: Mapping[str, Raw]) -> Known:
+    """Of two words for thinking that differ, the canonical form has a place for one."""
+    known = known_to(_MessageIn)
+    said = {bytes(members.get(name, NULL)) for name in ("reasoning", "reasoning_content")} - {b"null", b'""'}
+    return known if len(said) < 2 else {name: view for name, view in known.items() if name != "reasoning"}
+
+
+def _format_form(members: Mapping[str, Raw]) -> Known:
+    """A schema belongs to its own format only."""
+    bare = bytes(members.get("type", NULL)) in (b'"text"', b'"json_object"')
+    return {"type": None} if bare else known_to(_FormatIn)
+
+
+FORMS: Mapping[str, Form] = {"messages": _message_form, "content": part_form, "response_format": _format_form}
+
+
+# -- requests to canonical ------------------------------------------------------------------------------------------
+
+
+def read_chat(
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: Policy = "pass",
+    kind: Kind = Kind.BAD_REQUEST,
+    part: PartReader | None = None,
+    forms: Mapping[str, Form] = FORMS,
+) -> Chat:
+    """`policy` is for members inside objects that have no canonical name; what it drops is taken out of `raw` too.
+    `part` reads content parts, for dialects that know other forms of them than `read_part`; `forms` says what is known
+    of such objects.
+
+    Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for what `policy` refuses.
+    """
+    read = partial(_chat_op, part=part or read_part)
+    return _settled(_chat, read, body, raw, extra, dropped, policy, kind, forms)
+
+
+def read_text(
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: Policy = "pass",
+    kind: Kind = Kind.BAD_REQUEST,
+) -> Complete:
+    """`policy` and `kind` as for `read_chat`."""
+    return _settled(_text, _text_op, body, raw, extra, dropped, policy, kind, FORMS)
+
+
+def _settled(
+    decoder: msgspec.json.Decoder[Body],
+    read: Callable[..., Read],
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: Policy,
+    kind: Kind,
+    forms: Mapping[str, Form],
+) -> Read:
+    """The request read as it is or, if that fails, without what is unknown inside its objects: what is wrong with the
+    rest of it comes first."""
+    try:
+        return read(typed(body, decoder), raw, extra, dropped)
+    except GatewayError:
+        unknown = find_unknown(body, decoder.type, forms)
+        if unknown is None:
+            raise
+    if policy == "pass":
+        op = read(typed(unknown.body, decoder), raw, _with_options(extra, unknown.found), dropped, unknown.found)
+        op.unnamed = (*unknown.places, *op.unnamed)
+        return op
+    op = read(typed(unknown.body, decoder), raw, extra, (*dropped, *unknown.places))
+    settle_extras(policy, unknown.places.values(), kind=kind)
+    raw.update({name: value for name, value in unknown.changed.items() if name in raw})
+    return op
+
+
+def _chat_op(
+    found: _ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = _NOTHING, *, part: PartReader
+) -> Chat:
     for name in ("functions", "function_call"):
         if name in raw:
             raise GatewayError(
@@ -201,31 +329,44 @@ def read_chat(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...], p
         raise GatewayError(
             Kind.BAD_REQUEST, "'max_tokens' must be at least 1", param="max_tokens", code="invalid_value"
         )
+    if found.top_logprobs and not found.logprobs:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'top_logprobs' is only allowed when 'logprobs' is true",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    limit = found.max_completion_tokens or found.max_tokens
+    inside = _in(kept, "messages")
+    choice, parallel = _read_tool_choice(found.tool_choice, _in(kept, "tool_choice")), found.parallel_tool_calls
+    if not found.tools and (choice is not None or parallel is not None):
+        dropped = (*dropped, *_without_tools(choice, parallel, raw))
+        choice = parallel = None
     return Chat(
         model=found.model,
-        messages=tuple([_read_message(message, i, part) for i, message in enumerate(found.messages)]),
+        messages=tuple([_read_message(message, i, part, inside) for i, message in enumerate(found.messages)]),
         stream=bool(found.stream),
         include_usage=_include_usage(found),
-        max_output=found.max_completion_tokens or found.max_tokens,
+        max_output=limit,
         sampling=_sampling(found),
         stop=_stop(found),
         n=found.n or 1,
-        tools=tuple([_read_tool(tool, i) for i, tool in enumerate(found.tools)]) if found.tools else (),
-        tool_choice=_read_tool_choice(found.tool_choice),
-        parallel_tools=found.parallel_tool_calls,
-        output=_read_output(found.response_format),
+        tools=_read_tools(found.tools, _in(kept, "tools")) if found.tools else (),
+        tool_choice=choice,
+        parallel_tools=parallel,
+        output=_read_output(found.response_format, _in(kept, "response_format")),
         reasoning=found.reasoning_effort,
         logprobs=Logprobs(found.top_logprobs or 0) if found.logprobs else None,
         user=found.user,
         extra=extra,
+        unnamed=("max_tokens",) if found.max_tokens not in (None, limit) else (),
         dropped=dropped,
         raw=raw,
         wire="openai",
     )
 
 
-def read_text(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -> Complete:
-    found = typed(body, _text)
+def _text_op(found: _TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = _NOTHING) -> Complete:
     if found.prompt is None:
         raise GatewayError(
             Kind.BAD_REQUEST, "missing required parameter: 'prompt'", param="prompt", code="missing_parameter"
@@ -241,7 +382,7 @@ def read_text(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -
         sampling=_sampling(found),
         stop=_stop(found),
         n=found.n or 1,
-        output=_read_output(found.response_format),
+        output=_read_output(found.response_format, _in(kept, "response_format")),
         logprobs=Logprobs(found.logprobs) if found.logprobs is not None else None,
         echo=bool(found.echo),
         suffix=found.suffix,
@@ -275,9 +416,6 @@ def read_embed(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) 
     )
 
 
-# -- requests to canonical ------------------------------------------------------------------------------------------
-
-
 def _include_usage(found: _BodyIn) -> bool:
     if found.stream_options is None:
         return False
@@ -289,6 +427,12 @@ def _include_usage(found: _BodyIn) -> bool:
             code="invalid_value",
         )
     return bool(found.stream_options.include_usage)
+
+
+def _with_options(extra: Extra, kept: Tree) -> Extra:
+    """`stream_options` has no canonical form of its own: what is unknown in it travels as a member at the top."""
+    options = kept.get("stream_options")
+    return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
 
 
 def _stop(found: _BodyIn) -> tuple[str, ...]:
@@ -341,26 +485,44 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
     )
 
 
-def _read_message(found: _MessageIn, index: int, part: PartReader) -> Message:
+def _in(kept: Tree, key: str | int) -> Tree:
+    """What was found inside the member or the item `key`."""
+    inner = kept.get(key, _NOTHING)
+    return inner if isinstance(inner, dict) else _NOTHING
+
+
+def _extra(kept: Tree, *apart: str) -> Nested | None:
+    """What was found in an object, without that in the members `apart`, whose values are canonical objects."""
+    return {name: value for name, value in kept.items() if name not in apart} or None  # type: ignore[misc]
+
+
+def _read_message(found: _MessageIn, index: int, part: PartReader, messages: Tree) -> Message:
     thinking = found.reasoning or found.reasoning_content
-    if not (thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
+    if not (messages or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
         return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly all there are
+    kept = _in(messages, index)
     parts: list[Part] = []
     if thinking:
+        if found.reasoning_content not in (None, "", thinking):
+            place = f"messages.{index}.reasoning"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' and '{place}_content' differ", param=place)
         parts.append(Thinking(thinking))
     if isinstance(found.content, str):
         parts.append(Text(found.content))
     else:
+        inside = _in(kept, "content")
         for position, raw in enumerate(found.content or ()):
-            parts.append(part(raw, f"messages.{index}.content.{position}"))
+            one = part(raw, f"messages.{index}.content.{position}")
+            parts.append(replace(one, extra=_extra(_in(inside, position))) if position in inside else one)
     if found.refusal:
         parts.append(Refusal(found.refusal))
-    for call in found.tool_calls or ():
+    inside = _in(kept, "tool_calls")
+    for position, call in enumerate(found.tool_calls or ()):
         arguments = call.function.arguments
         if not isinstance(arguments, str):
             arguments = encode(arguments).decode()
-        parts.append(ToolCall(call.id, call.function.name, arguments))
-    return Message(found.role, tuple(parts), found.name, found.tool_call_id)
+        parts.append(ToolCall(call.id, call.function.name, arguments, _extra(_in(inside, position))))
+    return Message(found.role, tuple(parts), found.name, found.tool_call_id, _extra(kept, "content", "tool_calls"))
 
 
 def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -375,7 +537,7 @@ def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         waiting = calls or waiting
         if message.role == "tool":
             if message.call_id is None and waiting:
-                message = msgspec.structs.replace(message, call_id=waiting[0])
+                message = replace(message, call_id=waiting[0])
             waiting = [call for call in waiting if call != message.call_id]
         found.append(message)
     return tuple(found)
@@ -385,31 +547,41 @@ def read_part(raw: Raw, place: str) -> Part:
     """One content part. Raises GatewayError(BAD_REQUEST) naming `place`."""
     try:
         found = _part.decode(raw)
-    except msgspec.ValidationError as error:
-        fault = invalid(error)
-        fault.param = f"{place}.{fault.param}" if fault.param else place
-        raise fault from None
-    if found.type == "text" and found.text is not None:
-        return Text(found.text)
-    if found.type == "image_url" and found.image_url is not None:
+    except msgspec.ValidationError:
+        kind = read_at(place, raw, _type).type
+        if encode(kind) not in _PARTS:
+            return Opaque(kind, raw)
+        found = read_at(place, raw, _part)
+    if isinstance(found, _TextPart):
+        if found.text is not None:
+            return Text(found.text)
+    elif isinstance(found, _ImagePart):
         if isinstance(found.image_url, str):
             return Image(found.image_url)
-        return Image(found.image_url.url, found.image_url.detail)
-    if found.type == "input_audio" and found.input_audio is not None:
-        return Audio(found.input_audio.data, found.input_audio.format)
-    if found.type == "refusal" and found.refusal is not None:
+        if found.image_url is not None:
+            return Image(found.image_url.url, found.image_url.detail)
+    elif isinstance(found, _AudioPart):
+        if found.input_audio is not None:
+            return Audio(found.input_audio.data, found.input_audio.format)
+    elif found.refusal is not None:
         return Refusal(found.refusal)
-    if found.type in ("text", "image_url", "input_audio", "refusal"):
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            f"missing required parameter: '{place}.{found.type}'",
-            param=f"{place}.{found.type}",
-            code="missing_parameter",
-        )
-    return Opaque(found.type, raw)
+    name = f"{place}.{found.__struct_config__.tag}"
+    raise GatewayError(Kind.BAD_REQUEST, f"missing required parameter: '{name}'", param=name, code="missing_parameter")
 
 
-def _read_tool(found: _ToolIn, index: int) -> Tool:
+def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """A value that stands at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST) naming it."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise invalid(error, place) from None
+
+
+def _read_tools(found: list[_ToolIn], kept: Tree) -> tuple[Tool, ...]:
+    return tuple([_read_tool(tool, index, _in(kept, index)) for index, tool in enumerate(found)])
+
+
+def _read_tool(found: _ToolIn, index: int, kept: Tree) -> Tool:
     if found.type != "function" or found.function is None:
         raise GatewayError(
             Kind.BAD_REQUEST,
@@ -418,14 +590,31 @@ def _read_tool(found: _ToolIn, index: int) -> Tool:
             code="invalid_value",
         )
     function = found.function
-    return Tool(function.name, function.description, present(function.parameters), function.strict)
+    return Tool(function.name, function.description, present(function.parameters), function.strict, _extra(kept))
 
 
-def _read_tool_choice(found: str | _NamedToolIn | None) -> ToolChoice | None:
+def _without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) -> list[str]:
+    """The names of what is then said of tools and changes nothing, taken out of `raw`: engines refuse it. Raises
+    GatewayError(BAD_REQUEST) for what asks for a tool."""
+    if choice == "required" or isinstance(choice, NamedTool):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'tool_choice' asks for a tool, but there are no 'tools'",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    said = {"tool_choice": choice, "parallel_tool_calls": parallel}
+    names = [name for name, value in said.items() if value is not None]
+    for name in names:
+        raw.pop(name, None)
+    return names
+
+
+def _read_tool_choice(found: str | _NamedToolIn | None, kept: Tree) -> ToolChoice | None:
     if found is None or found in ("none", "auto", "required"):
         return found  # type: ignore[return-value]  # narrowed by the comparison
     if not isinstance(found, str) and found.type == "function" and found.function is not None:
-        return NamedTool(found.function.name)
+        return NamedTool(found.function.name, _extra(kept))
     raise GatewayError(
         Kind.BAD_REQUEST,
         "'tool_choice' must be 'none', 'auto', 'required' or a named function",
@@ -434,16 +623,24 @@ def _read_tool_choice(found: str | _NamedToolIn | None) -> ToolChoice | None:
     )
 
 
-def _read_output(found: _FormatIn | None) -> Output | None:
+def _read_output(found: _FormatIn | None, kept: Tree) -> Output | None:
     if found is None:
         return None
-    if found.type == "text":
-        return Output("text")
-    if found.type == "json_object":
-        return Output("json")
+    if found.type in ("text", "json_object"):
+        if found.json_schema is not None:
+            place = "response_format.json_schema"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has no meaning for type {found.type}", param=place)
+        return Output("text" if found.type == "text" else "json", extra=_extra(kept))
     if found.type == "json_schema" and found.json_schema is not None:
         schema = found.json_schema
-        return Output("schema", present(schema.schema), name=schema.name, strict=schema.strict)
+        return Output(
+            "schema",
+            present(schema.schema),
+            name=schema.name,
+            strict=schema.strict,
+            description=schema.description,
+            extra=_extra(kept),
+        )
     raise GatewayError(
         Kind.BAD_REQUEST,
         "'response_format.type' must be 'text', 'json_object' or 'json_schema' (with a 'json_schema' object)",

@@ -137,7 +137,7 @@ def test_a_schema_as_format() -> None:
         (chat(messages=[]), "'messages'"),
         ({"model": "m"}, "'messages'"),
         (chat(messages=[{"role": "user", "content": "x", "images": ["?"]}]), "'messages.0.images.0'"),
-        (chat(messages=[{"role": "user", "content": "x", "images": 5}]), "'messages'"),
+        (chat(messages=[{"role": "user", "content": "x", "images": 5}]), "'messages.0.images'"),
         (b'{"model":"m","messages":[],"top_k":' + b"[" * 5000 + b"]" * 5000 + b"}", "too deeply"),
         (b"{", "not valid JSON"),
         (b'{"model":"m",}', "not valid JSON"),

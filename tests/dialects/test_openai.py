@@ -59,6 +59,8 @@ def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
             members["logprobs"] = True
         elif field.name == "stream_options":
             members["stream"] = True
+        elif field.name in ("tool_choice", "parallel_tool_calls"):
+            members["tools"] = [{"type": "function", "function": {"name": "f"}}]
         if field.fate == "refused":
             with pytest.raises(GatewayError) as caught:
                 read(operation, **members)

@@ -397,7 +397,8 @@ def test_every_field_of_the_tables_is_accepted_as_declared() -> None:
         base = {"messages": HI} if operation == "chat" else {"prompt": "hi"}
         for field in fields:
             value = field.sample if field.sample is not None else {"model": "m", "stream_options": {}}[field.name]
-            body = {**base, "stream": True, field.name: value}
+            beside = {"logprobs": True} if field.name == "top_logprobs" else {}
+            body = {**base, "stream": True, **beside, field.name: value}
             if field.fate == "refused":
                 assert refusal(body).param == field.name
             else:

@@ -28,11 +28,9 @@ REFERENCE = "vllm"
 
 # (backend, field) that does not reach the worker although it reaches vLLM, and why that loses nothing.
 UNSAID = {
-    ("llamacpp", "user"): "says who asks, and changes no reply",
     ("tgi", "ignore_eos"): "the value that is measured is neutral",
     ("tgi", "include_output_logprobs"): "logprobs come in any case",
-    ("tgi", "parallel_tool_calls"): "its grammar of tools makes one call at most",
-    ("tgi", "user"): "says who asks, and changes no reply",
+    ("tgi", "parallel_tool_calls"): "false is measured, and its grammar of tools makes one call at most",
 }
 
 What = Literal["sent", "refused", "dropped", "acted", "nothing"]
@@ -142,10 +140,10 @@ def _measure(dialect: str, operation: str, field: Field, value: Any, backend: st
     try:
         # Twice: what differs between the two is drawn anew each time, such as a seed.
         before, drawn = (_through(dialect, least, backend) for _ in range(2))
-        op, after = _through(dialect, request, backend)
+        op, after, dropped = _through(dialect, request, backend)
     except _Refused as refused:
         return Outcome("refused", status=refused.status)
-    if field.name in op.dropped:
+    if field.name in dropped:
         return Outcome("dropped")
     volatile = {name for name in before[1] if before[1][name] != drawn[1].get(name)}
     names = sorted({*before[1], *after})
@@ -190,12 +188,13 @@ class _Refused(Exception):
         self.status = status
 
 
-def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str, Any]]:
-    """The canonical request and the members of the worker's."""
+def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str, Any], tuple[str, ...]]:
+    """The canonical request, the members of the worker's, and the names of what is dropped."""
     op: Op | None = None
     try:
         op = DIALECTS[dialect].read(request)
-        return op, _flat(BACKENDS[backend].write(op, CAN))
+        outgoing = BACKENDS[backend].write(op, CAN)
+        return op, _flat(outgoing), (*op.dropped, *outgoing.dropped)
     except GatewayError as error:
         raise _Refused(DIALECTS[dialect].refuse(error, request, op).status) from None
 
@@ -234,8 +233,13 @@ disagree, where a field of a specification has no fate, and where this page is s
 
 Fates are those before vLLM. The other columns say what happens before each kind of worker: the names under which a
 field reaches it, or the status of the refusal, as the client sees it; ✓ is "under its own name with its own value", —
-is "nothing is sent". Fields that are in no table follow the dialect's `extras`. A refusal depends on the value: neutral
-ones (a penalty of 0) are not refused.
+is "nothing is sent", *named* is "nothing is sent, and `x-dragoman-dropped` says so". Fields that are in no table follow
+the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty of 0) are not refused.
+
+Members inside a field (`messages[].cache_control`, `tools[].function.x`) that no view of it knows follow `extras` too:
+passed on, they reach workers of OpenAI's wire where they stood, and are named as dropped before other workers; dropped,
+they are named; else they are an error that names their place. A test (`tests/test_nested.py`) puts one into every object
+of a rich request, for every dialect and every kind of worker.
 
 What reaches vLLM and is not told to another worker, and why that loses nothing:
 
@@ -266,6 +270,8 @@ def _line(row: Row) -> str:
 def _cell(field: Field, outcome: Outcome) -> str:
     if outcome.what == "refused":
         return str(outcome.status)
+    if outcome.what == "dropped":
+        return "*named*"
     if outcome.what != "sent":
         return "—"
     if outcome.changes.get(field.name) == field.sample and set(outcome.changes) <= {field.name, *_COMPANIONS}:

@@ -30,6 +30,7 @@ from gateway.core.messages import (
 from gateway.wire.openai_requests import answer_calls, read_chat, read_embed, read_part, read_text
 
 HI = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 def chat(**members: Any) -> Chat:
@@ -76,6 +77,7 @@ def test_what_is_said_is_read() -> None:
         stop="END",
         n=2,
         user="u",
+        tools=TOOLS,
         parallel_tool_calls=False,
         reasoning_effort="low",
         logprobs=True,
@@ -220,7 +222,7 @@ def test_tools_and_choices() -> None:
     assert op.tools == (Tool("f", "d", Raw(b'{"type": "object"}'), True), Tool("g"))
     assert op.tool_choice == NamedTool("g")
     for word in ("none", "auto", "required"):
-        assert chat(tool_choice=word).tool_choice == word
+        assert chat(tools=TOOLS, tool_choice=word).tool_choice == word
     assert chat(tools=[]).tools == ()
 
 

@@ -45,11 +45,12 @@ class Friendli:
         kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known), kind=Kind.UNSUPPORTED)
         extra = {name: raw[name] for name in kept}
         check_depth(extra)
+        for name in dropped:
+            del raw[name]
         if request.header(b"x-friendli-team") is not None:
             dropped = (*dropped, TEAM.name)
-        op: Chat | Complete = (
-            read_chat(raw, extra) if request.route == "chat" else read_complete(request.body, raw, extra)
-        )
+        read = read_chat if request.route == "chat" else read_complete
+        op: Chat | Complete = read(raw, extra, self.extras)
         op.dropped = (*dropped, *op.dropped)
         return op
 

@@ -120,7 +120,7 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("top_k", "mapped", note="0, no filter, is sent when absent", sample=5),
         Field("logit_bias", "mapped", sample={"42": -1.0}),
         Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", note="with logprobs", sample=2),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
         TIMEOUT,
         Field(
             "tools",
@@ -128,8 +128,8 @@ FATES: Mapping[str, Sequence[Field]] = {
             note="an empty array is dropped",
             sample=[{"type": "function", "function": {"name": "f"}}],
         ),
-        Field("tool_choice", "mapped", note="auto and none are dropped without tools", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="dropped without tools", sample=False),
+        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
+        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
         Field(
             "response_format",
             "renamed",

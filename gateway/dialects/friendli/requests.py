@@ -6,16 +6,20 @@ What makes no sense is refused as BAD_REQUEST, what no worker behind us can do a
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Beams, Chat, Complete, Logprobs, NamedTool, Output, Sampling
+from gateway.core.fields import Policy, settle_extras
+from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
 from gateway.dialects.friendli.fates import NEVER
 from gateway.wire import openai_requests
-from gateway.wire.json import NULL, encode, typed
+from gateway.wire.json import encode, typed
+from gateway.wire.unknown import find_unknown
+
+Body = TypeVar("Body", bound=Struct)
 
 # Of drawn seeds. Every engine takes them as they are: llama.cpp's have 32 bits.
 _SEEDS = 2**31
@@ -31,7 +35,7 @@ _Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
 
 
-class _SequenceIn(Struct):
+class _SequenceIn(Struct, forbid_unknown_fields=True):
     tokens: _Ids
 
 
@@ -86,17 +90,24 @@ class _ChatIn(Struct):
     min_tokens: _Least | None = None
     top_k: _Least | None = None
     timeout_microseconds: _Microseconds | None = None
-    response_format: Raw = NULL
 
 
 class _TypeIn(Struct):
     type: str = ""
 
 
+class _ChatFormatIn(Struct):
+    response_format: _TypeIn | None = None
+
+
+class _OwnFormatIn(Struct):
+    response_format: _FormatIn
+
+
 _complete = msgspec.json.Decoder(_CompleteIn)
 _chat = msgspec.json.Decoder(_ChatIn)
-_format = msgspec.json.Decoder(_FormatIn)
-_type = msgspec.json.Decoder(_TypeIn)
+_chat_format = msgspec.json.Decoder(_ChatFormatIn)
+_own_format = msgspec.json.Decoder(_OwnFormatIn)
 
 
 def _senseless(param: str, why: str) -> GatewayError:
@@ -107,11 +118,11 @@ def _beyond(param: str, why: str) -> GatewayError:
     return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
 
 
-def read_complete(body: bytes, raw: dict[str, Raw], extra: dict[str, Raw]) -> Complete:
+def read_complete(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Complete:
     for name in NEVER:
         if name in raw:
             raise _beyond(name, "cannot be executed here")
-    found = typed(body, _complete)
+    found, dropped = _read(raw, _complete, policy)
     if (found.prompt is None) == (found.tokens is None):
         raise GatewayError(
             Kind.BAD_REQUEST, "exactly one of 'prompt' and 'tokens' is required", param="prompt", code="invalid_value"
@@ -130,6 +141,7 @@ def read_complete(body: bytes, raw: dict[str, Raw], extra: dict[str, Raw]) -> Co
         logprobs=Logprobs() if found.include_output_logprobs else None,
         timeout=_seconds(found.timeout_microseconds),
         extra=extra,
+        dropped=dropped,
     )
     _read_lengths(op, found)
     _read_beams(op, found)
@@ -176,7 +188,7 @@ def _read_beams(op: Complete, found: _CompleteIn) -> None:
         if found.length_penalty not in (None, 1.0):
             raise _senseless("length_penalty", "is only allowed with 'num_beams'")
         if found.beam_search_type is not None:
-            op.dropped = ("beam_search_type",)
+            op.dropped = (*op.dropped, "beam_search_type")
         return
     if op.stream:
         raise _senseless("stream", "is not supported with 'num_beams'")
@@ -243,13 +255,30 @@ def _seconds(microseconds: int | None) -> float | None:
     return microseconds / 1e6 if microseconds is not None else None
 
 
-def read_chat(raw: dict[str, Raw], extra: dict[str, Raw]) -> Chat:
+def _read(raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: Policy) -> tuple[Body, tuple[str, ...]]:
+    """(what `raw` says, the names of what is unknown inside its objects): no worker has a place for that, so that it is
+    dropped unless `policy` refuses it."""
+    body = encode(raw)
+    try:
+        return typed(body, decoder), ()
+    except GatewayError:
+        unknown = find_unknown(body, decoder.type, {})
+        if unknown is None:
+            raise
+    found = typed(unknown.body, decoder)
+    if policy == "error":
+        settle_extras(policy, unknown.places.values(), kind=Kind.UNSUPPORTED)
+    return found, tuple(unknown.places)
+
+
+def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Chat:
     own = typed(encode(raw), _chat)
     shared = {name: value for name, value in raw.items() if name in openai_requests.CHAT_MEMBERS}
-    output = _chat_output(own.response_format)
+    extra = {name: value for name, value in extra.items() if name not in shared}
+    output, dropped = _chat_output(raw, policy)
     if output is not None:
         del shared["response_format"]
-    op = openai_requests.read_chat(encode(shared), {}, extra, ())
+    op = openai_requests.read_chat(encode(shared), {}, extra, dropped, policy, Kind.UNSUPPORTED)
     op.raw = op.wire = None
     op.output = output or op.output
     op.timeout = _seconds(own.timeout_microseconds)
@@ -262,21 +291,14 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw]) -> Chat:
         repetition_penalty=own.repetition_penalty,
         min_tokens=own.min_tokens,
     )
-    # The client says `auto` whether there are tools or not.
-    if not op.tools:
-        if op.tool_choice == "required" or isinstance(op.tool_choice, NamedTool):
-            raise _senseless("tool_choice", "asks for a tool, but there are no 'tools'")
-        op.tool_choice = op.parallel_tools = None
     return op
 
 
-def _chat_output(raw: Raw) -> Output | None:
-    """The output format in Friendli's form; None where there is none or it is in OpenAI's."""
-    if raw == NULL or typed(bytes(raw), _type).type == "json_schema":
-        return None
-    try:
-        return _output(typed(bytes(raw), _format))
-    except GatewayError as error:
-        if error.param is None or not error.param.startswith("response_format"):
-            error.param = f"response_format.{error.param}" if error.param else "response_format"
-        raise
+def _chat_output(raw: dict[str, Raw], policy: Policy) -> tuple[Output | None, tuple[str, ...]]:
+    """(the output format in Friendli's form, None where there is none or it is in OpenAI's, and what is dropped)."""
+    given = {"response_format": raw["response_format"]} if "response_format" in raw else {}
+    found = typed(encode(given), _chat_format).response_format
+    if found is None or found.type == "json_schema":
+        return None, ()
+    own, dropped = _read(given, _own_format, policy)
+    return _output(own.response_format), dropped

@@ -288,6 +288,8 @@ def test_every_field_has_a_sample_and_is_read() -> None:
                 base = {"tokens": [1, 2, 3]}
             if field.name == "length_penalty" or field.name == "beam_search_type":
                 base["num_beams"] = 2
+            if field.name == "top_logprobs":
+                base["logprobs"] = True
             body = {**base, field.name: field.sample}
             if field.fate != "refused":
                 DIALECT.read(request(body, route=operation))

@@ -1,0 +1,163 @@
+"""Members inside the objects of a request that a typed view does not know: found, named, and kept or left out.
+
+The views forbid unknown members in what they nest, so that an ordinary request pays nothing. Only a request that they
+refuse comes here: it is taken apart by the views' own fields, and what is left of it is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import NoneType
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Extra
+from gateway.wire.json import NULL, check_depth, encode
+
+Tree = dict[str | int, "Raw | Tree"]
+"""Members where they stood, items of arrays by their index: `{"messages": {0: {"x": 1}}}`."""
+
+View = type[Struct]
+Known = Mapping[str, View | None]
+"""The members that are known of an object, and the view of each that is looked into."""
+Form = Callable[[Mapping[str, Raw]], Known | None]
+"""What is known of an object whose own members decide on that; None: it is kept whole."""
+
+# To look into so many takes some 0.3 s, in which nobody else is served.
+MOST_OBJECTS = 1 << 16
+
+_object = msgspec.json.Decoder(dict[str, Raw])
+_array = msgspec.json.Decoder(list[Raw])
+
+
+class Unknown(Struct, frozen=True):
+    """What was found in a body.
+
+    body     the body without it
+    changed  the top-level members that it was found in, without it
+    found    it, where it stood
+    places   by name, without indices and each once (`messages[].cache_control`), where it first stood
+             (`messages.0.cache_control`)
+    """
+
+    body: bytes
+    changed: Extra
+    found: Tree
+    places: Mapping[str, str]
+
+
+def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:
+    """What `view` does not know inside the top-level members of `body`; None if there is nothing, or if the body is not
+    even JSON. Members that are null are taken out too, and count as absent. `forms` is about objects by the name of
+    the member they stand in, alone or in an array.
+
+    Raises GatewayError(BAD_REQUEST) when there are more than `MOST_OBJECTS` to look into, or a value is not valid JSON.
+    """
+    splitter = _Splitter(forms)
+    changed: Extra = {}
+    found: Tree = {}
+    try:
+        top = _object.decode(body)
+        for name, inner in known_to(view).items():
+            if name in top:
+                left, taken = splitter.value(name, top[name], inner)
+                if left is not top[name]:
+                    top[name] = changed[name] = left
+                if taken:
+                    found[name] = taken
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if not changed:
+        return None
+    places: dict[str, str] = {}
+    for name, place, raw in _walk(found):
+        check_depth({place: raw})
+        places.setdefault(name, place)
+    return Unknown(encode(top), changed, found, places)
+
+
+class _Splitter:
+    """Takes objects apart. A value of another form than its view's is left as it is, to be refused by its reader."""
+
+    def __init__(self, forms: Mapping[str, Form]) -> None:
+        self._forms = forms
+        self._objects = 0
+
+    def value(self, name: str, raw: Raw, view: View | None) -> tuple[Raw, Tree]:
+        """(the value of the member `name` without what is unknown in it, or in the objects of its array, and that).
+        The first is `raw` itself where there is nothing."""
+        form = self._forms.get(name)
+        if view is None and form is None:
+            return raw, {}
+        if not _begins(raw, b"["):
+            return self._object(raw, view, form)
+        items = _array.decode(raw)
+        found: Tree = {}
+        changed = False
+        for index, item in enumerate(items):
+            items[index], taken = self._object(item, view, form)
+            changed = changed or items[index] is not item
+            if taken:
+                found[index] = taken
+        return (Raw(encode(items)) if changed else raw), found
+
+    def _object(self, raw: Raw, view: View | None, form: Form | None) -> tuple[Raw, Tree]:
+        found: Tree = {}
+        if not _begins(raw, b"{"):
+            return raw, found
+        self._objects += 1
+        if self._objects > MOST_OBJECTS:
+            raise GatewayError(Kind.BAD_REQUEST, "the request has too many objects with unknown members in them")
+        members = _object.decode(raw)
+        known = form(members) if form is not None else known_to(view) if view is not None else None
+        if known is None:
+            return raw, found
+        left: Extra = {}
+        changed = False
+        for name, value in members.items():
+            if name in known:
+                left[name], taken = self.value(name, value, known[name])
+                changed = changed or left[name] is not value
+                if taken:
+                    found[name] = taken
+            else:
+                changed = True
+                if value != NULL:
+                    found[name] = value
+        return (Raw(encode(left)) if changed else raw), found
+
+
+def _begins(raw: Raw, mark: bytes) -> bool:
+    return bytes(memoryview(raw)[:1]) == mark
+
+
+@cache
+def known_to(view: View) -> Known:
+    """What `view` knows. Members that may only be null are none."""
+    tag = view.__struct_config__.tag_field
+    known: dict[str, View | None] = {tag: None} if tag is not None else {}
+    for field in msgspec.structs.fields(view):
+        if field.type is not NoneType:
+            known[field.encode_name] = _view_in(field.type)
+    return known
+
+
+def _view_in(annotation: Any) -> View | None:
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return annotation
+    return next((view for part in get_args(annotation) if (view := _view_in(part)) is not None), None)
+
+
+def _walk(tree: Tree, name: str = "", place: str = "") -> Iterator[tuple[str, str, Raw]]:
+    """(name, place, value) of every member found."""
+    for key, value in tree.items():
+        there = f"{place}.{key}" if place else str(key)
+        here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
+        if isinstance(value, dict):
+            yield from _walk(value, here, there)
+        else:
+            yield here, there, value

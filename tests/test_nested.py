@@ -1,0 +1,327 @@
+"""Nothing nested is lost in silence: a member that no view knows, put anywhere into a request, reaches the worker where
+it stood, or is refused by its place, or is named to the client. For every dialect, backend and extras policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import backends, dialects, translate
+from gateway.core.fields import Policy
+from gateway.core.ports import Capabilities, Settings
+from tests.fidelity.matrix import ASKS, BACKENDS
+
+STRAY = "zz_stray"
+VALUE = {"deep": [1.5, "zz"]}
+CAN = Capabilities("the-model", 4096)
+POLICIES: tuple[Policy, ...] = ("pass", "drop", "error")
+Place = tuple[str | int, ...]
+# Whatever stands in there is carried as it is: schemas, and arguments.
+FREE = {"parameters", "schema", "arguments"}
+
+PNG = "iVBORw0KGgo="
+_CALL: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
+_FORMAT: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": _SCHEMA}}
+_CHAT: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "be"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"}},
+                {"type": "refusal", "refusal": "no"},
+            ],
+        },
+        {"role": "assistant", "content": [{"type": "text", "text": "only"}], "reasoning": "hm"},
+        {"role": "assistant", "tool_calls": [_CALL, {**_CALL, "id": "d"}]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+        {"role": "assistant", "content": "both", "tool_calls": [{**_CALL, "id": "e"}]},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": _SCHEMA}}],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "response_format": _FORMAT,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+_AUDIO: dict[str, Any] = {
+    "role": "user",
+    "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}],
+}
+_TEXT: dict[str, Any] = {"prompt": "hi", "stream": True, "stream_options": {"include_usage": True}}
+_FRIENDLI: dict[str, Any] = {
+    "prompt": "hi",
+    "stop_tokens": [{"tokens": [7]}],
+    "bad_word_tokens": [{"tokens": [5]}],
+    "response_format": {"type": "json_object", "schema": json.dumps(_SCHEMA)},
+}
+
+
+def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
+    """A request with every kind of object that the dialect reads and the backend can execute."""
+    if operation == "complete":
+        body = {**_TEXT, "response_format": _FORMAT} if dialect == "sagemaker" else _TEXT
+        body = _FRIENDLI if dialect == "friendli" else body
+        lacks = {"tgi": {"stop_tokens", "bad_word_tokens"}, "llamacpp": {"stop_tokens"}}
+        lacks["openai"] = {"stop_tokens", "bad_word_tokens", "response_format"} if dialect == "friendli" else set()
+        return {name: value for name, value in body.items() if name not in lacks.get(backend, ())}
+    body = _CHAT if backend == "tgi" else {**_CHAT, "messages": [*_CHAT["messages"], _AUDIO]}
+    if dialect == "ollama":
+        image = {"role": "user", "content": "what", "images": [PNG]}
+        body = {**body, "messages": [image, *body["messages"]]}
+        del body["stream_options"]
+    if dialect == "azure":
+        own = [{"type": "text", "content": "a"}, {"type": "image", "content": "http://x/y.png", "detail": "low"}]
+        body = {**body, "messages": [{"role": "user", "content": own}, *body["messages"]]}
+        body["messages"][2] = {"role": "user", "content": body["messages"][2]["content"][:2]}
+        del body["stream_options"]
+    return body
+
+
+PAIRS = [
+    pytest.param(dialect, operation, backend, id=f"{dialect}-{operation}-{backend}")
+    for dialect, operation in ASKS
+    if operation != "embed"
+    for backend in BACKENDS
+    # A worker of OpenAI's own wire gives no token ids, which Friendli's completions are made of.
+    if (dialect, operation, backend) != ("friendli", "complete", "openai")
+]
+
+
+def objects(value: Any, place: Place = ()) -> Iterator[Place]:
+    """The places of all objects inside `value`, itself left out."""
+    if isinstance(value, dict):
+        if place:
+            yield place
+        for name, inner in value.items():
+            yield from objects(inner, (*place, name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from objects(inner, (*place, index))
+
+
+def put(body: dict[str, Any], place: Place, name: str, value: Any) -> dict[str, Any]:
+    """`body` with a member more in the object at `place`."""
+    changed = json.loads(json.dumps(body))
+    target = changed
+    for key in place:
+        target = target[key]
+    target[name] = value
+    return changed  # type: ignore[no-any-return]
+
+
+def found(value: Any, name: str, wanted: Any, place: Place = ()) -> Iterator[Place]:
+    """Where the member stands in a worker's request."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == name and inner == wanted:
+                yield (*place, key)
+            yield from found(inner, name, wanted, (*place, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from found(inner, name, wanted, (*place, index))
+
+
+def named(place: Place) -> str:
+    return "".join("[]" if isinstance(key, int) else f".{key}" for key in place).lstrip(".")
+
+
+def dotted(place: Place) -> str:
+    return ".".join(map(str, place))
+
+
+def send(
+    dialect: str, operation: str, backend: str, body: dict[str, Any], policy: Policy | None = None
+) -> translate.Crossing:
+    ask = ASKS[dialect, operation]
+    reader = dialects.create(dialect, Settings(extras=policy))
+    return translate.send(
+        reader, backends.create(backend), json.dumps(body).encode(), CAN, route=ask.route, query=ask.query
+    )
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """carried where it stood, moved (carried in an object of the same kind), inside (something carried as it is),
+    refused by its place, refused whole (with a field that it is in or beside), named, named whole, or lost; wrong is
+    what should not be."""
+
+    word: str
+    told: str = ""
+
+
+def fate(
+    dialect: str, operation: str, backend: str, policy: Policy | None, body: dict[str, Any], place: Place, value: Any
+) -> Fate:
+    """What becomes of the member at `place`, whose value is `value`."""
+    try:
+        crossing = send(dialect, operation, backend, body, policy)
+    except translate.Refused as refused:
+        text = refused.response.body.decode()
+        status = refused.response.status
+        told = f"{status} {text}"
+        if status not in (400, 422) or not any(name in text for name in body):
+            return Fate("wrong", told)
+        return Fate("refused" if dotted(place) in text else "refused whole", told)
+    sent = json.loads(crossing.outgoing.body)
+    places = list(found(sent, str(place[-1]), value))
+    dropped = (*crossing.op.dropped, *crossing.outgoing.dropped)
+    if named(place) in dropped:
+        return Fate("wrong", f"named, and sent: {places}") if places else Fate("named")
+    if places == [place]:
+        return Fate("carried")
+    if [named(one) for one in places] == [named(place)]:
+        return Fate("moved")
+    if FREE.intersection(map(str, place)) and str(place[-1]) in json.dumps(sent):
+        return Fate("inside")
+    if place[0] in dropped:
+        return Fate("named whole")
+    return Fate("lost", json.dumps(sent))
+
+
+# -- any member, in any object --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("dialect", "operation", "backend"), PAIRS)
+def test_no_object_loses_a_member(dialect: str, operation: str, backend: str, policy: Policy) -> None:
+    body = rich(dialect, operation, backend)
+    send(dialect, operation, backend, body, policy)  # it is not refused by itself
+    places = list(objects(body))
+    assert places or (dialect, backend) == ("friendli", "openai")
+    wrong = {}
+    for place in places:
+        member = (*place, STRAY)
+        met = fate(dialect, operation, backend, policy, put(body, place, STRAY, VALUE), member, VALUE)
+        if met.word not in allowed(dialect, operation, backend, policy, place):
+            wrong[dotted(member)] = met
+    assert wrong == {}
+
+
+def allowed(dialect: str, operation: str, backend: str, policy: Policy, place: Place) -> set[str]:
+    """What may become of a member in the object at `place`."""
+    if FREE.intersection(map(str, place)):
+        return {"carried", "inside"}
+    if policy == "error":
+        return {"refused"}
+    if policy == "drop" or (operation == "complete" and dialect == "friendli"):
+        return {"named"}
+    if operation == "complete" and backend in ("tgi", "llamacpp"):
+        return {"named"}
+    if backend != "tgi":
+        return {"carried"}
+    # Its own format for the output; a message with both text and calls becomes two.
+    return {"named"} if place[0] == "response_format" else {"carried", "moved"}
+
+
+# -- members that clients send --------------------------------------------------------------------------------------
+
+_ASK: dict[str, Any] = {"role": "user", "content": "hi"}
+_PART: dict[str, Any] = {"type": "text", "text": "a"}
+_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+_CACHE: dict[str, Any] = {"type": "ephemeral"}
+
+
+def _message(role: str = "user", **members: Any) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": "hi", **members}]}
+
+
+def _part(**members: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{**_PART, **members}]}]}
+
+
+def _tool(**members: Any) -> dict[str, Any]:
+    return {"messages": [_ASK], "tools": [{**_TOOL, **members}]}
+
+
+def _chat(**members: Any) -> dict[str, Any]:
+    return {"messages": [_ASK], **members}
+
+
+def _called(**members: Any) -> dict[str, Any]:
+    return {"messages": [_ASK, {"role": "assistant", "tool_calls": [{**_CALL, **members}]}]}
+
+
+_FIRST, _CONTENT = ("messages", 0), ("messages", 0, "content", 0)
+_NAMED: dict[str, Any] = {"name": "f"}
+_LIMITS: dict[str, Any] = {"max_tokens": 5, "max_completion_tokens": 7}
+SENT: list[tuple[Place, dict[str, Any]]] = [
+    ((*_FIRST, "cache_control"), _message(cache_control=_CACHE)),
+    ((*_FIRST, "prefix"), _message("assistant", prefix=True)),
+    ((*_FIRST, "audio"), _message("assistant", audio={"id": "a1"})),
+    ((*_FIRST, "annotations"), _message("assistant", annotations=[{"type": "url_citation"}])),
+    ((*_FIRST, "function_call"), _message("assistant", function_call={"name": "f", "arguments": "{}"})),
+    ((*_FIRST, "tool_name"), _message("tool", tool_name="f")),
+    ((*_FIRST, "thinking"), _message("assistant", thinking="hm")),
+    ((*_FIRST, "images"), _message(images=[PNG])),
+    ((*_FIRST, "reasoning"), _message("assistant", reasoning="one", reasoning_content="two")),
+    ((*_FIRST, "reasoning_content"), _message("assistant", reasoning="one", reasoning_content="two")),
+    ((*_CONTENT, "cache_control"), _part(cache_control=_CACHE)),
+    ((*_CONTENT, "uuid"), _part(uuid="u-1")),
+    ((*_CONTENT, "refusal"), _part(refusal="no")),
+    ((*_CONTENT, "image_url"), _part(image_url={"url": "http://x/y.png"})),
+    (("tools", 0, "cache_control"), _tool(cache_control=_CACHE)),
+    (("tools", 0, "function", "returns"), _tool(function={"name": "f", "returns": {"type": "string"}})),
+    (("tool_choice", "mode"), {**_tool(), "tool_choice": {"type": "function", "function": _NAMED, "mode": "hard"}}),
+    (
+        ("tool_choice", "function", "x"),
+        {**_tool(), "tool_choice": {"type": "function", "function": {**_NAMED, "x": 1}}},
+    ),
+    (("messages", 1, "tool_calls", 0, "index"), _called(index=7)),
+    (("messages", 1, "tool_calls", 0, "type"), _called(type="custom")),
+    (("messages", 1, "tool_calls", 0, "function", "index"), _called(function={**_CALL["function"], "index": 7})),
+    (
+        ("response_format", "json_schema", "description"),
+        _chat(response_format={**_FORMAT, "json_schema": {**_FORMAT["json_schema"], "description": "what for"}}),
+    ),
+    (("response_format", "schema"), _chat(response_format={"type": "json_object", "schema": _SCHEMA})),
+    (("response_format", "json_schema"), _chat(response_format={**_FORMAT, "type": "text"})),
+    (
+        ("stream_options", "continuous_usage_stats"),
+        _chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}),
+    ),
+    (("max_tokens",), _chat(**_LIMITS)),
+    (("max_completion_tokens",), _chat(**_LIMITS)),
+    (("top_logprobs",), _chat(top_logprobs=3)),
+    (("top_logprobs",), _chat(logprobs=False, top_logprobs=3)),
+    (("tool_choice",), _chat(tool_choice="auto")),
+    (("tool_choice",), _chat(tool_choice="required")),
+    (("tool_choice",), _chat(tools=[], tool_choice={"type": "function", "function": _NAMED})),
+    (("parallel_tool_calls",), _chat(parallel_tool_calls=True)),
+    (("parallel_tool_calls",), {**_tool(), "parallel_tool_calls": True}),
+]
+# What Ollama's API and Friendli's have a place of their own for.
+_PLACED = {("ollama", name) for name in ("thinking", "images", "tool_name")} | {("friendli", "schema")}
+# What reaches the worker under its other name, as the fates say.
+_RENAMED = {"max_completion_tokens": "max_tokens"}
+
+
+@pytest.mark.parametrize("policy", [None, *POLICIES])
+@pytest.mark.parametrize(("place", "body"), SENT, ids=[named(place) for place, _ in SENT])
+def test_what_clients_send_is_not_lost(place: Place, body: dict[str, Any], policy: Policy | None) -> None:
+    value = body
+    for key in place:
+        value = value[key]  # type: ignore[index]
+    lost = {}
+    for dialect in dialects.REGISTRY:
+        for backend in BACKENDS:
+            met = fate(dialect, "chat", backend, policy, body, place, value)
+            if met.word in ("lost", "wrong") and not _elsewhere(dialect, backend, body, place, value, policy):
+                lost[dialect, backend] = met
+    assert lost == {}
+
+
+def _elsewhere(
+    dialect: str, backend: str, body: dict[str, Any], place: Place, value: Any, policy: Policy | None
+) -> bool:
+    """Whether it reaches the worker in a place of the dialect's own, or by its other name."""
+    sent = json.loads(send(dialect, "chat", backend, body, policy).outgoing.body)
+    if (dialect, place[-1]) in _PLACED:
+        return json.dumps(value[0] if isinstance(value, list) else value).strip('"') in json.dumps(sent)
+    other = _RENAMED.get(str(place[0]))
+    return other is not None and sent.get(other) == value
