@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -143,6 +144,7 @@ class State:
         self._known_workers = known_workers
         self._known_fleets = known_fleets
         self._declared: dict[str, Capabilities] = {}
+        self._trace = partial(log.event, "debug") if config.log.level == "debug" else None
         clock = time.monotonic
         offers: dict[str, Offer] = {}
         for name, options in config.models.items():
@@ -180,6 +182,7 @@ class State:
             clock=clock,
             running=Running(),
             gate=limiting if limiting is not None and limiting.any else None,
+            trace=self._trace,
         )
 
     def _offer(
@@ -196,7 +199,7 @@ class State:
             QueuePolicy(self.config.queue.max_waiting, self.config.queue.timeout_s),
             self.config.breaker.max_eject_share,
             clock=clock,
-            on_suspect=self._suspect,
+            on_suspect=lambda worker: self._suspect(name, worker),
             on_eject=lambda worker: self._ejected(name, worker),
             on_return=lambda worker: self._log.event("info", "worker returned", model=name, worker=worker.address),
         )
@@ -294,7 +297,8 @@ class State:
             self.discovery = Discovery(sources, fixed, self._fleet, self._source_state, self._known_fleets)
             await self.discovery.start()
         policy = HealthPolicy(self.config.health.interval_s, self.config.health.timeout_s, self.config.health.path)
-        self.health = Health(self.workers, policy, self._probe_client, self._changed)
+        probed = self._probed if self._trace is not None else None
+        self.health = Health(self.workers, policy, self._probe_client, self._changed, probed)
         await self.health.start()
         for (model, address), worker in self.workers.items():
             self._metrics.ready.labels(model, address).set(worker.ready)
@@ -344,13 +348,19 @@ class State:
         level = "info" if state == "strict" else "warning"
         self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
 
-    def _suspect(self, worker: Worker) -> None:
+    def _suspect(self, model: str, worker: Worker) -> None:
+        if self._trace is not None:
+            failures = worker.breaker.failures
+            self._trace("worker failed", model=model, worker=worker.address, failures=failures)
         if self.health is not None:
             self.health.suspect(worker)
 
     def _ejected(self, model: str, worker: Worker) -> None:
         self._metrics.ejected.labels(model, worker.address).inc()
         self._log.event("warning", "worker ejected", model=model, worker=worker.address)
+
+    def _probed(self, model: str, worker: Worker, found: str) -> None:
+        self._log.event("debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes)
 
     def _changed(self, model: str, worker: Worker) -> None:
         self._metrics.ready.labels(model, worker.address).set(worker.ready)

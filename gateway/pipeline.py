@@ -87,6 +87,7 @@ class Hub(Struct):
     may_retry   spends from the retry budget; `earn` feeds it
     running     requests under way, for shutdown
     gate        limits; None when there are none
+    trace       told of every step by (what, **fields), for the log at level debug; None at any other
     """
 
     offers: Mapping[str, Offer]
@@ -102,6 +103,7 @@ class Hub(Struct):
     clock: Callable[[], float]
     running: Running
     gate: Gate | None = None
+    trace: Callable[..., None] | None = None
 
 
 class Running:
@@ -255,6 +257,8 @@ class Run:
             return
         offer = self._offer(op, principal)
         record.model, record.stream = offer.name, op.stream
+        if hub.trace is not None:
+            hub.trace("request read", id=record.id, operation=record.operation, model=offer.name, stream=op.stream)
         if hub.gate is not None:
             refuse_beyond(op, offer.can)
             self.permit = await hub.gate.admit(record, op, offer.can.max_context, scope, self.headers)
@@ -334,6 +338,8 @@ class Run:
             record.attempts += 1
             record.worker = worker.address
             self._era = worker.era
+            if hub.trace is not None:
+                self._trace_choice(hub.trace, worker)
             try:
                 await self._attempt(op, offer, outgoing, worker)
                 error_after = self.pump.lane.error if self.pump is not None else None
@@ -347,13 +353,41 @@ class Run:
                 self.errors.append(error)
                 tried.append(worker)
                 failure = error
-                if not self._may_retry(error):
+                again = self._may_retry(error)
+                if hub.trace is not None:
+                    self._trace_failure(hub.trace, worker, error, again)
+                if not again:
                     raise
             except BaseException:  # cancelled, or a bug of ours: neither says anything about the worker
                 pool.failed(worker, self._era, GatewayError(Kind.INTERNAL, "not the worker's fault"))
                 raise
             finally:
                 pool.release(worker)
+
+    def _trace_choice(self, trace: Callable[..., None], worker: Member) -> None:
+        record = self.record
+        trace(
+            "worker chosen",
+            id=record.id,
+            model=record.model,
+            worker=worker.address,
+            attempt=record.attempts,
+            on_trial=worker.on_trial,
+            ms=round((self.hub.clock() - self._began) * 1000, 3),
+        )
+
+    def _trace_failure(self, trace: Callable[..., None], worker: Member, error: GatewayError, again: bool) -> None:
+        trace(
+            "attempt failed",
+            id=self.record.id,
+            model=self.record.model,
+            worker=worker.address,
+            attempt=self.record.attempts,
+            code=error.code or error.kind.value,
+            blame=error.blame.value,
+            upstream=error.upstream,
+            again=again,
+        )
 
     def _may_retry(self, error: GatewayError) -> bool:
         """Before the first byte only, and only what another worker may do better."""
@@ -368,6 +402,8 @@ class Run:
 
     async def _attempt(self, op: Any, offer: Offer, outgoing: Request, worker: Member) -> None:
         exchange = await offer.transport.send(outgoing, worker.address, offer.deadlines)
+        if self.hub.trace is not None:
+            self.hub.trace("worker answered", id=self.record.id, worker=worker.address, status=exchange.status)
         try:
             if exchange.status != 200:
                 body = await exchange.body(_MAX_FAULT_BYTES)

@@ -264,6 +264,66 @@ def test_a_worker_that_comes_back_starts_slowly() -> None:
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
 
 
+# -- the log at level debug -----------------------------------------------------------------------------------------
+
+SECRET = "canary-51aa"
+
+
+def steps(stack: Stack) -> list[dict[str, Any]]:
+    """What was logged at level debug, without times and probes."""
+    stack.gateway.log.flush()
+    lines = [line for line in stack.output.lines() if line.get("level") == "debug" and line["event"] != "probe"]
+    return [{name: value for name, value in line.items() if name not in ("time", "level", "ms")} for line in lines]
+
+
+def test_at_level_debug_every_step_of_a_request_is_told() -> None:
+    config = {"log": {"level": "debug"}, "models": {"m": {"policy": "round_robin"}}, "health": {"interval_s": 60}}
+    with Stack(({}, {}), config) as stack:
+        first, second = (sim.url for sim in stack.sims)
+        body = {"model": "alias", "messages": [{"role": "user", "content": f'sim:{{"text": "{SECRET}"}}'}]}
+        headers = {"x-request-id": "one", "authorization": f"Bearer {SECRET}"}
+        url = stack.url + "/v1/chat/completions"
+        assert httpx.post(url, json=body, headers=headers).status_code == 200
+        same = {"id": "one", "model": "m"}
+        assert steps(stack) == [
+            {"event": "request read", **same, "operation": "chat", "stream": False},
+            {"event": "worker chosen", **same, "worker": first, "attempt": 1, "on_trial": False},
+            {"event": "worker answered", "id": "one", "worker": first, "status": 200},
+        ]
+
+        stack.run(stack.sims[1].stop())
+        before = len(steps(stack))
+        assert httpx.post(url, json=body, headers=headers).status_code == 200
+        failed = {"attempt": 1, "code": "upstream_error", "blame": "worker", "upstream": None, "again": True}
+        assert steps(stack)[before:] == [
+            {"event": "request read", **same, "operation": "chat", "stream": False},
+            {"event": "worker chosen", **same, "worker": second, "attempt": 1, "on_trial": False},
+            {"event": "worker failed", "model": "m", "worker": second, "failures": 1},
+            {"event": "attempt failed", **same, "worker": second, **failed},
+            {"event": "worker chosen", **same, "worker": first, "attempt": 2, "on_trial": False},
+            {"event": "worker answered", "id": "one", "worker": first, "status": 200},
+        ]
+        until(lambda: any(line["found"] == "ConnectError" for line in stack.events("probe")))
+        probes = stack.events("probe")
+        assert {(line["model"], line["worker"], line["found"]) for line in probes} >= {
+            ("m", first, "200"),
+            ("m", second, "200"),
+            ("m", second, "ConnectError"),
+        }
+        assert SECRET not in stack.output.getvalue().decode()
+
+
+def test_at_level_info_no_step_is_even_put_together() -> None:
+    with Stack() as stack:
+        assert stack.gateway.state.hub.trace is None
+        changed = stack.config({"log": {"level": "debug"}})
+        stack.run(stack.gateway.reload(changed))
+        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+        assert [step["event"] for step in steps(stack)] == ["request read", "worker chosen", "worker answered"]
+        stack.run(stack.gateway.reload(stack.config()))
+        assert stack.gateway.state.hub.trace is None
+
+
 # -- reload ---------------------------------------------------------------------------------------------------------
 
 

@@ -307,7 +307,9 @@ class Log(Section):
 
     requests: bool = Field(default=True, description="One record a request.")
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least level that is written."
+        default="info",
+        description="Least level that is written. `debug` says of every request to which worker it went and what came"
+        " of it, and what every probe found.",
     )
 
 

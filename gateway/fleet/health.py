@@ -31,6 +31,7 @@ class Health:
     workers    (model, address) -> worker
     client_of  a client for a model's workers (their CA); closed with this
     on_change  called with model and worker after its `ready` changed
+    on_probe   called after every probe with model, worker and what came of it: a status, or the error's class; or None
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Health:
         policy: HealthPolicy,
         client_of: Callable[[str], httpx.AsyncClient],
         on_change: Callable[[str, Worker], None],
+        on_probe: Callable[[str, Worker, str], None] | None = None,
     ) -> None:
         self._first = dict(workers)
         self._policy = policy
         self._client_of = client_of
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._on_change = on_change
+        self._on_probe = on_probe
         self._wake: dict[Worker, asyncio.Event] = {}
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self._closed = False
@@ -105,14 +108,19 @@ class Health:
                 client = self._clients[model] = self._client_of(model)
             answer = await client.get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
             ready = answer.status_code < 500
-        except (httpx.TimeoutException, httpx.ReadError):
+            found = str(answer.status_code)
+        except (httpx.TimeoutException, httpx.ReadError) as error:
+            found = type(error).__name__
             # One late answer is a busy machine, not a dead worker.
             worker.missed_probes += 1
             ready = worker.ready and worker.missed_probes < _MISSES
-        except Exception:  # whatever it was, it was no answer; and probing must go on
+        except Exception as error:  # whatever it was, it was no answer; and probing must go on
+            found = type(error).__name__
             ready = False
         else:
             worker.missed_probes = 0
+        if self._on_probe is not None:
+            self._on_probe(model, worker, found)
         first, worker.probed = not worker.probed, True
         if ready != worker.ready or (first and not ready):
             worker.ready = ready
