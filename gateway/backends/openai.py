@@ -287,7 +287,7 @@ def write_message(message: Message) -> dict[str, Any]:
             for call in calls
         ]
     _put(out, name=message.name, tool_call_id=message.call_id)
-    return _with(out, message.extra)
+    return out if message.extra is None else _with(out, message.extra)
 
 
 def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -39,11 +39,10 @@ from gateway.core.messages import (
     ToolChoice,
 )
 from gateway.wire.json import NULL, encode, invalid, present, typed
-from gateway.wire.unknown import Form, Known, Tree, View, find_unknown, known_to
+from gateway.wire.unknown import Form, Known, Tree, Unknown, find_unknown, known_to
 
 PartReader = Callable[[Raw, str], Part]
 T = TypeVar("T")
-Body = TypeVar("Body", bound=Struct)
 Read = TypeVar("Read", bound=Chat | Complete)
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -100,19 +99,13 @@ class _TypeIn(Struct):
     type: str
 
 
-class _TextPart(_Nested, tag_field="type", tag="text"):
+class _PartIn(_Nested):
+    """A content part. Only the member that its type names belongs to it."""
+
+    type: str
     text: str | None = None
-
-
-class _ImagePart(_Nested, tag_field="type", tag="image_url"):
     image_url: _ImageIn | str | None = None
-
-
-class _AudioPart(_Nested, tag_field="type", tag="input_audio"):
     input_audio: _AudioIn | None = None
-
-
-class _RefusalPart(_Nested, tag_field="type", tag="refusal"):
     refusal: str | None = None
 
 
@@ -215,26 +208,22 @@ TEXT_MEMBERS = frozenset(_TextBody.__struct_fields__)
 _chat = msgspec.json.Decoder(_ChatBody)
 _text = msgspec.json.Decoder(_TextBody)
 _embed = msgspec.json.Decoder(_EmbedBody)
-_PartIn = _TextPart | _ImagePart | _AudioPart | _RefusalPart
-_part: msgspec.json.Decoder[_PartIn] = msgspec.json.Decoder(_PartIn)
-# By `type`, as JSON text.
-_PARTS: Mapping[bytes, View] = {
-    b'"text"': _TextPart,
-    b'"image_url"': _ImagePart,
-    b'"input_audio"': _AudioPart,
-    b'"refusal"': _RefusalPart,
-}
-_NOTHING: Tree = {}
+_part = msgspec.json.Decoder(_PartIn)
 _type = msgspec.json.Decoder(_TypeIn)
+_NOTHING: Tree = {}
 
 
 # -- what is known of objects that say so themselves ----------------------------------------------------------------
 
+# By `type`, as JSON text.
+_PARTS: Mapping[bytes, Known] = {
+    encode(name): {"type": None, name: view} for name, view in known_to(_PartIn).items() if name != "type"
+}
+
 
 def part_form(members: Mapping[str, Raw]) -> Known | None:
     """Of a content part. One of a type without a canonical form is kept whole."""
-    view = _PARTS.get(bytes(members.get("type", NULL)))
-    return known_to(view) if view is not None else None
+    return _PARTS.get(bytes(members.get("type", NULL)))
 
 
 def _message_form(members: Mapping[str, Raw]) -> Known:
@@ -272,8 +261,15 @@ def read_chat(
 
     Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for what `policy` refuses.
     """
-    read = partial(_chat_op, part=part or read_part)
-    return _settled(_chat, read, body, raw, extra, dropped, policy, kind, forms)
+    part = part or read_part
+    try:
+        return _chat_op(typed(body, _chat), raw, extra, dropped, part)
+    except GatewayError:
+        unknown = find_unknown(body, _ChatBody, forms)
+        if unknown is None:
+            raise
+    found = typed(unknown.body, _chat)
+    return _settled(unknown, partial(_chat_op, found, raw, part=part), raw, extra, dropped, policy, kind)
 
 
 def read_text(
@@ -285,40 +281,39 @@ def read_text(
     kind: Kind = Kind.BAD_REQUEST,
 ) -> Complete:
     """`policy` and `kind` as for `read_chat`."""
-    return _settled(_text, _text_op, body, raw, extra, dropped, policy, kind, FORMS)
+    try:
+        return _text_op(typed(body, _text), raw, extra, dropped)
+    except GatewayError:
+        unknown = find_unknown(body, _TextBody, FORMS)
+        if unknown is None:
+            raise
+    found = typed(unknown.body, _text)
+    return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy, kind)
 
 
 def _settled(
-    decoder: msgspec.json.Decoder[Body],
+    unknown: Unknown,
     read: Callable[..., Read],
-    body: bytes,
     raw: Extra,
     extra: Extra,
     dropped: tuple[str, ...],
     policy: Policy,
     kind: Kind,
-    forms: Mapping[str, Form],
 ) -> Read:
-    """The request read as it is or, if that fails, without what is unknown inside its objects: what is wrong with the
-    rest of it comes first."""
-    try:
-        return read(typed(body, decoder), raw, extra, dropped)
-    except GatewayError:
-        unknown = find_unknown(body, decoder.type, forms)
-        if unknown is None:
-            raise
+    """The request as `read` of its extra and dropped members makes it, what is unknown inside its objects carried along
+    or not. What is wrong with the rest of it comes first."""
     if policy == "pass":
-        op = read(typed(unknown.body, decoder), raw, _with_options(extra, unknown.found), dropped, unknown.found)
+        op = read(_with_options(extra, unknown.found), dropped, kept=unknown.found)
         op.unnamed = (*unknown.places, *op.unnamed)
         return op
-    op = read(typed(unknown.body, decoder), raw, extra, (*dropped, *unknown.places))
+    op = read(extra, (*dropped, *unknown.places))
     settle_extras(policy, unknown.places.values(), kind=kind)
     raw.update({name: value for name, value in unknown.changed.items() if name in raw})
     return op
 
 
 def _chat_op(
-    found: _ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = _NOTHING, *, part: PartReader
+    found: _ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = _NOTHING
 ) -> Chat:
     for name in ("functions", "function_call"):
         if name in raw:
@@ -487,42 +482,50 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
 
 def _in(kept: Tree, key: str | int) -> Tree:
     """What was found inside the member or the item `key`."""
-    inner = kept.get(key, _NOTHING)
+    inner = kept.get(key) if kept else None
     return inner if isinstance(inner, dict) else _NOTHING
 
 
-def _extra(kept: Tree, *apart: str) -> Nested | None:
-    """What was found in an object, without that in the members `apart`, whose values are canonical objects."""
-    return {name: value for name, value in kept.items() if name not in apart} or None  # type: ignore[misc]
+def _extra(kept: Tree) -> Nested | None:
+    """What was found in an object."""
+    return cast(Nested, kept) or None
 
 
-def _read_message(found: _MessageIn, index: int, part: PartReader, messages: Tree) -> Message:
+def _read_message(found: _MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
+    """`kept` is what was found in all messages."""
     thinking = found.reasoning or found.reasoning_content
-    if not (messages or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
+    if not (kept or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
         return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly all there are
-    kept = _in(messages, index)
     parts: list[Part] = []
     if thinking:
         if found.reasoning_content not in (None, "", thinking):
             place = f"messages.{index}.reasoning"
             raise GatewayError(Kind.BAD_REQUEST, f"'{place}' and '{place}_content' differ", param=place)
         parts.append(Thinking(thinking))
+    content = len(parts)
     if isinstance(found.content, str):
         parts.append(Text(found.content))
     else:
-        inside = _in(kept, "content")
         for position, raw in enumerate(found.content or ()):
-            one = part(raw, f"messages.{index}.content.{position}")
-            parts.append(replace(one, extra=_extra(_in(inside, position))) if position in inside else one)
+            parts.append(part(raw, f"messages.{index}.content.{position}"))
     if found.refusal:
         parts.append(Refusal(found.refusal))
-    inside = _in(kept, "tool_calls")
-    for position, call in enumerate(found.tool_calls or ()):
+    calls = len(parts)
+    for call in found.tool_calls or ():
         arguments = call.function.arguments
         if not isinstance(arguments, str):
             arguments = encode(arguments).decode()
-        parts.append(ToolCall(call.id, call.function.name, arguments, _extra(_in(inside, position))))
-    return Message(found.role, tuple(parts), found.name, found.tool_call_id, _extra(kept, "content", "tool_calls"))
+        parts.append(ToolCall(call.id, call.function.name, arguments))
+    if index not in kept:
+        return Message(found.role, tuple(parts), found.name, found.tool_call_id)
+    own = _in(kept, index)
+    for first, name in ((content, "content"), (calls, "tool_calls")):
+        inside = _in(own, name)
+        for position in range(len(parts) - first):
+            if position in inside:
+                parts[first + position] = replace(parts[first + position], extra=_extra(_in(inside, position)))
+    extra = _extra({name: value for name, value in own.items() if name not in ("content", "tool_calls")})
+    return Message(found.role, tuple(parts), found.name, found.tool_call_id, extra)
 
 
 def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -552,21 +555,27 @@ def read_part(raw: Raw, place: str) -> Part:
         if encode(kind) not in _PARTS:
             return Opaque(kind, raw)
         found = read_at(place, raw, _part)
-    if isinstance(found, _TextPart):
-        if found.text is not None:
-            return Text(found.text)
-    elif isinstance(found, _ImagePart):
-        if isinstance(found.image_url, str):
-            return Image(found.image_url)
-        if found.image_url is not None:
-            return Image(found.image_url.url, found.image_url.detail)
-    elif isinstance(found, _AudioPart):
-        if found.input_audio is not None:
-            return Audio(found.input_audio.data, found.input_audio.format)
-    elif found.refusal is not None:
-        return Refusal(found.refusal)
-    name = f"{place}.{found.__struct_config__.tag}"
-    raise GatewayError(Kind.BAD_REQUEST, f"missing required parameter: '{name}'", param=name, code="missing_parameter")
+    kind = found.type
+    part: Part
+    if kind == "text" and found.text is not None:
+        part = Text(found.text)
+    elif kind == "image_url" and found.image_url is not None:
+        image = found.image_url
+        part = Image(image) if isinstance(image, str) else Image(image.url, image.detail)
+    elif kind == "input_audio" and found.input_audio is not None:
+        part = Audio(found.input_audio.data, found.input_audio.format)
+    elif kind == "refusal" and found.refusal is not None:
+        part = Refusal(found.refusal)
+    elif encode(kind) not in _PARTS:
+        return Opaque(kind, raw)
+    else:
+        name = f"{place}.{kind}"
+        raise GatewayError(
+            Kind.BAD_REQUEST, f"missing required parameter: '{name}'", param=name, code="missing_parameter"
+        )
+    if (found.text, found.image_url, found.input_audio, found.refusal).count(None) != 3:
+        raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has more than its type '{kind}' allows", param=place)
+    return part
 
 
 def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
