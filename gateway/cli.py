@@ -159,7 +159,10 @@ def _translate(options: argparse.Namespace) -> int:
         if dropped:
             print("dropped: " + ", ".join(dropped), file=sys.stderr)
         if options.reply is None:
-            outgoing = crossing.outgoing
+            outgoing, first = crossing.outgoing, crossing.first
+            if first is not None:
+                said = f"asked first, for the length of the prompt: {first.method} {first.path} {first.body.decode()}"
+                print(said, file=sys.stderr)
             print(f"{outgoing.method} {outgoing.path}\n")
             print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
             return 0

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from gateway.auth import ANONYMOUS, Claim, Principal
 from gateway.client import Client, Receive, Scope, Send, connect
+from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request, Response, Route
@@ -27,6 +28,7 @@ from gateway.core.messages import PLACEHOLDERS, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import (
     Backend,
     Capabilities,
+    Counting,
     Deadlines,
     Dialect,
     Gate,
@@ -316,15 +318,14 @@ class Run:
         """Sends the same untouched request to one worker after another until one answers, within the retry budget."""
         hub, record, pool = self.hub, self.record, offer.pool
         refuse_beyond(op, offer.can)
-        outgoing = offer.backend.write(op, offer.can)
+        outgoing = offer.backend.write(totals.without(op), offer.can)
         self._drop(outgoing.dropped)
         if offer.paths is not None and outgoing.path not in offer.paths:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
-        outgoing.headers = [
-            *outgoing.headers,
-            *offer.headers,
-            (b"x-request-id", b"%b-%d" % (record.id.encode(), next(_ATTEMPTS))),
-        ]
+        counting = totals.first(op, offer.backend, offer.can)
+        self._address(outgoing, offer)
+        if counting is not None:
+            self._address(counting.request, offer)
         hub.earn()
         tried: list[Any] = []
         failure: GatewayError | None = None
@@ -341,6 +342,10 @@ class Run:
             if hub.trace is not None:
                 self._trace_choice(hub.trace, worker)
             try:
+                if counting is not None:
+                    totals.settle(op, await self._prompt(counting, offer, worker.address))
+                    counting, outgoing = None, offer.backend.write(op, offer.can)
+                    self._address(outgoing, offer)
                 await self._attempt(op, offer, outgoing, worker)
                 error_after = self.pump.lane.error if self.pump is not None else None
                 if error_after is None:
@@ -399,6 +404,19 @@ class Run:
             and self.record.attempts < self.hub.attempts
             and self.hub.may_retry()
         )
+
+    def _address(self, outgoing: Request, offer: Offer) -> None:
+        known_as = b"%b-%d" % (self.record.id.encode(), next(_ATTEMPTS))
+        outgoing.headers = [*outgoing.headers, *offer.headers, (b"x-request-id", known_as)]
+
+    async def _prompt(self, counting: Counting, offer: Offer, address: str) -> int:
+        """How many tokens it has, by the worker that will answer."""
+        exchange = await offer.transport.send(counting.request, address, offer.deadlines)
+        try:
+            body = await exchange.body(self.hub.max_reply_bytes)
+        finally:
+            exchange.close()
+        return counting.read(Response(exchange.status, exchange.headers, body))
 
     async def _attempt(self, op: Any, offer: Offer, outgoing: Request, worker: Member) -> None:
         exchange = await offer.transport.send(outgoing, worker.address, offer.deadlines)

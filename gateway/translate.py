@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Embed, ListModels, Op
-from gateway.core.ports import Backend, Capabilities, Dialect, Lane
+from gateway.core.ports import Backend, Capabilities, Counting, Dialect, Lane
 from gateway.relay import EventLane
 
 
@@ -29,11 +30,13 @@ class Refused(Exception):
 
 
 class Crossing(Struct):
-    """A request on its way: as it came, in canonical form, and as the worker gets it."""
+    """A request on its way: as it came, in canonical form, and as the worker gets it. first is what the worker is asked
+    before: how long the prompt is, by which it will then be told how long the output may be."""
 
     request: Request
     op: Any
     outgoing: Request
+    first: Request | None = None
 
 
 def send(
@@ -56,9 +59,14 @@ def send(
     op.stream = op.stream or stream
     try:
         refuse_beyond(op, can)
-        return Crossing(request, op, backend.write(op, can))
+        outgoing, counting = _written(backend, op, can)
+        return Crossing(request, op, outgoing, counting.request if counting is not None else None)
     except GatewayError as error:
         raise Refused(dialect.refuse(error, request, op)) from None
+
+
+def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Counting | None]:
+    return backend.write(totals.without(op), can), totals.first(op, backend, can)
 
 
 def _requests(
@@ -194,7 +202,7 @@ def _refusal(dialect: Dialect, backend: Backend, can: Capabilities, body: dict[s
         return None
     try:
         refuse_beyond(op, can)
-        backend.write(op, can)
+        _written(backend, op, can)
     except GatewayError as error:
         return error.message if error.kind in (Kind.UNSUPPORTED, Kind.BAD_REQUEST) else None
     return None

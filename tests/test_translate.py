@@ -112,6 +112,17 @@ def test_an_error_is_the_clients_own(run: Any, dialect: str, body: bytes, param:
     assert ran.err.startswith("status 4")
 
 
+def test_what_is_asked_first_is_said(run: Any) -> None:
+    common = ("--from", "friendli", "--model", "m", "--to")
+    ran = run(*common, "vllm", body=b'{"prompt":"hi","max_total_tokens":9}')
+    assert ran.status == 0
+    assert ran.out.startswith("POST /v1/completions")
+    assert 'POST /tokenize {"model":"m","prompt":"hi"}' in ran.err
+    ran = run(*common, "openai", body=b'{"prompt":"hi","max_total_tokens":9}')
+    assert ran.status == 1
+    assert "/tokenize" not in run(*common, "vllm", body=b'{"prompt":"hi","max_tokens":9}').err
+
+
 @pytest.mark.parametrize("dialect", ["openai", "ollama", "sagemaker"])
 def test_replies(run: Any, tmp_path: Path, dialect: str) -> None:
     body, whole, stream = tmp_path / "body.json", tmp_path / "reply.json", tmp_path / "reply.txt"

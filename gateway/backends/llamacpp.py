@@ -21,7 +21,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, Sampling
-from gateway.core.ports import Capabilities, StreamReader
+from gateway.core.ports import Capabilities, Counting, StreamReader
 from gateway.core.usage import Usage
 from gateway.wire import openai as wire
 from gateway.wire import sse
@@ -75,6 +75,15 @@ class LlamaCpp(OpenAI):
         body.update({name: raw for name, raw in op.extra.items() if name != "stream_options"})
         dropped = (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
         return Request("POST", "/completion", [JSON_TYPE], encode(body), dropped=dropped)
+
+    def count(self, op: Complete, can: Capabilities) -> Counting:
+        if op.min_total is not None:
+            raise unsupported("min_total_tokens", self.name)
+        (prompt,) = op.prompts
+        # As /completion reads a text: with what the model puts before it.
+        return self.counting(
+            op, {"content": prompt, "add_special": True}, lambda said: len(_tokens.decode(said).tokens)
+        )
 
     def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
         """Without tools, nothing is said of them."""
@@ -238,6 +247,11 @@ class _ChunkIn(Struct):
     error: wire.ErrorIn | str | None = None
 
 
+class _TokensIn(Struct):
+    tokens: list[int]
+
+
+_tokens = msgspec.json.Decoder(_TokensIn)
 _chunk = msgspec.json.Decoder(_ChunkIn)
 _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])
 

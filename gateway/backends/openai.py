@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -50,7 +50,7 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.core.ports import Capabilities, StreamReader
+from gateway.core.ports import Capabilities, Counting, StreamReader
 from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
@@ -153,6 +153,25 @@ class OpenAI:
                 raise unsupported("seed", self.name)
             body["seed"] = op.seeds[0]
 
+    def count(self, op: Complete, can: Capabilities) -> Counting:
+        """OpenAI's wire has no word for it."""
+        raise unsupported(total_of(op), self.name)
+
+    def counting(self, op: Complete, body: dict[str, Any], length: Callable[[bytes], int]) -> Counting:
+        """For workers that have `/tokenize`; `length` reads what it answers."""
+
+        def read(response: Response) -> int:
+            if response.status in (404, 405):  # switched off, or hidden by what stands before the worker
+                raise unsupported(total_of(op), self.name)
+            if response.status != 200:
+                raise self.fault(response)
+            try:
+                return length(response.body)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                raise wire.malformed() from None
+
+        return Counting(Request("POST", "/tokenize", [JSON_TYPE], encode(body)), read)
+
     def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         """What OpenAI itself defines is sent by name; the rest is refused."""
         _put(
@@ -231,6 +250,11 @@ def unwritten(op: Chat | Complete) -> Iterator[str]:
     """What an endpoint with a format of its own for the output has no word for."""
     if op.output is not None and op.output.description is not None:
         yield "response_format.json_schema.description"
+
+
+def total_of(op: Complete) -> str:
+    """The name of the total that `op` asks for."""
+    return "max_total_tokens" if op.max_total is not None else "min_total_tokens"
 
 
 def _retry_after(response: Response) -> float | None:

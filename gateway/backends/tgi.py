@@ -34,7 +34,7 @@ from gateway.core.messages import (
     Sampling,
     ToolCall,
 )
-from gateway.core.ports import Capabilities, StreamReader
+from gateway.core.ports import Capabilities, Counting, StreamReader
 from gateway.core.usage import Usage
 from gateway.wire import openai as wire
 from gateway.wire.json import encode
@@ -157,6 +157,13 @@ class Tgi(OpenAI):
             body["response_format"] = grammar
 
     # -- texts ------------------------------------------------------------------------------------------------------
+
+    def count(self, op: Complete, can: Capabilities) -> Counting:
+        """`/tokenize` reads the same body as `/generate`, what it truncates included."""
+        if op.min_total is not None:
+            raise unsupported("min_total_tokens", self.name)
+        body = self._text(msgspec.structs.replace(op, max_total=None), _rest(op))
+        return self.counting(op, body, lambda said: len(_ids.decode(said)))
 
     def _text(self, op: Complete, rest: Extra) -> dict[str, Any]:
         prompt, sampling = op.prompts[0], op.sampling
@@ -310,6 +317,10 @@ class _GenerationIn(Struct):
     error_type: str | None = None
 
 
+class _IdIn(Struct):
+    id: int
+
+
 class _ApiErrorIn(Struct):
     message: str | None = None
     http_status_code: int | None = None
@@ -321,6 +332,7 @@ class _FaultIn(Struct):
 
 
 _generation_decoder = msgspec.json.Decoder(_GenerationIn)
+_ids = msgspec.json.Decoder(list[_IdIn])
 _fault_decoder = msgspec.json.Decoder(_FaultIn)
 
 # error_type -> the status that TGI gives it. Its chat streams say 422 of every error: there the words must do.

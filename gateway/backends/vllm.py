@@ -8,17 +8,24 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.backends.openai import OpenAI, unsupported
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
-from gateway.core.ports import Capabilities
+from gateway.core.ports import Capabilities, Counting
 from gateway.wire.json import encode
 
 # More than any context holds.
 _MOST_TOKENS = 2**31 - 1
+
+
+class _CountIn(Struct):
+    count: int
+
+
+_count = msgspec.json.Decoder(_CountIn)
 
 
 class Vllm(OpenAI):
@@ -55,6 +62,13 @@ class Vllm(OpenAI):
         body["n"] = op.beams.width
         if op.beams.length_penalty is not None:
             body["length_penalty"] = op.beams.length_penalty
+
+    def count(self, op: Complete, can: Capabilities) -> Counting:
+        (prompt,) = op.prompts
+        body: dict[str, Any] = {"model": can.upstream_model, "prompt": prompt}
+        if "add_special_tokens" in op.extra:
+            body["add_special_tokens"] = op.extra["add_special_tokens"]
+        return self.counting(op, body, lambda said: _count.decode(said).count)
 
     def refuse_with_beams(self, op: Complete) -> None:
         """vLLM's beam search obeys temperature, length_penalty, max_tokens and ignore_eos; it passes over all else in

@@ -5,7 +5,7 @@ Everything above (pipeline, relay) names only these. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.fields import Field, Policy
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
-from gateway.core.messages import Embed, Generate, Op
+from gateway.core.messages import Complete, Embed, Generate, Op
 from gateway.core.usage import Usage
 
 
@@ -146,6 +146,14 @@ class Dialect(Protocol):
         ...
 
 
+class Counting(Struct, frozen=True):
+    """A question to a worker: of how many tokens is the prompt? read finds it in the answer, whatever its status, or
+    raises GatewayError."""
+
+    request: Request
+    read: Callable[[Response], int]
+
+
 class Backend(Protocol):
     """One worker-side API. name as in configuration."""
 
@@ -158,6 +166,11 @@ class Backend(Protocol):
     def write(self, op: Op, can: Capabilities) -> Request:
         """The worker's request. Raises GatewayError(UNSUPPORTED) naming what it cannot carry; what it leaves out
         without raising, such as `op.unnamed`, it names in `dropped`."""
+        ...
+
+    def count(self, op: Complete, can: Capabilities) -> Counting:
+        """What tells how long the one prompt of `op` is, as the worker will read it. Raises GatewayError(UNSUPPORTED)
+        naming the total where this worker cannot tell, or cannot keep to it."""
         ...
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:

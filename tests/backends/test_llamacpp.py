@@ -353,6 +353,15 @@ def test_what_waits_is_counted_as_held() -> None:
     assert first == 2 * begun
 
 
+def test_how_long_a_prompt_is_is_asked_first() -> None:
+    counting = BACKEND.count(complete("hi", max_total=9), CAN)
+    assert (counting.request.method, counting.request.path) == ("POST", "/tokenize")
+    assert json.loads(counting.request.body) == {"content": "hi", "add_special": True}
+    assert counting.read(Response(200, [], b'{"tokens":[504,3575]}')) == 2
+    with pytest.raises(GatewayError, match="min_total_tokens"):
+        BACKEND.count(complete(min_total=9), CAN)
+
+
 def test_a_schema_passed_over_in_silence_is_noticed() -> None:
     op = complete(stream=True, output=Output("json"))
     assert isinstance(events(op, frame(content='{"a":'), frame(content="1}"), last(stop_type="eos"))[-1], End)
@@ -441,6 +450,17 @@ def test_real_token_prompts(gateway: httpx.Client) -> None:
     reply = ask(gateway, tokens=first["tokens"], max_total_tokens=10, temperature=0)
     assert reply["usage"]["prompt_tokens"] == len(first["tokens"])
     assert reply["usage"]["total_tokens"] == 10
+
+
+@pytest.mark.parametrize("said", [FRANCE, "<|im_start|>user\nHi<|im_end|>\n"])
+def test_real_totals_of_a_text(gateway: httpx.Client, said: str) -> None:
+    for reply in (
+        ask(gateway, prompt=said, max_total_tokens=16, seed=1),
+        stream(gateway, prompt=said, max_total_tokens=16, seed=1)[-1],
+    ):
+        (choice,) = reply["choices"]
+        assert choice["finish_reason"] == "length"
+        assert reply["usage"]["total_tokens"] == 16
 
 
 def test_real_seeds_reproduce_what_they_drew(gateway: httpx.Client) -> None:

@@ -329,6 +329,15 @@ def test_what_has_no_canonical_name_is_kept() -> None:
     assert reply.choices[0].extra == {"prompt_logprobs": Raw(b"[null]")}
 
 
+@pytest.mark.parametrize(
+    ("members", "param"), [({"max_total": 9}, "max_total_tokens"), ({"min_total": 9}, "min_total_tokens")]
+)
+def test_no_word_tells_how_long_a_prompt_is(members: dict[str, Any], param: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        BACKEND.count(text(**members), CAN)
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, param)
+
+
 def test_embeddings_are_put_in_order() -> None:
     said = {"data": [{"index": 1, "embedding": [2.50]}, {"index": 0, "embedding": "AAA="}], "model": "sim"}
     found = BACKEND.read_embeddings(Response(200, [], json.dumps(said).encode()), Embed(model="m", inputs=("a", "b")))

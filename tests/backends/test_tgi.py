@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.backends.tgi import MAX_STOPS, Tgi
+from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, Failed, Finish, UsageReport
 from gateway.core.http import Response
@@ -160,6 +161,17 @@ REFUSED_CHATS: list[tuple[str, dict[str, Any]]] = [
     ("tokens", {"want_tokens": True}),
     ("messages.0.content.0", {"messages": (Message("user", (Audio("aGk=", "wav"),)),)}),
 ]
+
+
+def test_the_length_of_a_prompt_is_asked_with_the_same_body() -> None:
+    asked = text(max_total=9, extra={"truncate": Raw(b"3")})
+    counting = TGI.count(asked, CAN)
+    assert counting.request.path == "/tokenize"
+    assert counting.request.body == TGI.write(totals.without(asked), CAN).body
+    said = b'[{"id":5,"text":"a","start":0,"stop":1},{"id":6,"text":"b","start":1,"stop":2}]'
+    assert counting.read(Response(200, [], said)) == 2
+    with pytest.raises(GatewayError, match="min_total_tokens"):
+        TGI.count(text(min_total=9), CAN)
 
 
 @pytest.mark.parametrize(("param", "fields"), REFUSED + REFUSED_TEXTS)

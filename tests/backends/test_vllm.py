@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Response
 from gateway.core.messages import Beams, Chat, Complete, Embed, Message, Op, Output, Sampling, Text, Tool
 from gateway.core.ports import Capabilities
 
@@ -111,3 +112,31 @@ def test_ids_of_tokens() -> None:
 
 def test_embeddings_are_those_of_openai() -> None:
     assert body(Embed(model="m", inputs=("a",))) == {"input": "a", "model": "sim"}
+
+
+def test_how_long_a_prompt_is_is_asked_first() -> None:
+    counting = BACKEND.count(text(max_total=9), Capabilities("sim"))
+    assert (counting.request.method, counting.request.path) == ("POST", "/tokenize")
+    assert json.loads(counting.request.body) == {"model": "sim", "prompt": "hi"}
+    assert counting.read(Response(200, [], b'{"count":3,"max_model_len":8,"tokens":[1,2,3]}')) == 3
+    bare = text(max_total=9, extra={"add_special_tokens": Raw(b"false")})
+    assert json.loads(BACKEND.count(bare, Capabilities("sim")).request.body)["add_special_tokens"] is False
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "kind", "param"),
+    [
+        (404, b'{"detail":"Not Found"}', Kind.UNSUPPORTED, "min_total_tokens"),
+        (405, b"", Kind.UNSUPPORTED, "min_total_tokens"),
+        (500, b"{}", Kind.UPSTREAM, None),
+        (503, b"{}", Kind.OVERLOADED, None),
+        (200, b'{"tokens":[1]}', Kind.UPSTREAM, None),
+        (200, b"<html>", Kind.UPSTREAM, None),
+        (200, b"", Kind.UPSTREAM, None),
+    ],
+)
+def test_a_worker_that_does_not_tell(status: int, said: bytes, kind: Kind, param: str | None) -> None:
+    counting = BACKEND.count(text(min_total=9), Capabilities("sim"))
+    with pytest.raises(GatewayError) as caught:
+        counting.read(Response(status, [], said))
+    assert (caught.value.kind, caught.value.param) == (kind, param)

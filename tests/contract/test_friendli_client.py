@@ -90,6 +90,11 @@ def test_token_prompts(stack: Stack, call: Call) -> None:
     assert (body(stack)["prompt"], body(stack)["max_tokens"]) == ([300, 301, 302], 6)
 
 
+def test_totals_of_a_text(stack: Stack, call: Call) -> None:
+    reply = value(call("completions", "whole", prompt="one two three four.", max_total_tokens=9))
+    assert reply["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_stream(call: Call, n: int) -> None:
     prompt = said(text="one two three")

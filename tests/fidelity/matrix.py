@@ -14,10 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from gateway import backends, dialects
+from gateway.core import totals
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Field
 from gateway.core.http import Request
-from gateway.core.messages import Op
+from gateway.core.messages import Complete, Op
 from gateway.core.ports import Capabilities, Dialect, Settings
 
 CAN = Capabilities("the-model")
@@ -62,7 +63,8 @@ ASKS: Mapping[tuple[str, str], Ask] = {
 }
 
 _TOOLS = {"tools": [{"type": "function", "function": {"name": "f"}}]}
-_IDS = {"prompt": None, "tokens": [1, 2, 3]}
+# What a worker would answer, asked how long the prompt is.
+_PROMPT_TOKENS = 3
 # Field -> what stands beside it; None takes a member away.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "tool_choice": _TOOLS,
@@ -72,8 +74,6 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "length_penalty": {"num_beams": 4},
     "early_stopping": {"num_beams": 4},
     "beam_search_type": {"num_beams": 4},
-    "max_total_tokens": _IDS,
-    "min_total_tokens": _IDS,
 }
 # Field -> the member whose place it takes.
 INSTEAD = {"tokens": "prompt"}
@@ -193,7 +193,11 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
     op: Op | None = None
     try:
         op = DIALECTS[dialect].read(request)
-        outgoing = BACKENDS[backend].write(op, CAN)
+        outgoing = BACKENDS[backend].write(totals.without(op), CAN)
+        if totals.first(op, BACKENDS[backend], CAN) is not None:
+            assert isinstance(op, Complete)
+            totals.settle(op, _PROMPT_TOKENS)
+            outgoing = BACKENDS[backend].write(op, CAN)
         return op, _flat(outgoing), (*op.dropped, *outgoing.dropped)
     except GatewayError as error:
         raise _Refused(DIALECTS[dialect].refuse(error, request, op).status) from None

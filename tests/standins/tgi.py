@@ -125,6 +125,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self, body: Any) -> None:
         chat = self.path == "/v1/chat/completions"
+        if self.path == "/tokenize":
+            from_generate(body)
+            ids = [{"id": number, "text": "", "start": 0, "stop": 0} for number in range(PROMPT_TOKENS)]
+            self._respond(200, json.dumps(ids).encode())
+            return
         if not chat and self.path not in ("/", "/generate", "/generate_stream"):
             self._respond(404, b"")
             return

@@ -28,7 +28,7 @@ FATES: Mapping[str, Sequence[Field]] = {
             "max_total_tokens",
             "emulated",
             to="max_tokens",
-            note="less the prompt's length, known for tokens only: 422 with prompt; 400 with max_tokens",
+            note="less the prompt's length, which of a text the worker is asked first; 400 with max_tokens",
             sample=32,
         ),
         Field("min_tokens", "mapped", sample=1),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Policy, settle_extras
 from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
@@ -159,26 +160,14 @@ def _refuse(found: _CompleteIn) -> None:
 
 
 def _read_lengths(op: Complete, found: _CompleteIn) -> None:
-    """Totals are what is left of them behind a prompt of token ids; of a text only a worker knows the length."""
+    """Totals are settled here behind a prompt of token ids; of a text only a worker knows the length."""
     for kind in ("max", "min"):
         if getattr(found, f"{kind}_tokens") is not None and getattr(found, f"{kind}_total_tokens") is not None:
             raise _senseless(f"{kind}_total_tokens", f"and '{kind}_tokens' exclude each other")
-    op.max_output, least = found.max_tokens, found.min_tokens
-    for name in ("max_total_tokens", "min_total_tokens"):
-        if found.tokens is None and getattr(found, name):
-            raise _beyond(name, "needs the prompt as 'tokens': the length of a text is not known here")
-    length = len(found.tokens or ())
-    if found.max_total_tokens is not None:
-        op.max_output = found.max_total_tokens - length
-        if op.max_output < 1:
-            raise _senseless("max_total_tokens", f"leaves nothing to generate after {length} tokens")
-    if found.min_total_tokens:
-        least = max(0, found.min_total_tokens - length)
-    if least:
-        if op.max_output is not None and least > op.max_output:
-            name = "min_tokens" if found.min_tokens is not None else "min_total_tokens"
-            raise _senseless(name, "asks for more than the greatest length allows")
-        op.sampling = msgspec.structs.replace(op.sampling, min_tokens=least)
+    op.max_output = found.max_tokens
+    op.max_total, op.min_total = found.max_total_tokens, found.min_total_tokens or None
+    if found.tokens is not None or (op.max_total is None and op.min_total is None):
+        totals.settle(op, len(found.tokens or ()))
 
 
 def _read_beams(op: Complete, found: _CompleteIn) -> None:
@@ -224,6 +213,7 @@ def _sampling(found: _CompleteIn) -> Sampling:
         frequency_penalty=found.frequency_penalty,
         presence_penalty=found.presence_penalty,
         repetition_penalty=found.repetition_penalty,
+        min_tokens=found.min_tokens or None,
         no_repeat_ngram=found.no_repeat_ngram,
         stop_tokens=tuple(token for sequence in found.stop_tokens or () for token in sequence.tokens),
         eos_tokens=tuple(found.eos_token or ()),

@@ -109,6 +109,9 @@ def test_totals_count_from_the_prompts_end() -> None:
     op = read(prompt=None, tokens=[1, 2, 3], max_total_tokens=10, min_total_tokens=5)
     assert (op.max_output, op.sampling.min_tokens) == (7, 2)
     assert read(prompt=None, tokens=[1, 2, 3], min_total_tokens=2).sampling.min_tokens is None
+    text = read(max_total_tokens=10, min_total_tokens=5)
+    assert (text.max_total, text.min_total, text.max_output) == (10, 5, None)
+    assert read(min_total_tokens=0).min_total is None
 
 
 def test_seeds() -> None:
@@ -231,8 +234,6 @@ def test_what_makes_no_sense_is_a_400(members: dict[str, Any], param: str) -> No
 @pytest.mark.parametrize(
     ("members", "param"),
     [
-        ({"max_total_tokens": 5}, "max_total_tokens"),
-        ({"min_total_tokens": 5}, "min_total_tokens"),
         ({"no_repeat_ngram": 2}, "no_repeat_ngram"),
         ({"encoder_no_repeat_ngram": 2}, "encoder_no_repeat_ngram"),
         ({"encoder_repetition_penalty": 1.5}, "encoder_repetition_penalty"),

@@ -1,0 +1,71 @@
+"""Limits on prompt and output together, and what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.backends.openai import OpenAI
+from gateway.backends.vllm import Vllm
+from gateway.core import totals
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Chat, Complete, Sampling
+from gateway.core.ports import Capabilities
+
+CAN = Capabilities("w")
+
+
+def op(
+    most: int | None = None, least: int | None = None, output: int | None = None, tokens: int | None = None
+) -> Complete:
+    sampling = Sampling(top_k=3, min_tokens=tokens)
+    return Complete(model="m", prompts=("hi",), max_total=most, min_total=least, max_output=output, sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "most", "least"),
+    [
+        (op(most=10), 4, 6, None),
+        (op(most=5), 4, 1, None),
+        (op(most=10, output=3), 4, 3, None),
+        (op(least=10), 4, None, 6),
+        (op(least=4), 4, None, None),
+        (op(least=3), 4, None, None),
+        (op(most=10, least=10), 4, 6, 6),
+        (op(most=10, tokens=2), 4, 6, 2),
+        (op(least=6, tokens=5), 4, None, 5),
+        (op(output=5, tokens=5), 0, 5, 5),
+    ],
+)
+def test_they_become_limits_on_the_output(asked: Complete, prompt: int, most: int | None, least: int | None) -> None:
+    totals.settle(asked, prompt)
+    assert (asked.max_output, asked.sampling.min_tokens, asked.sampling.top_k) == (most, least, 3)
+    assert (asked.max_total, asked.min_total) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "param"),
+    [
+        (op(most=4), 4, "max_total_tokens"),
+        (op(most=4), 400, "max_total_tokens"),
+        (op(most=10, least=11), 4, "min_total_tokens"),
+        (op(least=10, output=5), 4, "min_total_tokens"),
+        (op(most=10, tokens=7), 4, "min_tokens"),
+        (op(output=4, tokens=5), 0, "min_tokens"),
+    ],
+)
+def test_what_leaves_no_room_is_refused(asked: Complete, prompt: int, param: str) -> None:
+    with pytest.raises(GatewayError, match=f"'{param}'") as caught:
+        totals.settle(asked, prompt)
+    assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, param)
+
+
+def test_a_worker_is_asked_only_for_them() -> None:
+    for other in (op(output=3), Chat(model="m", messages=())):
+        assert totals.first(other, Vllm(), CAN) is None
+        assert totals.without(other) is other
+    asked = op(most=4, least=2)
+    assert totals.first(asked, Vllm(), CAN) is not None
+    bare = totals.without(asked)
+    assert (bare.max_total, bare.min_total, bare.prompts) == (None, None, asked.prompts)
+    with pytest.raises(GatewayError, match="max_total_tokens"):
+        totals.first(asked, OpenAI(), CAN)
