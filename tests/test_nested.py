@@ -8,13 +8,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from gateway import backends, dialects, translate
 from gateway.core.fields import Policy
 from gateway.core.ports import Capabilities, Settings
+from gateway.pipeline import named as header
 from tests.fidelity.matrix import ASKS, BACKENDS
+from tests.harness import Stack
 
 STRAY = "zz_stray"
 VALUE = {"deep": [1.5, "zz"]}
@@ -325,3 +328,29 @@ def _elsewhere(
         return json.dumps(value[0] if isinstance(value, list) else value).strip('"') in json.dumps(sent)
     other = _RENAMED.get(str(place[0]))
     return other is not None and sent.get(other) == value
+
+
+# -- what a client is told ------------------------------------------------------------------------------------------
+
+
+def test_every_reply_names_what_was_dropped() -> None:
+    """What the dialect leaves out, and what the backend does: whole, streamed, and in an error of the worker's."""
+    azure = {"dialects": {"azure": {"extras": "pass"}}}
+    body = {"model": "m", **_chat(**_LIMITS, tool_choice="auto")}
+    wanted = "tool_choice, max_tokens"
+    with Stack(config=azure) as stack:
+        url = f"{stack.url}/azure/chat/completions?api-version=2024-05-01"
+        assert httpx.post(url, json=body).headers["x-dragoman-dropped"] == wanted
+        assert httpx.post(url, json={**body, "stream": True}).headers["x-dragoman-dropped"] == wanted
+        refused = httpx.post(url, json={**body, "temperature": 0, "n": 2})
+        assert (refused.status_code, refused.headers["x-dragoman-dropped"]) == (422, wanted)
+        assert "x-dragoman-dropped" not in httpx.post(url, json={"model": "m", "messages": [_ASK]}).headers
+        assert [record["dropped"] for record in stack.records()] == [wanted.split(", ")] * 3 + [[]]
+
+
+def test_names_are_fit_for_a_header_and_bounded() -> None:
+    assert header(("messages[].a b\r\n", "x" * 99)) == b"messages[].a?b??, " + b"x" * 64
+    assert header(tuple("abc")) == b"a, b, c"
+    many = header(tuple(f"n{index}" for index in range(40)))
+    assert many.startswith(b"n0, n1, ")
+    assert many.endswith(b", n31, +8")

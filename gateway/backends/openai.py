@@ -271,7 +271,7 @@ def _put(body: dict[str, Any], **members: Any) -> None:
 def _with(out: dict[str, Any], extra: Nested | None) -> dict[str, Any]:
     """`out` with members that have no canonical name where they stood."""
     for name, value in (extra or {}).items():
-        out[name] = _with(out.get(name, {}), value) if isinstance(value, dict) else value
+        out[name] = value if isinstance(value, Raw) else _with(out.get(name, {}), value)
     return out
 
 

@@ -15,6 +15,7 @@ before `model` does. `view` is the dialect's own word for the form of the reply 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Raw, Struct
@@ -22,7 +23,7 @@ from msgspec import Raw, Struct
 from gateway.core.http import Response
 
 Extra = dict[str, Raw]
-Nested = dict[str, "Raw | Nested"]
+Nested = Mapping[str, "Raw | Nested"]
 """Members without a canonical name, in the tree of objects that they stood in: `{"function": {"x": 1}}`."""
 
 # What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.

@@ -42,6 +42,17 @@ def sent(op: Complete | Chat) -> Any:
 # -- requests -------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_text_leaves_out_is_named() -> None:
+    output = Output("schema", Raw(b"{}"), description="d", extra={"x": Raw(b"1")})
+    options = {"stream_options": Raw(b'{"x":1}')}
+    op = complete(
+        output=output, stream=True, extra=options, unnamed=("response_format.x", "stream_options.x"), user="u"
+    )
+    assert BACKEND.write(op, CAN).dropped == ("response_format.json_schema.description", *op.unnamed, "user")
+    assert "stream_options" not in sent(op)
+    assert BACKEND.write(complete(), CAN).dropped == ()
+
+
 def test_where_an_operation_goes() -> None:
     assert (BACKEND.write(complete(), CAN).path, BACKEND.wire_of(complete())) == ("/completion", "llamacpp")
     assert (BACKEND.write(chat(), CAN).path, BACKEND.wire_of(chat())) == ("/v1/chat/completions", "openai")

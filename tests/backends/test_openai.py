@@ -141,6 +141,72 @@ def test_all_that_a_chat_may_say() -> None:
     }
 
 
+def test_what_has_no_canonical_name_is_written_where_it_stood() -> None:
+    x = Raw(b'{"deep":1.0}')
+    call = ToolCall("1", "f", "{}", {"index": x, "function": {"x": x}})
+    message = Message(
+        "user",
+        (Text("a", {"x": x}), Image("u", None, {"image_url": {"x": x}}), Audio("d", "wav", {"x": x}), call),
+        extra={"x": x},
+    )
+    refusals = (Text("b"), Refusal("c"), Refusal("d", {"x": x}))
+    op = Chat(
+        model="m",
+        messages=(message, Message("assistant", refusals), Message("user", (Text("e", {"x": x}),))),
+        tools=(Tool("f", extra={"x": x, "function": {"y": x}}),),
+        tool_choice=NamedTool("f", {"function": {"x": x}}),
+        output=Output("schema", Raw(b"{}"), name="n", description="d", extra={"x": x, "json_schema": {"y": x}}),
+        stream=True,
+        extra={"stream_options": Raw(b'{"x":1}')},
+        unnamed=("max_tokens", "messages[].x"),
+    )
+    deep = {"deep": 1.0}
+    assert body(op) == {
+        "model": "sim",
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "a", "x": deep},
+                    {"type": "image_url", "image_url": {"url": "u", "x": deep}},
+                    {"type": "input_audio", "input_audio": {"data": "d", "format": "wav"}, "x": deep},
+                ],
+                "tool_calls": [
+                    {
+                        "id": "1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": "{}", "x": deep},
+                        "index": deep,
+                    }
+                ],
+                "x": deep,
+            },
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "b"}, {"type": "refusal", "refusal": "d", "x": deep}],
+                "refusal": "c",
+            },
+            {"role": "user", "content": [{"type": "text", "text": "e", "x": deep}]},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "y": deep}, "x": deep}],
+        "tool_choice": {"type": "function", "function": {"name": "f", "x": deep}},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {}, "description": "d", "y": deep},
+            "x": deep,
+        },
+        "stream": True,
+        "stream_options": {"x": 1, "include_usage": True},
+    }
+    assert BACKEND.write(op, CAN).dropped == ("max_tokens",)
+    assert BACKEND.write(chat(raw={}, wire="openai", unnamed=("max_tokens",)), CAN).dropped == ()
+
+
+@pytest.mark.parametrize(("kind", "word"), [("text", "text"), ("json", "json_object")])
+def test_a_format_is_sent_for_what_stands_beside_its_type(kind: Any, word: str) -> None:
+    assert body(chat(output=Output(kind, extra={"x": Raw(b"1")})))["response_format"] == {"type": word, "x": 1}
+
+
 def test_all_that_a_completion_may_say() -> None:
     op = Complete(
         model="m", prompts=("a", "b"), echo=True, suffix="s", logprobs=Logprobs(0), max_output=0, seeds=(7, 8), n=2

@@ -215,6 +215,26 @@ def test_messages_and_tools() -> None:
     assert body["stream_options"] == {"include_usage": True}
 
 
+def test_what_is_left_out_is_named() -> None:
+    schema = Output("schema", Raw(b"{}"), description="d", extra={"x": Raw(b"1")})
+    unnamed = ("max_tokens", "messages[].x", "response_format.x", "stream_options.x")
+    named = "response_format.json_schema.description"
+    op = chat(output=schema, unnamed=unnamed, user="u", parallel_tools=True, tools=(Tool("f"),))
+    assert TGI.write(op, CAN).dropped == (named, "max_tokens", "response_format.x", "parallel_tool_calls")
+    assert TGI.write(text(output=schema, unnamed=unnamed, user="u"), CAN).dropped == (named, *unnamed, "user")
+    assert TGI.write(chat(parallel_tools=False, user="u"), CAN).dropped == ()
+    assert TGI.write(text(), CAN).dropped == ()
+
+
+def test_what_has_no_canonical_name_is_written_once() -> None:
+    x = {"x": Raw(b"1")}
+    both = Message("assistant", (Text("wait"), ToolCall("0", "f", "{}", x)), extra=x)
+    body = sent(chat((both,), stream=True, extra={"stream_options": Raw(b'{"x":1}')}))
+    assert [message.get("x") for message in body["messages"]] == [1, None]
+    assert body["messages"][1]["tool_calls"][0]["x"] == 1
+    assert body["stream_options"] == {"x": 1, "include_usage": True}
+
+
 # -- replies --------------------------------------------------------------------------------------------------------
 
 

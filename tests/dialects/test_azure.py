@@ -205,6 +205,37 @@ def test_extras_default_is_configurable_and_the_header_comes_first() -> None:
     assert read(chat(x=1), (b"extra-parameters", b"pass-through"), dialect=lenient).dropped == ()
 
 
+def test_extras_inside_messages_follow_the_policy() -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "content": "a", "cache_control": {"type": "x"}}]}]
+    response = refused(chat(messages=messages))
+    body = json.loads(response.body)
+    assert (response.status, ms_code(response)) == (400, "unknown_parameter")
+    assert body["param"] == "messages.0.content.0.cache_control"
+    op = read(chat(messages=messages), (b"extra-parameters", b"ignore"))
+    assert op.dropped == ("messages[].content[].cache_control",)
+    assert to_worker(op)["messages"] == [{"role": "user", "content": "a"}]
+    sent = to_worker(read(chat(messages=messages), (b"extra-parameters", b"pass-through")))["messages"][0]["content"]
+    assert sent == [{"type": "text", "text": "a", "cache_control": {"type": "x"}}]
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        ({"type": "text", "content": "a", "detail": "low"}, "detail"),
+        ({"type": "text", "content": "a", "text": "b"}, "text"),
+        ({"type": "image", "content": "http://x/y.png", "image_url": {"url": "http://x/z.png"}}, "image_url"),
+        ({"type": "text", "content": 5}, "content"),
+        ({"type": "image", "content": "http://x/y.png", "detail": 5}, "detail"),
+        ({"content": "a"}, "type"),
+    ],
+)
+def test_a_part_of_the_specifications_form_has_no_more(part: dict[str, Any], place: str) -> None:
+    response = refused(chat(messages=[{"role": "user", "content": [part]}]))
+    body = json.loads(response.body)
+    assert (response.status, body["param"]) == (400, f"messages.0.content.0.{place}")
+    assert body["param"] in body["message"]
+
+
 def test_an_unknown_policy_is_refused() -> None:
     response = refused(chat(), (b"extra-parameters", b"allow"))
     assert (response.status, json.loads(response.body)["param"]) == (400, "extra-parameters")
@@ -300,7 +331,8 @@ def test_tool_results_without_ids_answer_the_calls_in_order() -> None:
 
 
 def test_tool_choice_without_tools() -> None:
-    assert "tool_choice" not in to_worker(read(chat(tools=[], tool_choice="auto")))
+    op = read(chat(tools=[], tool_choice="auto"))
+    assert ("tool_choice" not in to_worker(op), op.dropped) == (True, ("tool_choice",))
     for choice in ("required", {"type": "function", "function": {"name": "f"}}):
         assert refused(chat(tool_choice=choice)).status == 400
 

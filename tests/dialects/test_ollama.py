@@ -127,6 +127,7 @@ def test_a_schema_as_format() -> None:
         (chat(temperature=3), "'temperature'"),
         (chat(top_k="x"), "'top_k' must be an integer"),
         (chat(max_tokens=5, options={"num_predict": 5}), "'options.num_predict' and 'max_tokens'"),
+        (chat(max_tokens=5, max_completion_tokens=5), "'max_completion_tokens' and 'max_tokens'"),
         (chat(format="json", response_format={"type": "text"}), "'format' and 'response_format'"),
         (chat(think="low", reasoning_effort="high"), "'think' and 'reasoning_effort'"),
         (chat(options={"num_predict": "x"}), "'options.num_predict'"),
@@ -180,7 +181,46 @@ def test_messages_with_images_thinking_and_calls() -> None:
     assert sent[0]["content"][1] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
     assert sent[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}
     assert sent[1]["reasoning_content"] == "hm"
-    assert sent[2]["tool_call_id"] == "1"
+    assert (sent[2]["tool_call_id"], sent[2]["name"]) == ("1", "f")
+
+
+@pytest.mark.parametrize(
+    ("members", "what"),
+    [
+        ({"thinking": "a", "reasoning": "b"}, "'messages.0.thinking' and 'messages.0.reasoning'"),
+        ({"thinking": "a", "reasoning_content": "a"}, "'messages.0.thinking' and 'messages.0.reasoning'"),
+        ({"tool_name": "f", "name": "g"}, "'messages.0.tool_name' and 'messages.0.name'"),
+    ],
+)
+def test_the_same_said_twice_in_a_message(members: dict[str, Any], what: str) -> None:
+    status, error = refused(chat(messages=[{"role": "assistant", "content": "x", **members}]))
+    assert (status, what in error["message"]) == (400, True)
+
+
+def test_what_is_unknown_in_a_message_is_dropped_and_named() -> None:
+    call = {"function": {"index": 0, "name": "f", "arguments": {}}}
+    messages = [{"role": "assistant", "content": "a", "thinking": None, "tool_calls": [call], "x": 1}]
+    op = read(chat(messages=messages))
+    assert op.dropped == ("messages[].tool_calls[].function.index", "messages[].x")
+    passing = read(chat(messages=messages), dialect=create("ollama", Settings(extras="pass")))
+    assert to_worker(passing)["messages"][0]["x"] == 1
+    assert (
+        "'messages.0.x'"
+        in refused(chat(messages=messages), dialect=create("ollama", Settings(extras="error")))[1]["message"]
+    )
+
+
+def test_what_openais_wire_defines_is_read_as_there_when_passed_on() -> None:
+    passing = create("ollama", Settings(extras="pass"))
+    asked = chat(stream=True, stream_options={"x": 1}, min_tokens=3)
+    assert (
+        to_worker(read(asked, dialect=passing)).items()
+        >= {
+            "stream_options": {"x": 1, "include_usage": True},
+            "min_tokens": 3,
+        }.items()
+    )
+    assert refused(chat(stream_options={"x": 1}), dialect=passing)[0] == 400
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -90,6 +90,27 @@ def test_unknown_fields_under_each_policy(operation: str) -> None:
     assert (caught.value.param, caught.value.code) == ("zz", "unknown_parameter")
 
 
+def test_unknown_members_of_messages_under_each_policy() -> None:
+    messages = [{"role": "user", "content": "hi", "zz": 1}]
+    op = read(messages=messages)
+    assert isinstance(op, Chat)
+    assert op.raw is not None
+    assert (json.loads(bytes(op.raw["messages"])), op.unnamed, op.dropped) == (messages, ("messages[].zz",), ())
+    op = read(dialect=create("openai", Settings(extras="drop")), messages=messages)
+    assert isinstance(op, Chat)
+    assert op.raw is not None
+    assert (json.loads(bytes(op.raw["messages"])), op.dropped) == (BODIES["chat"]["messages"], ("messages[].zz",))
+    with pytest.raises(GatewayError) as caught:
+        read(dialect=create("openai", Settings(extras="error")), messages=messages)
+    assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, "messages.0.zz")
+
+
+def test_what_is_canonical_does_not_travel_twice() -> None:
+    op = read("complete", response_format={"type": "json_object"}, top_k=5, zz=1)
+    assert isinstance(op, Complete)
+    assert list(op.extra) == ["zz"]
+
+
 def test_unknown_fields_without_a_bottom_are_refused() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     body = b'{"messages":[{"role":"user","content":"x"}],"zz":' + deep + b"}"

@@ -10,6 +10,9 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
+from gateway.core.messages import Chat
+from gateway.core.ports import Settings
+from gateway.dialects import create
 from gateway.dialects.friendli.fates import FATES
 from tests.dialects.friendli.exchange import (
     DIALECT,
@@ -17,6 +20,7 @@ from tests.dialects.friendli.exchange import (
     lane,
     read_chat,
     refused,
+    request,
     to_worker,
 )
 
@@ -30,13 +34,15 @@ CLIENT_CHAT: dict[str, Any] = {
 
 
 def test_the_clients_chat() -> None:
-    assert to_worker(read_chat(**CLIENT_CHAT)) == {
+    op = read_chat(**CLIENT_CHAT)
+    assert to_worker(op) == {
         "messages": HI,
         "model": "w",
         "temperature": 1.0,
         "top_k": 0,
         "top_p": 1.0,
     }
+    assert op.dropped == ("tool_choice",)
 
 
 def test_a_chat_with_everything() -> None:
@@ -96,6 +102,30 @@ def test_a_chat_with_everything() -> None:
 def test_chats_refused(members: dict[str, Any], status: int, param: str) -> None:
     found, error = refused({"messages": HI, **members}, route="chat")
     assert (found, error["param"]) == (status, param)
+
+
+def test_what_is_unknown_inside_is_refused_by_its_place() -> None:
+    for members, place in (
+        ({"messages": [{"role": "user", "content": "a", "images": ["x"]}]}, "messages.0.images"),
+        ({"response_format": {"type": "json_object", "x": 1}}, "response_format.x"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"x": 1}}}, "response_format.json_schema.x"),
+    ):
+        status, error = refused({"messages": HI, **members}, route="chat")
+        assert (status, error["param"], error["code"]) == (422, place, "unknown_parameter")
+
+
+def test_what_is_unknown_inside_may_be_dropped_or_passed_on() -> None:
+    messages = [{"role": "user", "content": "a", "x": 1}]
+    asked = {"messages": messages, "response_format": {"type": "json_object", "y": 1}, "stop_token_ids": [7]}
+    dropping = create("friendli", Settings(extras="drop")).read(request(asked, route="chat"))
+    assert isinstance(dropping, Chat)
+    assert dropping.dropped == ("stop_token_ids", "response_format.y", "messages[].x")
+    assert "stop_token_ids" not in to_worker(dropping)
+    passing = create("friendli", Settings(extras="pass")).read(request(asked, route="chat"))
+    assert isinstance(passing, Chat)
+    assert (passing.dropped, passing.unnamed, passing.extra) == (("response_format.y",), ("messages[].x",), {})
+    sent = to_worker(passing)
+    assert (sent["messages"], sent["stop_token_ids"]) == (messages, [7])
 
 
 def test_a_chat_in_openais_json_schema() -> None:

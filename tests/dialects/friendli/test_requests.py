@@ -299,3 +299,14 @@ def test_every_field_has_a_sample_and_is_read() -> None:
                 body["num_beams"] = 2
             status, error = refused(body, operation)
             assert (status, error["param"]) == (422, field.name)
+
+
+def test_what_is_unknown_inside_a_completion_has_no_place_anywhere() -> None:
+    asked = {"prompt": "hi", "stop_tokens": [{"tokens": [7], "x": 1}], "response_format": {"type": "text", "x": 2}}
+    status, error = refused(asked)
+    assert (status, error["param"]) == (422, "stop_tokens.0.x")
+    for policy in ("pass", "drop"):
+        op = create("friendli", Settings(extras=policy)).read(request(asked))
+        assert op.dropped == ("stop_tokens[].x", "response_format.x")
+    status, error = refused({**asked, "stop_tokens": [{"tokens": [-1], "x": 1}]})
+    assert (status, error["param"]) == (400, "stop_tokens.0.tokens.0")
