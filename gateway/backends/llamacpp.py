@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai import OpenAI, unsupported, unwritten
+from gateway.backends.openai import RISING, OpenAI, unsupported, unwritten
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -179,8 +179,10 @@ def _no_filters(body: dict[str, Any]) -> None:
 def _seed_of(op: Complete) -> int:
     """The one seed it takes: choice i is drawn with seed + i. Raises GatewayError where that is not what was asked."""
     first = op.seeds[0] % _SEEDS
-    if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))) or first + len(op.seeds) > _SEEDS:
-        raise unsupported("seed", LlamaCpp.name)
+    if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
+        raise unsupported("seed", LlamaCpp.name, RISING)
+    if first + len(op.seeds) > _SEEDS:
+        raise unsupported("seed", LlamaCpp.name, f"its seeds end at {_SEEDS - 1}")
     return first
 
 

@@ -150,7 +150,7 @@ class OpenAI:
                 raise unsupported(param, self.name)
         if op.seeds:
             if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
-                raise unsupported("seed", self.name)
+                raise unsupported("seed", self.name, RISING)
             body["seed"] = op.seeds[0]
 
     def count(self, op: Complete, can: Capabilities) -> Counting:
@@ -207,7 +207,7 @@ class OpenAI:
             raise unsupported("response_format", self.name)
 
     def compose_tokens(self, body: dict[str, Any]) -> None:
-        raise unsupported("tokens", self.name)
+        raise no_token_ids(self.name)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         reader = _reader(op)
@@ -235,10 +235,23 @@ class OpenAI:
         return error
 
 
-def unsupported(param: str, backend: str) -> GatewayError:
+def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
+    """`why` says what would work."""
+    message = f"'{param}' cannot be executed by the {backend} worker of this model"
+    return GatewayError(Kind.UNSUPPORTED, f"{message}: {why}" if why else message, param=param)
+
+
+def no_token_ids(backend: str) -> GatewayError:
     return GatewayError(
-        Kind.UNSUPPORTED, f"'{param}' cannot be executed by the {backend} worker of this model", param=param
+        Kind.UNSUPPORTED,
+        f"the reply must hold token ids, and the {backend} worker of this model gives none:"
+        " workers of the backends vllm (0.10.2 and later), tgi and llamacpp do",
+        param="tokens",
     )
+
+
+RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
+"""Of seeds."""
 
 
 def top_level(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai import OpenAI, unsupported
+from gateway.backends.openai import OpenAI, no_token_ids, unsupported
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting
@@ -148,7 +148,7 @@ def _refuse_for_age(op: Chat | Complete, version: tuple[int, ...]) -> None:
     if not version:
         return
     if op.want_tokens and version < (0, 10, 2):
-        raise unsupported("tokens", f"vllm {_dotted(version)}")
+        raise no_token_ids(f"vllm {_dotted(version)}")
     if op.output is not None and op.output.kind in ("regex", "grammar", "choice") and version < (0, 12):
         raise unsupported("response_format", f"vllm {_dotted(version)}")
 

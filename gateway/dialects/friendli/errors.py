@@ -63,8 +63,8 @@ def _in_our_words(error: GatewayError, op: Op | None) -> None:
         if param == "logprobs" and op.beams is not None and op.logprobs is None:
             # vLLM searches with w beams by asking itself for 2 w logprobs, of which it gives so many at most.
             error.param = "num_beams"
-        elif param == "prompt" and not isinstance(op.prompts[0], str):
-            error.param = "tokens"
+        elif param in ("prompt", "tokens"):  # backends say tokens of the ids that a reply must have
+            error.param = "prompt" if isinstance(op.prompts[0], str) else "tokens"
         else:
             error.param = _RENAMED.get(param, param)
         error.message = error.message.replace(f"'{param}'", f"'{error.param}'")

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.backends.llamacpp import LlamaCpp
+from gateway.backends.openai import OpenAI
+from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.dialects.friendli.errors import ERRORS
 from tests.dialects.friendli.exchange import (
+    CAN,
     DIALECT,
     events,
     lane,
@@ -64,6 +68,29 @@ def test_a_worker_that_refuses_a_field_by_name(members: dict[str, Any], said: st
     assert response.status == 422
     told = json.loads(response.body)["error"]
     assert (told["param"], told["message"]) == (param, f"'{param}' is too much")
+
+
+@pytest.mark.parametrize(
+    ("members", "param"), [({}, "prompt"), ({"prompt": None, "tokens": [1]}, "tokens")], ids=["text", "ids"]
+)
+def test_a_worker_without_token_ids_is_told_in_terms_of_what_was_sent(members: dict[str, Any], param: str) -> None:
+    op = read(members)
+    with pytest.raises(GatewayError) as caught:
+        OpenAI().write(op, CAN)
+    response = DIALECT.refuse(caught.value, None, op)
+    told = json.loads(response.body)["error"]
+    assert (response.status, told["param"]) == (422, param)
+    assert all(name in told["message"] for name in ("vllm", "tgi", "llamacpp"))
+
+
+def test_seeds_that_no_worker_takes_say_what_would_do() -> None:
+    op = read(n=2, seed=[5, 9])
+    for backend in (Vllm(), LlamaCpp()):
+        with pytest.raises(GatewayError, match="'seed'.*must rise by one") as caught:
+            backend.write(op, CAN)
+        assert DIALECT.refuse(caught.value, None, op).status == 422
+    with pytest.raises(GatewayError, match="'seed'.*4294967294"):
+        LlamaCpp().write(read(n=2, seed=2**32 - 2), CAN)
 
 
 def test_a_worker_that_names_no_field_is_a_400() -> None:
