@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway import dialects
+from gateway import backends, dialects
 from tests.golden.replay import Played, Stage
 from tests.golden.transcript import FOLDER, Message, Transcript, files, load, show_body
 
@@ -53,6 +53,22 @@ def prefixes(answer: Message) -> list[bytes]:
 @pytest.mark.parametrize("name", dialects.REGISTRY)
 def test_a_dialect_has_transcripts(name: str) -> None:
     assert list((FOLDER / name).glob("*.txt")), f"tests/golden/{name}/ has no transcript"
+
+
+@pytest.mark.parametrize("backend", backends.REGISTRY)
+@pytest.mark.parametrize("name", dialects.REGISTRY)
+def test_a_dialect_has_a_stream_of_every_kind_of_worker(name: str, backend: str) -> None:
+    """One of each operation that streams, told apart by the path that the worker is asked at."""
+    found = [load(path) for path in files() if path.parent.name == name and streams(path)]
+    paths = {one.made["worker >"].split(maxsplit=2)[1] for one in found if kind(one) == backend}
+    wanted = dialects.REGISTRY[name].fates.keys() & {"chat", "complete"}
+    if (name, backend) == ("friendli", "openai"):
+        wanted -= {"complete"}  # its replies need token ids
+    assert len(paths) == len(wanted), paths
+
+
+def kind(transcript: Transcript) -> str:
+    return str(transcript.model.get("backend", "vllm"))
 
 
 def test_no_transcript_is_of_a_dialect_that_does_not_exist() -> None:

@@ -40,6 +40,9 @@ _GIVEN = ("client >", "worker <")
 _MASKS = (
     (re.compile(r"(?<=golden-)\d+"), "#"),
     (re.compile(r"(?<=embd-)[0-9a-f]{24}"), "#"),
+    # Of the workers that give a text no id and no time.
+    (re.compile(r"(?<=cmpl-)[0-9a-f]{24}(?=\")"), "#"),
+    (re.compile(r"(?<=\"created\":)(?!1763726400)\d{10}"), "#"),
 )
 
 
