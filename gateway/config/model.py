@@ -239,7 +239,8 @@ class DialectOptions(Section):
     )
     extras: Literal["pass", "drop", "error"] | None = Field(
         default=None,
-        description="Fields that it does not know: forwarded, dropped (and said so), or refused. Absent: its own way.",
+        description="Fields, and members inside them, that it does not know: forwarded, dropped (and said so), or "
+        "refused. Absent: its own way.",
     )
 
 

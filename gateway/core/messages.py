@@ -14,8 +14,7 @@ before `model` does. `view` is the dialect's own word for the form of the reply 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Raw, Struct

@@ -190,7 +190,7 @@ class Metrics:
         )
         yield team_tokens
         dropped = CounterMetricFamily(
-            "dragoman_dropped_fields", "Request fields dropped by the extras policy", labels=["dialect"]
+            "dragoman_dropped_fields", "Request fields dropped and named to the client", labels=["dialect"]
         )
         for (dialect,), total in self._sum(lambda key: (key.dialect,), lambda one: one.dropped).items():
             if total:
