@@ -242,8 +242,8 @@ the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty 
 
 Members inside a field (`messages[].cache_control`, `tools[].function.x`) that no view of it knows follow `extras` too:
 passed on, they reach workers of OpenAI's wire where they stood, and are named as dropped before other workers; dropped,
-they are named; else they are an error that names their place. A test (`tests/test_nested.py`) puts one into every object
-of a rich request, for every dialect and every kind of worker.
+they are named; else they are an error that names their place. A test (`tests/test_nested.py`) puts one into every
+object of a rich request, for every dialect and every kind of worker.
 
 What reaches vLLM and is not told to another worker, and why that loses nothing:
 
