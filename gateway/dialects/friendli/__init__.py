@@ -60,7 +60,8 @@ class Friendli:
         return write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
-        return Writer(op, partial(error_event, op=op)) if isinstance(op, Complete) else ChatWriter(op, error_event)
+        tell = partial(error_event, op=op)
+        return Writer(op, tell) if isinstance(op, Complete) else ChatWriter(op, tell)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
         return refuse(error, op)

@@ -35,7 +35,7 @@ def error_object(error: GatewayError) -> dict[str, Any]:
     return {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}
 
 
-def error_event(error: GatewayError, op: Op | None = None) -> bytes:
+def error_event(error: GatewayError, op: Op) -> bytes:
     """friendli-client raises InvalidGenerationError at it, and its text holds what is said here."""
     _in_our_words(error, op)
     said = error_object(error)
