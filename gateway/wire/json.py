@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
+from gateway.wire.bulk import refuse_bulk
 
 T = TypeVar("T")
 
@@ -24,9 +25,16 @@ NULL = Raw(b"null")
 # Member names seen before that are no other spelling of `model`: to look them up is cheaper than to look at them.
 _harmless: set[str] = set()
 _MOST_NAMES = 1000
+# At the top of a body. Each is looked at by itself.
+_MOST_MEMBERS = 1000
 _anything = msgspec.json.Decoder()
-# The member's name as JSON may write it.
-_MODEL = re.compile(rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"')
+# The letters of `model` as JSON may write them too.
+_ESCAPED = tuple(
+    (b"\\u006" + digit, letter)
+    for digits, letter in ((b"dD", b"m"), (b"fF", b"o"), (b"4", b"d"), (b"5", b"e"), (b"cC", b"l"))
+    for digit in (digits[:1], digits[1:])
+    if digit
+)
 # msgspec names the place as `$.messages[0].content`
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
 
@@ -36,8 +44,8 @@ def members(request: Request) -> dict[str, Raw]:
     text-generation send null for whatever their caller did not set.
 
     Raises GatewayError: MEDIA_TYPE for a content encoding other than identity; BAD_REQUEST for malformed JSON, a body
-    that is not an object, or a `model` given twice or in another letter case (a worker behind us might read the other
-    one than we authorised).
+    that is not an object, more values than `refuse_bulk` allows, or a `model` given twice or in another letter case (a
+    worker behind us might read the other one than we authorised).
     """
     coding = request.header(b"content-encoding")
     if coding is not None and coding.strip().lower() not in (b"", b"identity"):
@@ -45,11 +53,16 @@ def members(request: Request) -> dict[str, Raw]:
             Kind.MEDIA_TYPE, "compressed request bodies are not accepted", code="unsupported_content_encoding"
         )
     body = request.body
+    refuse_bulk(body)
     try:
         if not body.isascii():
             body.decode()  # msgspec does not look into what it hands out raw
         top = _members.decode(body)
-        if body.count(b'"model"') > 1 or (b"\\u006" in body and len(_MODEL.findall(body)) > 1):
+        if len(top) > _MOST_MEMBERS:
+            raise GatewayError(
+                Kind.BAD_REQUEST, f"the request body has more than {_MOST_MEMBERS} members", code="too_many_values"
+            )
+        if _models(body) > 1:
             _refuse_duplicate_model(body, top)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(body, error) from None
@@ -120,12 +133,17 @@ def check_depth(values: dict[str, Raw]) -> None:
     Raises GatewayError(BAD_REQUEST) naming the member.
     """
     for name, raw in values.items():
-        try:
-            _anything.decode(raw)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise GatewayError(
-                Kind.BAD_REQUEST, f"'{name}' is not valid JSON", param=name, code="invalid_json"
-            ) from None
+        if not valid(raw):
+            raise GatewayError(Kind.BAD_REQUEST, f"'{name}' is not valid JSON", param=name, code="invalid_json")
+
+
+def valid(raw: Raw) -> bool:
+    """Whether a value that was kept as it was written is JSON all through, and no deeper than JSON is read."""
+    try:
+        _anything.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _malformed(body: bytes, error: Exception) -> GatewayError:
@@ -146,6 +164,14 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
 def _refuse_duplicate_model(body: bytes, top: dict[str, Raw]) -> None:
     # The decoder keeps the last of duplicate members. Every `"model"`, its letters escaped or not, that is not inside a
     # kept value is a key of ours (or sits in a dropped duplicate): more than one of those means it was given twice.
-    inside = sum(len(_MODEL.findall(bytes(raw))) for raw in top.values())
-    if len(_MODEL.findall(body)) - inside > 1:
+    inside = sum(_models(bytes(raw)) for raw in top.values())
+    if _models(body) - inside > 1:
         raise GatewayError(Kind.BAD_REQUEST, "'model' is given twice", param="model", code="ambiguous_model")
+
+
+def _models(text: bytes) -> int:
+    """How often `"model"` stands in `text`, its letters escaped or not."""
+    if b"\\u006" in text:
+        for escape, letter in _ESCAPED:
+            text = text.replace(escape, letter)
+    return text.count(b'"model"')

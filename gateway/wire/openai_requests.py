@@ -470,7 +470,7 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
         return tuple(found)
     if kinds == {int}:
         return (tuple(found),)
-    if kinds == {list} and all(item and all(token >= 0 for token in item) for item in found):
+    if kinds == {list} and all(item and min(item) >= 0 for item in found):
         return tuple(tuple(item) for item in found)
     raise GatewayError(
         Kind.BAD_REQUEST,

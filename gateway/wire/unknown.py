@@ -6,7 +6,7 @@ refuse comes here: it is taken apart by the views' own fields, and what is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Extra
-from gateway.wire.json import NULL, check_depth, encode
+from gateway.wire.json import NULL, check_depth, encode, valid
 
 Tree = dict[str | int, "Raw | Tree"]
 """Members where they stood, items of arrays by their index: `{"messages": {0: {"x": 1}}}`."""
@@ -27,9 +27,13 @@ Known = Mapping[str, View | None]
 Form = Callable[[Mapping[str, Raw]], Known | None]
 """What is known of an object whose own members decide on that; None: it is kept whole."""
 
-# To look into so many takes some 0.3 s, in which nobody else is served.
-MOST_OBJECTS = 1 << 16
+# So many are looked into and so many taken out, for each takes its time, in which nobody else is served.
+MOST_OBJECTS = 1 << 14
+MOST_FOUND = 1 << 13
 
+_NOTHING: Tree = {}
+# What an array begins with if its first item may be an object; b"" is much space.
+_OF_OBJECTS = (b"{", b"]", b"")
 _object = msgspec.json.Decoder(dict[str, Raw])
 _array = msgspec.json.Decoder(list[Raw])
 
@@ -55,7 +59,8 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     even JSON. Members that are null are taken out too, and count as absent. `forms` is about objects by the name of
     the member they stand in, alone or in an array.
 
-    Raises GatewayError(BAD_REQUEST) when there are more than `MOST_OBJECTS` to look into, or a value is not valid JSON.
+    Raises GatewayError(BAD_REQUEST) when there are more than `MOST_OBJECTS` to look into or more than `MOST_FOUND` to
+    take out, or a value is not valid JSON.
     """
     splitter = _Splitter(forms)
     changed: Extra = {}
@@ -74,9 +79,7 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     if not changed:
         return None
     places: dict[str, str] = {}
-    for name, place, raw in _walk(found):
-        check_depth({place: raw})
-        places.setdefault(name, place)
+    _note(found, "", None, places)
     return Unknown(encode(top), changed, found, places)
 
 
@@ -86,6 +89,7 @@ class _Splitter:
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._forms = forms
         self._objects = 0
+        self._found = 0
 
     def value(self, name: str, raw: Raw, view: View | None) -> tuple[Raw, Tree]:
         """(the value of the member `name` without what is unknown in it, or in the objects of its array, and that).
@@ -94,41 +98,64 @@ class _Splitter:
         if view is None and form is None:
             return raw, {}
         if not _begins(raw, b"["):
+            self._count(1)
             return self._object(raw, view, form)
+        if bytes(memoryview(raw)[1:64]).lstrip()[:1] not in _OF_OBJECTS:
+            return raw, _NOTHING
         items = _array.decode(raw)
+        self._count(len(items))
         found: Tree = {}
         changed = False
         for index, item in enumerate(items):
-            items[index], taken = self._object(item, view, form)
-            changed = changed or items[index] is not item
-            if taken:
-                found[index] = taken
+            left, taken = self._object(item, view, form)
+            if left is not item:
+                items[index] = left
+                changed = True
+                if taken:
+                    found[index] = taken
         return (Raw(encode(items)) if changed else raw), found
 
     def _object(self, raw: Raw, view: View | None, form: Form | None) -> tuple[Raw, Tree]:
-        found: Tree = {}
         if not _begins(raw, b"{"):
-            return raw, found
-        self._objects += 1
-        if self._objects > MOST_OBJECTS:
-            raise GatewayError(Kind.BAD_REQUEST, "the request has too many objects with unknown members in them")
+            return raw, _NOTHING
         members = _object.decode(raw)
         known = form(members) if form is not None else known_to(view) if view is not None else None
         if known is None:
-            return raw, found
-        left: Extra = {}
-        changed = False
+            return raw, _NOTHING
+        found: Tree = {}
+        left: dict[str, Raw | None] = {}  # what is there instead; None: nothing
         for name, value in members.items():
-            if name in known:
-                left[name], taken = self.value(name, value, known[name])
-                changed = changed or left[name] is not value
-                if taken:
-                    found[name] = taken
-            else:
-                changed = True
+            if name not in known:
+                left[name] = None
                 if value != NULL:
                     found[name] = value
-        return (Raw(encode(left)) if changed else raw), found
+            elif known[name] is not None or name in self._forms:
+                inner, taken = self.value(name, value, known[name])
+                if inner is not value:
+                    left[name] = inner
+                    if taken:
+                        found[name] = taken
+        if not left:
+            return raw, _NOTHING
+        self._found += 1
+        if self._found > MOST_FOUND:
+            raise _too_many()
+        for name, instead in left.items():
+            if instead is None:
+                del members[name]
+            else:
+                members[name] = instead
+        return Raw(encode(members)), found
+
+    def _count(self, more: int) -> None:
+        self._objects += more
+        if self._objects > MOST_OBJECTS:
+            raise _too_many()
+
+
+def _too_many() -> GatewayError:
+    message = "the request has too many objects with unknown members in them"
+    return GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
 
 
 def _begins(raw: Raw, mark: bytes) -> bool:
@@ -152,12 +179,27 @@ def _view_in(annotation: Any) -> View | None:
     return next((view for part in get_args(annotation) if (view := _view_in(part)) is not None), None)
 
 
-def _walk(tree: Tree, name: str = "", place: str = "") -> Iterator[tuple[str, str, Raw]]:
-    """(name, place, value) of every member found."""
+_Path = tuple["_Path | None", str | int]
+"""(that of the object or array around, key): a text is made of it only where it is shown."""
+
+
+def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -> None:
+    """Enters every member found into `places`. Raises GatewayError(BAD_REQUEST) if its value is not valid JSON."""
     for key, value in tree.items():
-        there = f"{place}.{key}" if place else str(key)
         here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
+        path = (around, key)
         if isinstance(value, dict):
-            yield from _walk(value, here, there)
-        else:
-            yield here, there, value
+            _note(value, here, path, places)
+            continue
+        if here not in places:
+            places[here] = _place(path)
+        if not valid(value):
+            check_depth({_place(path): value})
+
+
+def _place(path: _Path | None) -> str:
+    keys: list[str] = []
+    while path is not None:
+        path, key = path
+        keys.append(str(key))
+    return ".".join(reversed(keys))

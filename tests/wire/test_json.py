@@ -83,6 +83,8 @@ def test_nesting_without_end_is_refused() -> None:
     [
         (b'{"model":"a","model":"b"}', "model"),
         (b'{"model":"a","x":1,"model":"a"}', "model"),
+        (b'{"model":"a","\\u006dod\\u0065l":"b"}', "model"),
+        (b'{"m\\u006F\\u0064e\\u006C":"a","\\u006Do\\u0064e\\u006c":"b"}', "model"),
         (b'{"Model":"a"}', "Model"),
         (b'{"model":"a"," MODEL ":"b"}', " MODEL "),
     ],
@@ -99,6 +101,8 @@ def test_a_model_said_in_two_ways_is_refused(body: bytes, param: str) -> None:
         b'{"model":"a","text":"\\"model\\""}',
         b'{"x":{"model":"inner"}}',
         b'{"model":"model"}',
+        b'{"model":"\\u006dodel"}',
+        b'{"model":"a","text":"\\\\u006dodel","x":{"\\u006dodel":1}}',
     ],
 )
 def test_a_model_within_a_value_is_not_ours(body: bytes) -> None:

@@ -133,3 +133,24 @@ def test_more_objects_than_can_be_looked_into_are_refused(monkeypatch: pytest.Mo
     with pytest.raises(GatewayError) as caught:
         find({"items": [{"b": 1}, {}, {}, {}]})
     assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_more_objects_than_can_be_changed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unknown, "MOST_FOUND", 2)
+    assert find({"items": [{"b": 1}, {}, {"b": None}, {}]}) is not None
+    with pytest.raises(GatewayError) as caught:
+        find({"items": [{"b": 1}, {"b": 1}, {"b": 1}]})
+    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n" * 100])
+def test_an_array_is_looked_into_wherever_its_first_item_stands(space: str) -> None:
+    met = find(b'{"items":[%b{"b":1}]}' % space.encode())
+    assert met is not None
+    assert met.places == {"items[].b": "items.0.b"}
+
+
+def test_an_array_of_no_objects_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reader refuses it at its first item, however many there are."""
+    monkeypatch.setattr(unknown, "MOST_OBJECTS", 3)
+    assert find({"items": [1] * 100}) is None
