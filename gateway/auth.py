@@ -2,13 +2,14 @@
 
 A key of ours reads `dgm_<id>_<secret>_<checksum>`:
 
-    id        10 characters, first a letter, by which the entry is found; no secret, may be logged
+    id        10 characters, first a letter, by which people find its entry; no secret, may be logged
     secret    43 characters of base 62, 256 random bits
     checksum  6 characters of base 62, the CRC-32 of all before its underscore. It makes a typing error recognisable
               without a look at any table, here and in secret scanners, and is worth nothing against forgery
 
 The configuration holds only the SHA-256 of a key. That is enough without salt or stretching, because the secret is
-random: there is nothing to guess. A key that was made elsewhere has no id and is found by its hash.
+random: there is nothing to guess. Every key is found by its hash alone. So nothing about a refusal takes longer for an
+id that exists or a secret that is nearly right: who does not know a key cannot steer its hash towards a known one.
 
 A caller may also sign its requests with an AWS key pair (gateway.sigv4). Whose pair it claims is known from the head;
 that it is theirs only when the whole request is there. Hence a `Claim`.
@@ -22,7 +23,6 @@ import time
 from binascii import crc32
 from collections.abc import Callable
 from hashlib import sha256
-from hmac import compare_digest
 
 from msgspec import Struct
 
@@ -82,19 +82,14 @@ class Claim(Struct, frozen=True):
 
 
 class _Entry:
-    """A key's hash, who it is, and until when (Unix seconds)."""
+    """Who a key is, and until when (Unix seconds)."""
 
-    __slots__ = ("digest", "disabled", "expires", "principal")
+    __slots__ = ("disabled", "expires", "principal")
 
-    def __init__(self, digest: bytes, principal: Principal, expires: float | None, disabled: bool) -> None:
-        self.digest = digest
+    def __init__(self, principal: Principal, expires: float | None, disabled: bool) -> None:
         self.principal = principal
         self.expires = expires
         self.disabled = disabled
-
-
-# What an unknown id is compared with, so that its answer takes as long as a wrong secret's.
-_NOBODY = _Entry(sha256(secrets.token_bytes(32)).digest(), ANONYMOUS, None, True)
 
 
 class Keyring:
@@ -103,7 +98,6 @@ class Keyring:
     def __init__(self, config: Config, clock: Callable[[], float] = time.time, tokens: Tokens | None = None) -> None:
         self.open = config.auth == "open"
         self._clock = clock
-        self._by_id: dict[bytes, _Entry] = {}
         self._by_digest: dict[bytes, _Entry] = {}
         self._by_access_key: dict[str, tuple[_Entry, str]] = {}
         self._count = len(config.keys)
@@ -114,16 +108,11 @@ class Keyring:
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
             dialects = None if key.dialects is None else frozenset(key.dialects)
             principal = Principal(name, key.team, models, dialects, key.priority)
-            digest = bytes.fromhex(key.hash.removeprefix("sha256:")) if key.hash is not None else b""
-            entry = _Entry(digest, principal, key.expires.timestamp() if key.expires else None, key.disabled)
+            entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
                 self._by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
-            if key.hash is None:
-                continue
-            if key.id is None:
-                self._by_digest[digest] = entry
-            else:
-                self._by_id[key.id.encode()] = entry
+            if key.hash is not None:
+                self._by_digest[bytes.fromhex(key.hash.removeprefix("sha256:"))] = entry
 
     def __repr__(self) -> str:
         return f"Keyring(open={self.open}, keys={self._count})"
@@ -189,13 +178,8 @@ class Keyring:
     def _lookup(self, token: bytes) -> _Entry:
         if len(token) > _LONGEST:
             raise _refused("the API key is not valid")
-        digest = sha256(token).digest()
-        entry = None
-        if token.startswith(b"dgm_"):
-            entry = self._by_id.get(token[4 : token.find(b"_", 4)])
+        entry = self._by_digest.get(sha256(token).digest())
         if entry is None:
-            entry = self._by_digest.get(digest, _NOBODY)
-        if not compare_digest(entry.digest, digest) or entry is _NOBODY:
             if token.startswith(b"dgm_") and not well_formed(token):
                 raise _refused("the API key is mistyped or cut short: its checksum does not match")
             raise _refused("the API key is not valid")
@@ -244,7 +228,7 @@ def _refused(message: str) -> GatewayError:
 def well_formed(key: bytes) -> bool:
     """`key` has the form of ours and its checksum is right. Says nothing about whether it is valid."""
     found = _OURS.match(key)
-    return found is not None and _checksum(found[1]) == found[2]
+    return found is not None and checksum(found[1]) == found[2]
 
 
 def new_key(name: str, team: str | None = None) -> tuple[str, str]:
@@ -255,7 +239,7 @@ def new_key(name: str, team: str | None = None) -> tuple[str, str]:
     checked_name(name)
     id_ = secrets.choice(_LETTERS) + "".join(secrets.choice(_ID_DIGITS) for _ in range(9))
     stem = f"dgm_{id_}_{_base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
-    key = f"{stem}_{_checksum(stem.encode()).decode()}"
+    key = f"{stem}_{checksum(stem.encode()).decode()}"
     lines = [f"{_yaml(name)}:", f"  id: {id_}", f"  hash: sha256:{sha256(key.encode()).hexdigest()}"]
     if team is not None:
         lines.append(f"  team: {_yaml(checked_name(team))}")
@@ -268,7 +252,8 @@ def _yaml(text: str) -> str:
     return text if plain else '"' + text.replace("\\", "\\\\") + '"'
 
 
-def _checksum(stem: bytes) -> bytes:
+def checksum(stem: bytes) -> bytes:
+    """That of a key's text before its last underscore."""
     return _base62(crc32(stem), 6).encode()
 
 

@@ -109,7 +109,7 @@ class Key(Section):
     id: str | None = Field(
         default=None,
         pattern=r"^[0-9a-z]{4,32}$",
-        description="The id inside a `dgm_` key, by which it is found. Absent for a key that was made elsewhere.",
+        description="The id inside a `dgm_` key, to find its entry by. Absent for a key that was made elsewhere.",
     )
     team: Name | None = Field(
         default=None, description="Whose key this is; for accounting, and for limits that keys share."

@@ -128,14 +128,15 @@ async def house(
                 whole = {
                     "listen": {"port": port},
                     "keys": entries,
+                    **config,
                     "models": {
                         "m": {
                             "backend": "vllm",
                             "upstream_model": "sim",
                             "workers": [f"http://{one.address}" for one in found.workers],
-                        }
+                        },
+                        **config.get("models", {}),
                     },
-                    **config,
                 }
                 path.write_text(json.dumps(whole))
                 words = ["gateway.cli", "serve", "--config", str(path)]

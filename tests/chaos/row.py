@@ -42,7 +42,7 @@ class Findings(Struct):
 
 Row = Callable[[Findings], Coroutine[Any, Any, None]]
 ROWS: dict[str, tuple[str, Row]] = {}
-PARTS = {"F12": "F11", "S7": "S6", "S8": "S6", "S9": "S6"}
+PARTS = {"F12": "F11"}
 """Rows of the scoreboard that another one holds."""
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from tests.chaos import alike
 from tests.chaos.__main__ import main
+from tests.chaos.alike import ALIKE, told_apart, welch
 from tests.chaos.limits import Admit, fullest
 from tests.chaos.row import ROWS, Findings, percentile
 from tests.repo.tree import ROOT
 
-QUICK = ("S1", "S6")
+QUICK = ("S1", "S6", "S8")
 
 
 @pytest.mark.parametrize("name", QUICK)
-async def test_row(name: str) -> None:
+async def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "ROUNDS", 3)
     findings = Findings()
     await ROWS[name][1](findings)
     # Times are for `make chaos`, on a machine that does nothing else.
@@ -34,6 +39,20 @@ def test_every_row_is_on_the_page_and_an_unknown_one_is_refused() -> None:
     page = (ROOT / "docs" / "chaos.md").read_text()
     assert [name for name in ROWS if f"| {name}" not in page] == []
     assert main(["nothing"]) == 2
+
+
+def test_kinds_of_which_one_is_slower_are_told_apart_and_equal_ones_are_not() -> None:
+    draw = random.Random(1)
+    times = [draw.gauss(1000, 50) + (draw.random() < 0.02) * draw.uniform(0, 100_000) for _ in range(20_000)]
+    one, other = times[::2], times[1::2]
+    assert abs(told_apart(one, other)[0]) < ALIKE
+    slower = [value + 5 for value in other]
+    assert abs(welch(one, slower)[0]) < ALIKE, "what is rare and long hides it"
+    t, error = told_apart(one, slower)
+    assert t < -ALIKE
+    assert 0.5 < error < 1
+    assert welch([1.0, 1.0], [1.0, 1.0]) == (0, 0)
+    assert abs(welch([1.0, 1.0], [2.0, 2.0])[0]) > ALIKE
 
 
 def test_the_checker_sees_what_is_too_much() -> None:
