@@ -79,6 +79,13 @@ def test_the_page_and_the_schema_beside_it_are_up_to_date(tmp_path: Path, capsys
     assert "gateway.schema.json" in capsys.readouterr().err
 
 
+def test_the_prefixes_of_every_dialect_are_on_the_page() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (`/[^;|]*)", page.partition("Unless `prefixes` says otherwise")[2], re.MULTILINE)
+    told = {name: tuple(one.rstrip("/") for one in re.findall(r"`(/\S*)`", prefixes)) for name, prefixes in rows}
+    assert told == dict(app.KNOWN.dialects)
+
+
 def test_every_option_is_in_the_tables() -> None:
     tables = reference_markdown()
     for section in json_schema()["$defs"].values():

@@ -272,13 +272,16 @@ class Retry(Section):
 
 
 class Health(Section):
-    """Probing workers."""
+    """Probing workers: one is ready while it answers with a status below 500."""
 
     interval_s: Seconds = Field(default=5.0, gt=0, le=3600, description="Between two probes of a worker.")
     timeout_s: Seconds = Field(
         default=1.0, gt=0, le=600, description="How long a probe may take; at most `interval_s`."
     )
-    path: UrlPath = Field(default="/health", description="What is asked, under the worker's address.")
+    path: UrlPath = Field(
+        default="/health",
+        description="What is asked, under the worker's address. A server without it answers 404: a sign of life too.",
+    )
 
 
 class Breaker(Section):
@@ -364,7 +367,9 @@ class Config(BaseSettings):
         default=Retry(),
         description="Another try on another worker, before the first byte reached the client and never after.",
     )
-    health: Health = Field(default=Health(), description="Probing workers.")
+    health: Health = Field(
+        default=Health(), description="Probing workers: one is ready while it answers with a status below 500."
+    )
     breaker: Breaker = Field(default=Breaker(), description="Leaving out workers that fail.")
     queue: Queue = Field(default=Queue(), description="Waiting when all workers of a model are at `max_in_flight`.")
     jwt: Jwt | None = Field(default=None, description="Tokens of an identity provider, beside or instead of keys.")

@@ -55,12 +55,12 @@ class Unknown(Struct, frozen=True):
 
 
 def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:
-    """What `view` does not know inside the top-level members of `body`; None if there is nothing, or if the body is not
-    even JSON. Members that are null are taken out too, and count as absent. `forms` is about objects by the name of
-    the member they stand in, alone or in an array.
+    """What `view` does not know inside the top-level members of `body`; None if there is nothing, if the body is not
+    even JSON, or if there are more than `MOST_OBJECTS` to look into. Members that are null are taken out too, and count
+    as absent. `forms` is about objects by the name of the member they stand in, alone or in an array.
 
-    Raises GatewayError(BAD_REQUEST) when there are more than `MOST_OBJECTS` to look into or more than `MOST_FOUND` to
-    take out, or a value is not valid JSON.
+    Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, or a value is not valid
+    JSON.
     """
     splitter = _Splitter(forms)
     changed: Extra = {}
@@ -139,7 +139,8 @@ class _Splitter:
             return raw, _NOTHING
         self._found += 1
         if self._found > MOST_FOUND:
-            raise _too_many()
+            message = f"more than {MOST_FOUND} objects of the request have unknown members"
+            raise GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
         for name, instead in left.items():
             if instead is None:
                 del members[name]
@@ -150,12 +151,7 @@ class _Splitter:
     def _count(self, more: int) -> None:
         self._objects += more
         if self._objects > MOST_OBJECTS:
-            raise _too_many()
-
-
-def _too_many() -> GatewayError:
-    message = "the request has too many objects with unknown members in them"
-    return GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
+            raise ValueError("too many objects")
 
 
 def _begins(raw: Raw, mark: bytes) -> bool:

@@ -1,0 +1,140 @@
+"""docs/production.md says what is there: every metric, every field of the record, every event, every bound."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway import cli
+from gateway.config import Config
+from gateway.core.ports import Record
+from gateway.core.usage import Usage
+from gateway.observe.limits import LimitMetrics
+from gateway.observe.metrics import Metrics
+from gateway.wire import bulk, json, unknown
+from gateway.wire.openai_requests import read_chat
+from tests.harness import load_text
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "production.md").read_text()
+
+
+def table(heading: str, number: int = 0) -> list[list[str]]:
+    """The cells of the rows of a table below `heading`."""
+    section = re.split(rf"^## {heading}$", PAGE, flags=re.MULTILINE)[1].partition("\n## ")[0]
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number].splitlines()[2:]]
+
+
+def words(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+class Everything:
+    """A limiter and a stream to which everything has happened."""
+
+    refused = shadowed = {"requests": 1}
+    state = "strict"
+    replicas = in_flight = written = lost = 1
+
+
+def test_every_metric_is_there_with_its_labels() -> None:
+    metrics, limits = Metrics(), LimitMetrics()
+    limits.limiter = limits.stream = Everything()
+    metrics.registry.register(limits)
+    metrics.begun("openai")
+    record = Record("id", "openai", "chat", "m", "k", "t", status=200, ttft_ms=1.0, usage=Usage(1, 1), dropped=("a",))
+    metrics.finished(record)
+    for metric, labels in ((metrics.ready, 2), (metrics.ejected, 2), (metrics.reloads, 1), (metrics.refused, 1)):
+        metric.labels(*["x"] * labels)
+    metrics.retries.labels("m")
+    found = {}
+    for family in text_string_to_metric_families(metrics.page().decode()):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        of = {label for sample in family.samples for label in sample.labels} - {"le"}
+        if not name.endswith("_created"):
+            found[name] = of
+    assert {words(name)[0]: set(words(labels)) for name, labels, _ in table("Metrics")} == found
+
+
+def test_every_field_of_a_record_is_there() -> None:
+    told = [name for fields, _ in table("Log") for name in words(fields)]
+    assert sorted(told) == sorted(Record.__struct_fields__)
+    (usage,) = (text for fields, text in table("Log") if fields == "`usage`")
+    assert set(words(usage)) == set(Usage.__struct_fields__)
+    (outcome,) = (text for fields, text in table("Log") if fields == "`outcome`")
+    (metric,) = (text for name, _, text in table("Metrics") if name == "`dragoman_requests_total`")
+    assert set(words(outcome)) == set(words(metric))
+    assert msgspec.structs.asdict(Record("", ""))["event"] == "request"
+
+
+def events() -> Iterator[str]:
+    """The names of all events that the code logs; of those that are put together, what they begin with."""
+    for path in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+            if name not in ("event", "rationed", "trace", "_trace", "_tell", "_told"):
+                continue
+            assert isinstance(node, ast.Call)
+            for argument in node.args[:2]:
+                options = [argument]
+                if isinstance(argument, ast.IfExp):
+                    options = [argument.body, argument.orelse]
+                elif isinstance(argument, ast.BoolOp):
+                    options = argument.values
+                for option in options:
+                    one = option.values[0] if isinstance(option, ast.JoinedStr) else option
+                    if isinstance(one, ast.Constant) and one.value not in ("", "debug", "info", "warning", "error"):
+                        yield str(one.value)
+
+
+def test_every_event_is_there_and_no_other() -> None:
+    told = {name.removesuffix("…") for _, names in table("Log", 1) for name in words(names)} - {"id"}
+    logged = set(events()) | {"log lines lost"}
+    assert {"worker down", "limits ", "the keys of tokens cannot be read: ", "attempt failed"} <= logged
+    assert [name for name in logged if not any(one.startswith(name) for one in told)] == []
+    assert [name for name in told if not any(name.startswith(one) for one in logged)] == []
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    said = {int(number.replace(",", "")): text for number, text in table("What bounds a request")}
+    assert {
+        bulk.MOST_NESTED,
+        bulk.MOST_MEMBERS,
+        bulk.MOST_STRINGS,
+        bulk.MOST_VALUES,
+        unknown.MOST_OBJECTS,
+    } == set(said)
+    assert f"{json._MOST_MEMBERS:,} at the top" in said[bulk.MOST_MEMBERS]
+    assert f"{unknown.MOST_FOUND:,} that do" in said[unknown.MOST_OBJECTS]
+    body = b'{"model":"m","messages":[' + b",".join([b'{"role":"user","content":"x"}'] * 16384) + b"]}"
+    assert len(read_chat(body, {}, {}, ()).messages) == 16384
+    with pytest.raises(Exception, match="length <= 16384"):
+        read_chat(body[:-2] + b',{"role":"user","content":"x"}]}', {}, {}, ())
+
+
+def test_the_unit_starts_what_there_is_and_waits_for_the_drain() -> None:
+    (text,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    service = unit["Service"]
+    for line in (service["ExecStart"], service["ExecStartPre"]):
+        program, *arguments = line.split()
+        assert Path(program).name == "dragoman"
+        assert cli._parser().parse_args(arguments).config == "/etc/dragoman/gateway.yaml"
+    assert int(service["TimeoutStopSec"]) >= Config().relay.drain_s + 8
+
+
+def test_examples_are_valid() -> None:
+    for example in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL):
+        config: Any = load_text(example)
+        assert config.metrics.listen == "127.0.0.1:9090"
