@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai import RISING, OpenAI, unsupported, unwritten
+from gateway.backends.openai import OpenAI
+from gateway.backends.openai.requests import RISING, unsupported, unwritten
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Request, Response

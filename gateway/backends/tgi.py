@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai import OpenAI, _ChatReader, _Reader, unsupported, unwritten, write_message
+from gateway.backends.openai import OpenAI
+from gateway.backends.openai.replies import ChatReader, Reader
+from gateway.backends.openai.requests import put, unsupported, unwritten, write_message
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -148,8 +150,8 @@ class Tgi(OpenAI):
         else:
             if sampling.top_k is not None and sampling.top_k > 0:
                 raise unsupported("top_k", self.name)
-            _put(body, temperature=sampling.temperature, top_p=_below_one(sampling.top_p))
-        _put(body, seed=sampling.seed, frequency_penalty=sampling.frequency_penalty or None)
+            put(body, temperature=sampling.temperature, top_p=_below_one(sampling.top_p))
+        put(body, seed=sampling.seed, frequency_penalty=sampling.frequency_penalty or None)
 
     def compose_output(self, body: dict[str, Any], output: Output) -> None:
         grammar = _grammar(output)
@@ -184,8 +186,8 @@ class Tgi(OpenAI):
         parameters: dict[str, Any] = {"details": True, "do_sample": not _greedy(sampling)}
         if parameters["do_sample"]:
             top_k = sampling.top_k if sampling.top_k is not None and sampling.top_k > 0 else None
-            _put(parameters, temperature=sampling.temperature, top_k=top_k, top_p=_below_one(sampling.top_p))
-        _put(
+            put(parameters, temperature=sampling.temperature, top_k=top_k, top_p=_below_one(sampling.top_p))
+        put(
             parameters,
             max_new_tokens=op.max_output,
             stop=op.stop or None,
@@ -281,12 +283,6 @@ def _write_message(message: Message) -> Iterator[dict[str, Any]]:
         yield written
 
 
-def _put(body: dict[str, Any], **members: Any) -> None:
-    for name, value in members.items():
-        if value is not None:
-            body[name] = value
-
-
 # -- replies --------------------------------------------------------------------------------------------------------
 
 
@@ -379,11 +375,11 @@ def _late_fault(data: bytes) -> GatewayError | None:
     return _fault(500, found) if found.error is not None else None
 
 
-def _reader(op: Generate) -> _Reader:
+def _reader(op: Generate) -> Reader:
     return _TgiChatReader(op) if isinstance(op, Chat) else _TextReader(op)
 
 
-class _TgiChatReader(_ChatReader):
+class _TgiChatReader(ChatReader):
     def chunk(self, data: bytes) -> Iterator[Event]:
         error = _late_fault(data)
         if error is not None:
@@ -391,7 +387,7 @@ class _TgiChatReader(_ChatReader):
         yield from super().chunk(data)
 
 
-class _TextReader(_Reader):
+class _TextReader(Reader):
     """`input` is the number of prompt tokens where a header told it."""
 
     def __init__(self, op: Generate) -> None:

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai import OpenAI, no_token_ids, unsupported
+from gateway.backends.openai import OpenAI
+from gateway.backends.openai.requests import no_token_ids, unsupported
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting

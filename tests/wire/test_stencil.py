@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.backends.openai import _ChatReader, _TextReader
+from gateway.backends.openai.replies import ChatReader, TextReader
 from gateway.core.events import Event, Failed
 from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
@@ -124,7 +124,7 @@ def _blocks(datas: Sequence[bytes], cuts: Sequence[int]) -> list[bytes]:
 @settings(max_examples=600)
 @given(st.lists(_CHUNKS, max_size=12), st.lists(st.integers(0, 300), min_size=12, max_size=12))
 def test_a_chat_reader_says_the_same_with_and_without(datas: list[bytes], cuts: list[int]) -> None:
-    quick, slow = _ChatReader(CHAT), _ChatReader(CHAT)
+    quick, slow = ChatReader(CHAT), ChatReader(CHAT)
     slow.tries = 0
     for block in _blocks(datas, cuts):
         assert _said(quick.feed(block)) == _said(slow.feed(block))
@@ -134,7 +134,7 @@ def test_a_chat_reader_says_the_same_with_and_without(datas: list[bytes], cuts: 
 @settings(max_examples=300)
 @given(st.lists(_TEXT_CHUNKS, max_size=12), st.lists(st.integers(0, 300), min_size=12, max_size=12))
 def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: list[int]) -> None:
-    quick, slow = _TextReader(TEXT), _TextReader(TEXT)
+    quick, slow = TextReader(TEXT), TextReader(TEXT)
     slow.tries = 0
     for block in _blocks(datas, cuts):
         assert _said(quick.feed(block)) == _said(slow.feed(block))
@@ -165,7 +165,7 @@ def test_the_bytes_lane_sends_the_same_with_and_without(datas: list[bytes], cuts
 
 def test_ordinary_chunks_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the tests above would compare the slow way with itself."""
-    reader, relay = _ChatReader(CHAT), _relay("mine", chat=True)
+    reader, relay = ChatReader(CHAT), _relay("mine", chat=True)
     start = sse.frame(chunk("", role="assistant"))
     for lane in (reader, relay):
         for block in (start, sse.frame(chunk("a")), sse.frame(chunk("b"))):
@@ -177,7 +177,7 @@ def test_ordinary_chunks_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_a_stream_may_learn_is_bounded() -> None:
-    reader = _ChatReader(CHAT)
+    reader = ChatReader(CHAT)
     for number in range(40):
         name = "content" if number % 2 else "reasoning"
         list(reader.feed(sse.frame(chunk("a", name=name))))

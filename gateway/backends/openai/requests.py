@@ -1,0 +1,144 @@
+"""Pieces of canonical requests on OpenAI's wire, and how a request that a worker cannot execute is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Image,
+    Message,
+    NamedTool,
+    Nested,
+    Opaque,
+    Refusal,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+
+
+def put(body: dict[str, Any], **members: Any) -> None:
+    """Those that are not None."""
+    for name, value in members.items():
+        if value is not None:
+            body[name] = value
+
+
+def with_extra(out: dict[str, Any], extra: Nested | None) -> dict[str, Any]:
+    """`out` with members that have no canonical name where they stood."""
+    for name, value in (extra or {}).items():
+        out[name] = value if isinstance(value, Raw) else with_extra(out.get(name, {}), value)
+    return out
+
+
+def write_message(message: Message) -> dict[str, Any]:
+    """One chat message. A message of text alone has a plain string: not every server reads part arrays."""
+    out: dict[str, Any] = {"role": message.role}
+    calls = [part for part in message.parts if isinstance(part, ToolCall)]
+    thinking = [part.text for part in message.parts if isinstance(part, Thinking)]
+    # One that was a content part with something beside it stays one.
+    refusals = [part.text for part in message.parts if isinstance(part, Refusal) and part.extra is None]
+    content = [
+        part
+        for part in message.parts
+        if not isinstance(part, (ToolCall, Thinking)) and (not isinstance(part, Refusal) or part.extra is not None)
+    ]
+    if len(content) == 1 and isinstance(content[0], Text) and content[0].extra is None:
+        out["content"] = content[0].text
+    elif content:
+        out["content"] = [_write_part(part) for part in content]
+    elif calls or refusals:
+        out["content"] = None
+    else:
+        out["content"] = ""
+    if thinking:
+        out["reasoning_content"] = "".join(thinking)
+    if refusals:
+        out["refusal"] = "".join(refusals)
+    if calls:
+        out["tool_calls"] = [
+            with_extra(
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}},
+                call.extra,
+            )
+            for call in calls
+        ]
+    put(out, name=message.name, tool_call_id=message.call_id)
+    return out if message.extra is None else with_extra(out, message.extra)
+
+
+def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:
+    if isinstance(part, Text):
+        return with_extra({"type": "text", "text": part.text}, part.extra)
+    if isinstance(part, Image):
+        image = {"url": part.url}
+        put(image, detail=part.detail)
+        return with_extra({"type": "image_url", "image_url": image}, part.extra)
+    if isinstance(part, Audio):
+        audio = {"data": part.data, "format": part.format}
+        return with_extra({"type": "input_audio", "input_audio": audio}, part.extra)
+    if isinstance(part, Refusal):
+        return with_extra({"type": "refusal", "refusal": part.text}, part.extra)
+    return part.raw
+
+
+def write_tool(tool: Tool) -> dict[str, Any]:
+    """One of `tools`."""
+    function: dict[str, Any] = {"name": tool.name}
+    put(function, description=tool.description, parameters=tool.parameters, strict=tool.strict)
+    return with_extra({"type": "function", "function": function}, tool.extra)
+
+
+def write_tool_choice(choice: ToolChoice) -> Any:
+    """A word, or the object that names a function."""
+    if isinstance(choice, NamedTool):
+        return with_extra({"type": "function", "function": {"name": choice.name}}, choice.extra)
+    return choice
+
+
+# -- what a worker cannot be told -------------------------------------------------------------------------------------
+
+
+def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
+    """`why` says what would work."""
+    message = f"'{param}' cannot be executed by the {backend} worker of this model"
+    return GatewayError(Kind.UNSUPPORTED, f"{message}: {why}" if why else message, param=param)
+
+
+def no_token_ids(backend: str) -> GatewayError:
+    """For a client that must have them."""
+    return GatewayError(
+        Kind.UNSUPPORTED,
+        f"the reply must hold token ids, and the {backend} worker of this model gives none:"
+        " workers of the backends vllm (0.10.2 and later), tgi and llamacpp do",
+        param="tokens",
+    )
+
+
+RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
+"""Of seeds."""
+
+
+def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `op.unnamed` that stood in no object: the others are written where they stood."""
+    return tuple(name for name in names if "." not in name)
+
+
+def unwritten(op: Chat | Complete) -> Iterator[str]:
+    """What an endpoint with a format of its own for the output has no word for."""
+    if op.output is not None and op.output.description is not None:
+        yield "response_format.json_schema.description"
+
+
+def total_of(op: Complete) -> str:
+    """The name of the total that `op` asks for."""
+    return "max_total_tokens" if op.max_total is not None else "min_total_tokens"
