@@ -22,10 +22,14 @@ _HIGH = 65536
 
 
 class Client(Protocol):
-    """gone: the client has left. started: the response head is out."""
+    """gone: the client has left. started: the response head is out. refused: the status and code that the server itself
+    has answered the request with, since its body was not what it should be; the client counts as gone then."""
 
     gone: bool
     started: bool
+
+    @property
+    def refused(self) -> tuple[int, str] | None: ...
 
     def watch(self, on_gone: Callable[[], None]) -> None:
         """From now on, `on_gone` is called once when the client leaves. Only after the body was read."""
@@ -61,6 +65,10 @@ class _Base:
     _headers: Headers
     _receive: Receive
     _send: Send
+
+    @property
+    def refused(self) -> tuple[int, str] | None:
+        return None
 
     async def body(self, limit: int) -> bytes:
         """The whole request body. Raises GatewayError: TOO_LARGE, before reading on; CLIENT_GONE."""
@@ -182,6 +190,11 @@ class DirectClient(_Base):
         self._receive = receive
         self._send = send
         self._downstream = downstream
+
+    @property
+    def refused(self) -> tuple[int, str] | None:
+        found: tuple[int, str] | None = self._downstream.refused
+        return found
 
     async def body(self, limit: int) -> bytes:
         body = self._downstream.body()

@@ -516,7 +516,11 @@ class Run:
         self.record.code = error.code or self.endpoint.dialect.errors[error.kind][2]
 
     def _cancelled(self) -> None:
-        self.record.outcome, self.record.code = "cancelled", Kind.CLIENT_GONE.value
+        record, refused = self.record, self.client.refused
+        if refused is None:
+            record.outcome, record.code = "cancelled", Kind.CLIENT_GONE.value
+        else:
+            record.outcome, (record.status, record.code) = "refused", refused
 
 
 def request_id(headers: Headers) -> str:

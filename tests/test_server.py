@@ -186,7 +186,8 @@ def test_a_body_that_stalls_is_ended_by_its_deadline(stack: Stack) -> None:
     assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
     assert 0.25 < seconds < 1
     until(lambda: not stack.gateway.state.hub.running.runs)
-    assert stack.records()[-1]["outcome"] == "cancelled"
+    record = stack.records()[-1]
+    assert (record["status"], record["outcome"], record["code"]) == (408, "refused", "request_timeout")
 
 
 def test_a_body_may_take_longer_than_one_pause(stack: Stack) -> None:
@@ -585,6 +586,8 @@ def test_a_refused_body_has_the_name_of_its_record(stack: Stack) -> None:
         received = client.send(BODY + CHUNKED + b"\r\nzz\r\n").rest()
     (given,) = re.findall(rb"\r\nx-request-id: (\S+)\r\n", received)
     until(lambda: any(record["id"] == given.decode() for record in stack.records()))
+    (record,) = [record for record in stack.records() if record["id"] == given.decode()]
+    assert (record["status"], record["outcome"], record["code"]) == (400, "refused", "invalid_request")
 
 
 def test_a_refusal_does_not_take_the_name_of_the_request_before(stack: Stack) -> None:

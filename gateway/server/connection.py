@@ -24,16 +24,17 @@ class Downstream:
     """One request's client connection, for the handler that runs on it.
 
     on_gone is called once when the client leaves; on_pause and on_resume when it reads slower than we write. id is what
-    the handler calls the request, if it says so.
+    the handler calls the request, if it says so; refused what the server has answered it with by itself: status, code.
     """
 
-    __slots__ = ("cycle", "gone", "id", "on_gone", "on_pause", "on_resume", "protocol")
+    __slots__ = ("cycle", "gone", "id", "on_gone", "on_pause", "on_resume", "protocol", "refused")
 
     def __init__(self, protocol: Connection, cycle: RequestResponseCycle) -> None:
         self.protocol = protocol
         self.cycle = cycle
         self.gone = False
         self.id = ""
+        self.refused: tuple[int, str] | None = None
         self.on_gone: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
@@ -233,6 +234,8 @@ class Connection(HttpToolsProtocol):
                 cycle.response_started = cycle.response_complete = True
                 # If its handler has not begun, this is how it learns what the request is called.
                 cycle.scope["headers"].insert(0, (b"x-request-id", request_id.encode()))  # type: ignore[attr-defined]
+                if handled is not None:
+                    handled.refused = refusal.status, refusal.code
                 self._leave()
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
