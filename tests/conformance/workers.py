@@ -310,7 +310,7 @@ class TgiWorker:
         "content filter": "it has none",
         "no text": "each of its events is a token",
         "text in one chunk": "as `text ended by its last chunk`",
-        "logprobs": "its tokens are those of the text: tests/backends/test_tgi.py",
+        "logprobs": "its tokens are those of the text: tests/backends/tgi",
     }
     mark = False
 

@@ -1,0 +1,125 @@
+"""Backend for text-generation-inference: `/generate` and `/generate_stream` for texts, its chat endpoint for chats.
+
+Sources: TGI 3.3 (router/src/lib.rs, validation.rs, server.rs, chat.rs; server utils/tokens.py) and its client,
+text-generation 0.7.0. What it cannot do and what is mended on the way: docs/backends/tgi.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.backends.openai import OpenAI
+from gateway.backends.openai.requests import put, unsupported
+from gateway.backends.tgi.errors import fault_of
+from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
+from gateway.backends.tgi.requests import (
+    NAME,
+    below_one,
+    grammar_of,
+    greedy,
+    left_out,
+    refuse,
+    rest_of,
+    split_message,
+    text_body,
+)
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Event
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.lifecycle import Embeddings
+from gateway.core.messages import Audio, Chat, Complete, Embed, Extra, Generate, Op, Opaque, Output, Sampling
+from gateway.core.ports import Capabilities, Counting, StreamReader
+from gateway.wire import openai as wire
+from gateway.wire.json import encode
+
+# To TGI a chat's `model` is the id of a LoRA adapter, unless it is this word.
+_NO_ADAPTER = "tgi"
+_NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
+
+
+class Tgi(OpenAI):
+    """`tgi`."""
+
+    name = NAME
+    # Its chat endpoint resembles OpenAI's wire, yet no stream of it is fit for a client as it is: see the page.
+    wire = "tgi"
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        assert isinstance(op, (Chat, Complete, Embed))
+        if isinstance(op, Embed):
+            raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
+        rest = rest_of(op)
+        refuse(op, rest)
+        dropped = tuple(left_out(op))
+        if isinstance(op, Chat):
+            return Request("POST", self.paths[Chat], [JSON_TYPE], encode(self._chat(op, can, rest)), dropped=dropped)
+        path = "/generate_stream" if op.stream else "/generate"
+        return Request("POST", path, [JSON_TYPE], encode(text_body(op, rest)), dropped=dropped)
+
+    def _chat(self, op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
+        if op.reasoning is not None:
+            raise unsupported("reasoning_effort", self.name)
+        if op.want_tokens:
+            raise unsupported("tokens", self.name)
+        for index, message in enumerate(op.messages):
+            for position, part in enumerate(message.parts):
+                if isinstance(part, (Audio, Opaque)):
+                    raise unsupported(f"messages.{index}.content.{position}", self.name)
+        body = self.compose(msgspec.structs.replace(op, extra={}), can)
+        body["messages"] = [written for message in op.messages for written in split_message(message)]
+        body["model"] = _NO_ADAPTER
+        for tool in body.get("tools", ()):
+            tool["function"].setdefault("parameters", _NO_PARAMETERS)
+        if not op.tools:
+            body.pop("tool_choice", None)
+        body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call at most
+        if op.stream:
+            body["stream"] = True
+            body["stream_options"] = self.stream_options(op)
+        for name, raw in rest.items():
+            body.setdefault(name, raw)
+        return body
+
+    def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
+        """`presence_penalty` never goes there: TGI makes a repetition penalty of it, 2 where it is 0."""
+        if sampling.repetition_penalty not in (None, 1):
+            raise unsupported("repetition_penalty", self.name)
+        if greedy(sampling):
+            body["temperature"] = 0.0
+        else:
+            if sampling.top_k is not None and sampling.top_k > 0:
+                raise unsupported("top_k", self.name)
+            put(body, temperature=sampling.temperature, top_p=below_one(sampling.top_p))
+        put(body, seed=sampling.seed, frequency_penalty=sampling.frequency_penalty or None)
+
+    def compose_output(self, body: dict[str, Any], output: Output) -> None:
+        grammar = grammar_of(output)
+        if grammar is not None:
+            body["response_format"] = grammar
+
+    def count(self, op: Complete, can: Capabilities) -> Counting:
+        """`/tokenize` reads the same body as `/generate`, what it truncates included."""
+        if op.min_total is not None:
+            raise unsupported("min_total_tokens", self.name)
+        body = text_body(msgspec.structs.replace(op, max_total=None), rest_of(op))
+        return self.counting(op, body, count)
+
+    def read(self, response: Response, op: Generate) -> Iterator[Event]:
+        reader = reader_of(op)
+        if isinstance(reader, TextReader):
+            counted = response.header(b"x-prompt-tokens")
+            reader.input = int(counted) if counted is not None and counted.isdigit() else None
+        return Mended(op).mend(reader.whole(response.body))
+
+    def reader(self, op: Generate) -> StreamReader:
+        return Stream(op)
+
+    def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
+        raise wire.malformed()
+
+    def fault(self, response: Response) -> GatewayError:
+        return fault_of(response)

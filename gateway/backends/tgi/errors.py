@@ -1,0 +1,78 @@
+"""TGI's errors: as an answer, and as an event of a stream."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Response
+from gateway.wire import openai as wire
+from gateway.wire.openai_requests import TEXT_MEMBERS
+
+
+class _ApiErrorIn(Struct):
+    message: str | None = None
+    http_status_code: int | None = None
+
+
+class _FaultIn(Struct):
+    error: _ApiErrorIn | str | None = None
+    error_type: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_FaultIn)
+
+# error_type -> the status that TGI gives it. Its chat streams say 422 of every error: there the words must do.
+_TYPES = {"generation": 424, "overloaded": 429, "validation": 422, "template_error": 422, "tool_error": 422}
+_TYPES |= {"missing_template_variable": 422, "incomplete_generation": 500, "incomplete_generation_stream": 500}
+_TYPES |= {"stream_serialization_error": 500, "healthcheck": 503}
+_WORDS = (
+    ("Request failed during generation", "generation"),
+    ("Model is overloaded", "overloaded"),
+    ("Incomplete generation", "incomplete_generation"),
+)
+_CONTEXT = ("`inputs` tokens + `max_new_tokens` must be", "`inputs` must have less than")
+# TGI's names in its messages, as the wire of OpenAI has them.
+_NAMES = {"max_new_tokens": "max_tokens", "stop": "stop", "top_n_tokens": "logprobs", "grammar": "response_format"}
+
+
+def fault_of(response: Response) -> GatewayError:
+    """What an answer that is no 200 means."""
+    try:
+        found = _decoder.decode(response.body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return wire.classify(response.status, None, None)
+    return _fault(response.status, found)
+
+
+def late_fault(data: bytes) -> GatewayError | None:
+    """The error that an event is, if it is one."""
+    if b'"error"' not in data:
+        return None
+    try:
+        found = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return _fault(500, found) if found.error is not None else None
+
+
+def _fault(status: int, found: _FaultIn) -> GatewayError:
+    """`status` is the HTTP status, or what stands for it where the error came inside a 200."""
+    if isinstance(found.error, _ApiErrorIn):
+        message = found.error.message or ""
+        kind = next((type_ for words, type_ in _WORDS if message.startswith(words)), None)
+        status = _TYPES[kind] if kind is not None else found.error.http_status_code or status
+    else:
+        message = found.error or ""
+        status = _TYPES.get(found.error_type or "", status)
+    if status == 424:
+        return GatewayError(Kind.UPSTREAM, "the worker failed during generation", upstream=status)
+    message = message.removeprefix("Input validation error: ")
+    if status == 422 and any(words in message for words in _CONTEXT):
+        return GatewayError(Kind.CONTEXT_LENGTH, message, upstream=status)
+    named = re.match(r"`(\w+)`", message)
+    param = _NAMES.get(named[1], named[1] if named[1] in TEXT_MEMBERS else None) if named is not None else None
+    return wire.classify(status, message or None, param)

@@ -1,0 +1,161 @@
+"""What TGI is asked: the body of `/generate`, pieces of the chat's, and what neither endpoint can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.backends.openai.requests import put, unsupported, unwritten, write_message
+from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
+from gateway.wire.openai_requests import CHAT_MEMBERS, TEXT_MEMBERS
+
+NAME = "tgi"
+
+MAX_STOPS = 4
+"""TGI's own default of --max-stop-sequences."""
+
+# Members of OpenAI's and vLLM's wire without a canonical place that change what is generated or answered, and that TGI
+# would ignore without a word; values that change nothing.
+_ENGINE: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_reasoning": (True, False),  # there is none
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "prompt_logprobs": (),
+    "skip_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (-1,),
+    "use_beam_search": (False,),
+}
+# Parameters of /generate that only clients who know TGI send.
+_OWN = frozenset({"adapter_id", "truncate", "typical_p", "watermark"})
+
+
+def refuse(op: Chat | Complete, rest: Extra) -> None:
+    """Raises GatewayError(UNSUPPORTED) for what neither of its endpoints can do."""
+    sampling = op.sampling
+    if op.n > 1:
+        raise unsupported("n", NAME)
+    if len(op.stop) > MAX_STOPS:
+        raise unsupported("stop", NAME)
+    if sampling.seed is not None and sampling.seed < 0:
+        raise unsupported("seed", NAME)
+    neutral = {"presence_penalty": (0,), "min_p": (0,), "min_tokens": (0,), "no_repeat_ngram": (0, 1)}
+    for name, values in neutral.items():
+        value = getattr(sampling, name)
+        if value is not None and value not in values:
+            raise unsupported(name, NAME)
+    for name in ("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
+        if getattr(sampling, name):
+            raise unsupported(name, NAME)
+    for name, values in _ENGINE.items():
+        if name in rest and msgspec.json.decode(rest[name]) not in values:
+            raise unsupported(name, NAME)
+
+
+def text_body(op: Complete, rest: Extra) -> dict[str, Any]:
+    """The body of `/generate`. Raises GatewayError(UNSUPPORTED) for what it cannot do."""
+    prompt, sampling = op.prompts[0], op.sampling
+    if len(op.prompts) != 1 or not isinstance(prompt, str):
+        raise unsupported("prompt", NAME)
+    for name, value in (
+        ("num_beams", op.beams),
+        ("max_total_tokens", op.max_total),
+        ("min_total_tokens", op.min_total),
+        ("suffix", op.suffix),
+        ("echo", op.echo or None),
+    ):
+        if value is not None:
+            raise unsupported(name, NAME)
+    seed = op.seeds[0] if op.seeds else sampling.seed
+    if seed is not None and seed < 0:
+        raise unsupported("seed", NAME)
+    parameters: dict[str, Any] = {"details": True, "do_sample": not greedy(sampling)}
+    if parameters["do_sample"]:
+        top_k = sampling.top_k if sampling.top_k is not None and sampling.top_k > 0 else None
+        put(parameters, temperature=sampling.temperature, top_k=top_k, top_p=below_one(sampling.top_p))
+    put(
+        parameters,
+        max_new_tokens=op.max_output,
+        stop=op.stop or None,
+        seed=seed,
+        frequency_penalty=sampling.frequency_penalty or None,
+        repetition_penalty=sampling.repetition_penalty if sampling.repetition_penalty != 1 else None,
+        top_n_tokens=op.logprobs.top or None if op.logprobs is not None else None,
+        grammar=grammar_of(op.output) if op.output is not None else None,
+    )
+    body: dict[str, Any] = {"inputs": prompt, "parameters": parameters}
+    for name, raw in rest.items():
+        (parameters if name in _OWN else body).setdefault(name, raw)
+    return body
+
+
+def rest_of(op: Chat | Complete) -> Extra:
+    """The client's top-level members that the canonical form does not hold."""
+    known = CHAT_MEMBERS if isinstance(op, Chat) else TEXT_MEMBERS
+    given = {**(op.raw or {}), **op.extra}
+    return {name: raw for name, raw in given.items() if name not in known}
+
+
+def left_out(op: Chat | Complete) -> Iterator[str]:
+    """The names of what is neither sent nor refused."""
+    yield from unwritten(op)
+    if isinstance(op, Complete):
+        yield from op.unnamed
+        if op.user is not None:
+            yield "user"
+        return
+    yield from (name for name in op.unnamed if "." not in name or name.startswith("response_format."))
+    if op.parallel_tools:
+        yield "parallel_tool_calls"
+
+
+def greedy(sampling: Sampling) -> bool:
+    """Nothing is drawn."""
+    return sampling.temperature == 0 or sampling.top_p == 0
+
+
+def below_one(top_p: float | None) -> float | None:
+    """TGI takes top_p between 0 and 1, both excluded; 1 is its absence."""
+    return top_p if top_p is not None and top_p < 1 else None
+
+
+def grammar_of(output: Output) -> dict[str, Any] | None:
+    """None: free text. Raises GatewayError(UNSUPPORTED) for what no grammar of TGI's can say."""
+    if output.kind == "text":
+        return None
+    if output.kind == "schema" and output.schema is not None:
+        return {"type": "json", "value": output.schema}
+    if output.kind == "regex":
+        return {"type": "regex", "value": output.pattern}
+    if output.kind == "choice":
+        return {"type": "regex", "value": "(" + "|".join(re.escape(choice) for choice in output.choices) + ")"}
+    # It compiles schemas with properties; JSON of any form is none.
+    raise unsupported("response_format", NAME)
+
+
+def split_message(message: Message) -> Iterator[dict[str, Any]]:
+    """TGI reads a message's `content` or else its `tool_calls`: a message with both becomes two."""
+    calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
+    others = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+    extra = message.extra
+    for parts in (others, calls) if others and calls else (message.parts,):
+        written = write_message(msgspec.structs.replace(message, parts=parts, extra=extra))
+        extra = None
+        if written["content"] is None and "tool_calls" in written:
+            del written["content"]
+        yield written
