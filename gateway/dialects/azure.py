@@ -36,6 +36,7 @@ from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
 from gateway.wire.json import NULL, check_depth, encode, members, require_json
+from gateway.wire.openai_views import CHAT_MEMBERS, FORMS, part_form
 from gateway.wire.unknown import Form, Known, known_to
 
 _MODEL = Field("model", "consumed", note="names the pool; the header azureml-model-deployment comes first", sample="m")
@@ -286,7 +287,7 @@ def _check_version(request: Request) -> None:
 def _read_chat(
     body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...], policy: Policy
 ) -> Chat:
-    extra = {name: raw[name] for name in kept if name not in requests.CHAT_MEMBERS}
+    extra = {name: raw[name] for name in kept if name not in CHAT_MEMBERS}
     check_depth(extra)
     op = requests.read_chat(body, raw, extra, dropped, policy, part=_read_part, forms=_FORMS)
     op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
@@ -357,11 +358,11 @@ def _read_part(raw: Raw, place: str) -> Part:
 def _part_form(members: Mapping[str, Raw]) -> Known | None:
     """What `_read_part` knows of a part."""
     if members.get("content", NULL) == NULL:
-        return requests.part_form(members)
+        return part_form(members)
     return known_to(_OwnTextIn if bytes(members.get("type", NULL)) == b'"text"' else _OwnImageIn)
 
 
-_FORMS: Mapping[str, Form] = {**requests.FORMS, "content": _part_form}
+_FORMS: Mapping[str, Form] = {**FORMS, "content": _part_form}
 
 
 # -- canonical to replies -------------------------------------------------------------------------------------------

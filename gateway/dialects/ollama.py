@@ -30,6 +30,7 @@ from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
 from gateway.wire.json import check_depth, encode, members, require_json
+from gateway.wire.openai_views import CHAT_MEMBERS
 
 FATES: Mapping[str, Sequence[Field]] = {
     "chat": (
@@ -121,7 +122,7 @@ class Ollama:
         extra = {name: given[name] for name in kept}
         check_depth(extra)
         # Those that OpenAI's wire defines are read as there.
-        shared = {name for name in kept if name in requests.CHAT_MEMBERS}
+        shared = {name for name in kept if name in CHAT_MEMBERS}
         extra = {name: raw for name, raw in extra.items() if name not in shared}
         known = {name: raw for name, raw in given.items() if name in _KNOWN or name in shared}
         left_out = _lift_options(known) + _lift_think(known)

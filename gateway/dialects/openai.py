@@ -28,6 +28,7 @@ from gateway.wire import openai_relay
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
 from gateway.wire.json import check_depth, encode, members, require_json
+from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 _SAMPLING = (
     Field("temperature", "mapped", sample=0.5),
@@ -106,7 +107,7 @@ FATES: Mapping[str, Sequence[Field]] = {
     ),
 }
 _KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
-_CANONICAL = {"chat": requests.CHAT_MEMBERS, "complete": requests.TEXT_MEMBERS, "embed": frozenset[str]()}
+_CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset[str]()}
 
 
 class OpenAI:

@@ -25,6 +25,7 @@ from gateway.wire import awsevent, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
 from gateway.wire.json import check_depth, encode, members
+from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 MODEL = "/opt/ml/model"
 MAX_PROMPTS = 1024
@@ -195,7 +196,7 @@ class SageMaker:
         _, dropped = settle_extras(self.extras, (name for name in raw if name not in _KNOWN[operation]))
         for name in dropped:
             del raw[name]
-        canonical = requests.CHAT_MEMBERS if operation == "chat" else requests.TEXT_MEMBERS
+        canonical = CHAT_MEMBERS if operation == "chat" else TEXT_MEMBERS
         extra = {name: value for name, value in raw.items() if name not in canonical}
         check_depth(extra)
         body = request.body

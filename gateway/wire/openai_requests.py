@@ -1,17 +1,16 @@
-"""What clients of OpenAI's wire send: typed views of request bodies, and their canonical form.
+"""Requests of clients of OpenAI's wire in their canonical form.
 
-Shared by every dialect whose bodies resemble OpenAI's. Bounds are those that OpenAI documents, or such as keep a worker
-from being harmed by one request (vLLM has crashed on huge `n`, penalties and biases).
+Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `wire.openai_views`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
@@ -38,211 +37,33 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import NULL, encode, invalid, present, typed
-from gateway.wire.unknown import Form, Known, Tree, Unknown, find_unknown, known_to
+from gateway.wire.json import encode, invalid, present, typed
+from gateway.wire.openai_views import (
+    FORMS,
+    PARTS,
+    Body,
+    ChatBody,
+    EmbedBody,
+    FormatIn,
+    MessageIn,
+    NamedToolIn,
+    PartIn,
+    TextBody,
+    ToolIn,
+    TypeIn,
+)
+from gateway.wire.unknown import Form, Tree, Unknown, find_unknown
 
 PartReader = Callable[[Raw, str], Part]
 T = TypeVar("T")
 Read = TypeVar("Read", bound=Chat | Complete)
 
-_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-_Choices = Annotated[int, Meta(ge=1, le=128)]
-_Penalty = Annotated[float, Meta(ge=-2, le=2)]
-_Bias = Annotated[float, Meta(ge=-100, le=100)]
-
-
-# -- what clients send ----------------------------------------------------------------------------------------------
-
-
-class _Nested(Struct, forbid_unknown_fields=True):
-    """An object inside a body. `None` as the type of a member: clients that send back what a reply held send it null;
-    any other value is unknown."""
-
-
-class _FunctionIn(_Nested):
-    name: str
-    # JSON text; an object is what clients of Ollama send.
-    arguments: str | dict[str, Any] = ""
-
-
-class _CallIn(_Nested):
-    function: _FunctionIn
-    id: str | None = None
-    type: Literal["function"] | None = None
-
-
-class _MessageIn(_Nested):
-    role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[Raw] | None = None
-    name: str | None = None
-    tool_calls: list[_CallIn] | None = None
-    tool_call_id: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-
-
-class _ImageIn(_Nested):
-    url: str
-    detail: str | None = None
-
-
-class _AudioIn(_Nested):
-    data: str
-    format: str
-
-
-class _TypeIn(Struct):
-    type: str
-
-
-class _PartIn(_Nested):
-    """A content part. Only the member that its type names belongs to it."""
-
-    type: str
-    text: str | None = None
-    image_url: _ImageIn | str | None = None
-    input_audio: _AudioIn | None = None
-    refusal: str | None = None
-
-
-class _ToolFunctionIn(_Nested):
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
-    description: str | None = None
-    parameters: Raw = NULL
-    strict: bool | None = None
-
-
-class _ToolIn(_Nested):
-    type: str
-    function: _ToolFunctionIn | None = None
-
-
-class _NamedFunctionIn(_Nested):
-    name: str
-
-
-class _NamedToolIn(_Nested):
-    type: str
-    function: _NamedFunctionIn | None = None
-
-
-class _SchemaIn(_Nested):
-    name: str | None = None
-    schema: Raw = NULL
-    strict: bool | None = None
-    description: str | None = None
-
-
-class _FormatIn(_Nested):
-    type: str
-    json_schema: _SchemaIn | None = None
-
-
-class _StreamOptionsIn(_Nested):
-    include_usage: bool | None = None
-
-
-class _BodyIn(Struct):
-    """What a chat and a text completion share."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptionsIn | None = None
-    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    frequency_penalty: _Penalty | None = None
-    presence_penalty: _Penalty | None = None
-    logit_bias: Annotated[dict[str, _Bias], Meta(max_length=1024)] | None = None
-    stop: str | Annotated[list[str], Meta(max_length=64)] | None = None
-    n: _Choices | None = None
-    user: str | None = None
-    response_format: _FormatIn | None = None
-    # vLLM's own, which clients of every dialect send: on the way to a worker of another wire they must not be lost.
-    # Their ranges are the worker's business.
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[int], Meta(max_length=1024)] | None = None
-
-
-class _ChatBody(_BodyIn, kw_only=True):
-    messages: Annotated[list[_MessageIn], Meta(min_length=1, max_length=16384)]
-    max_completion_tokens: _Count | None = None
-    tools: list[_ToolIn] | None = None
-    tool_choice: str | _NamedToolIn | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-
-
-class _TextBody(_BodyIn):
-    prompt: str | list[str | int | list[int]] | None = None
-    suffix: str | None = None
-    echo: bool | None = None
-    best_of: _Choices | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-
-
-class _EmbedBody(Struct):
-    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=2048)]
-    model: str | None = None
-    encoding_format: str | None = None
-    dimensions: _Count | None = None
-    user: str | None = None
-
-
-CHAT_MEMBERS = frozenset(_ChatBody.__struct_fields__)
-"""The members that `read_chat` gives a canonical place; others can only travel as they are."""
-TEXT_MEMBERS = frozenset(_TextBody.__struct_fields__)
-"""The same of `read_text`."""
-
-_chat = msgspec.json.Decoder(_ChatBody)
-_text = msgspec.json.Decoder(_TextBody)
-_embed = msgspec.json.Decoder(_EmbedBody)
-_part = msgspec.json.Decoder(_PartIn)
-_type = msgspec.json.Decoder(_TypeIn)
+_chat = msgspec.json.Decoder(ChatBody)
+_text = msgspec.json.Decoder(TextBody)
+_embed = msgspec.json.Decoder(EmbedBody)
+_part = msgspec.json.Decoder(PartIn)
+_type = msgspec.json.Decoder(TypeIn)
 _NOTHING: Tree = {}
-
-
-# -- what is known of objects that say so themselves ----------------------------------------------------------------
-
-# By `type`, as JSON text.
-_PARTS: Mapping[bytes, Known] = {
-    encode(name): {"type": None, name: view} for name, view in known_to(_PartIn).items() if name != "type"
-}
-
-
-def part_form(members: Mapping[str, Raw]) -> Known | None:
-    """Of a content part. One of a type without a canonical form is kept whole."""
-    return _PARTS.get(bytes(members.get("type", NULL)))
-
-
-def _message_form(members: Mapping[str, Raw]) -> Known:
-    """Of two words for thinking that differ, the canonical form has a place for one."""
-    known = known_to(_MessageIn)
-    said = {bytes(members.get(name, NULL)) for name in ("reasoning", "reasoning_content")} - {b"null", b'""'}
-    return known if len(said) < 2 else {name: view for name, view in known.items() if name != "reasoning"}
-
-
-def _format_form(members: Mapping[str, Raw]) -> Known:
-    """A schema belongs to its own format only."""
-    bare = bytes(members.get("type", NULL)) in (b'"text"', b'"json_object"')
-    return {"type": None} if bare else known_to(_FormatIn)
-
-
-FORMS: Mapping[str, Form] = {"messages": _message_form, "content": part_form, "response_format": _format_form}
-
-
-# -- requests to canonical ------------------------------------------------------------------------------------------
 
 
 def read_chat(
@@ -265,7 +86,7 @@ def read_chat(
     try:
         return _chat_op(typed(body, _chat), raw, extra, dropped, part)
     except GatewayError:
-        unknown = find_unknown(body, _ChatBody, forms)
+        unknown = find_unknown(body, ChatBody, forms)
         if unknown is None:
             raise
     found = typed(unknown.body, _chat)
@@ -284,7 +105,7 @@ def read_text(
     try:
         return _text_op(typed(body, _text), raw, extra, dropped)
     except GatewayError:
-        unknown = find_unknown(body, _TextBody, FORMS)
+        unknown = find_unknown(body, TextBody, FORMS)
         if unknown is None:
             raise
     found = typed(unknown.body, _text)
@@ -313,7 +134,7 @@ def _settled(
 
 
 def _chat_op(
-    found: _ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = _NOTHING
+    found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = _NOTHING
 ) -> Chat:
     for name in ("functions", "function_call"):
         if name in raw:
@@ -361,7 +182,7 @@ def _chat_op(
     )
 
 
-def _text_op(found: _TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = _NOTHING) -> Complete:
+def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = _NOTHING) -> Complete:
     if found.prompt is None:
         raise GatewayError(
             Kind.BAD_REQUEST, "missing required parameter: 'prompt'", param="prompt", code="missing_parameter"
@@ -411,7 +232,7 @@ def read_embed(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) 
     )
 
 
-def _include_usage(found: _BodyIn) -> bool:
+def _include_usage(found: Body) -> bool:
     if found.stream_options is None:
         return False
     if not found.stream:
@@ -430,13 +251,13 @@ def _with_options(extra: Extra, kept: Tree) -> Extra:
     return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
 
 
-def _stop(found: _BodyIn) -> tuple[str, ...]:
+def _stop(found: Body) -> tuple[str, ...]:
     if found.stop is None:
         return ()
     return (found.stop,) if isinstance(found.stop, str) else tuple(found.stop)
 
 
-def _sampling(found: _BodyIn) -> Sampling:
+def _sampling(found: Body) -> Sampling:
     bias = None
     if found.logit_bias:
         try:
@@ -491,7 +312,7 @@ def _extra(kept: Tree) -> Nested | None:
     return cast(Nested, kept) or None
 
 
-def _read_message(found: _MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
+def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
     """`kept` is what was found in all messages."""
     thinking = found.reasoning or found.reasoning_content
     if not (kept or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
@@ -552,7 +373,7 @@ def read_part(raw: Raw, place: str) -> Part:
         found = _part.decode(raw)
     except msgspec.ValidationError:
         kind = read_at(place, raw, _type).type
-        if encode(kind) not in _PARTS:
+        if encode(kind) not in PARTS:
             return Opaque(kind, raw)
         found = read_at(place, raw, _part)
     kind = found.type
@@ -566,7 +387,7 @@ def read_part(raw: Raw, place: str) -> Part:
         part = Audio(found.input_audio.data, found.input_audio.format)
     elif kind == "refusal" and found.refusal is not None:
         part = Refusal(found.refusal)
-    elif encode(kind) not in _PARTS:
+    elif encode(kind) not in PARTS:
         return Opaque(kind, raw)
     else:
         name = f"{place}.{kind}"
@@ -586,11 +407,11 @@ def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
         raise invalid(error, place) from None
 
 
-def _read_tools(found: list[_ToolIn], kept: Tree) -> tuple[Tool, ...]:
+def _read_tools(found: list[ToolIn], kept: Tree) -> tuple[Tool, ...]:
     return tuple([_read_tool(tool, index, _in(kept, index)) for index, tool in enumerate(found)])
 
 
-def _read_tool(found: _ToolIn, index: int, kept: Tree) -> Tool:
+def _read_tool(found: ToolIn, index: int, kept: Tree) -> Tool:
     if found.type != "function" or found.function is None:
         raise GatewayError(
             Kind.BAD_REQUEST,
@@ -619,7 +440,7 @@ def _without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra)
     return names
 
 
-def _read_tool_choice(found: str | _NamedToolIn | None, kept: Tree) -> ToolChoice | None:
+def _read_tool_choice(found: str | NamedToolIn | None, kept: Tree) -> ToolChoice | None:
     if found is None or found in ("none", "auto", "required"):
         return found  # type: ignore[return-value]  # narrowed by the comparison
     if not isinstance(found, str) and found.type == "function" and found.function is not None:
@@ -632,7 +453,7 @@ def _read_tool_choice(found: str | _NamedToolIn | None, kept: Tree) -> ToolChoic
     )
 
 
-def _read_output(found: _FormatIn | None, kept: Tree) -> Output | None:
+def _read_output(found: FormatIn | None, kept: Tree) -> Output | None:
     if found is None:
         return None
     if found.type in ("text", "json_object"):

@@ -18,6 +18,7 @@ from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampl
 from gateway.dialects.friendli.fates import NEVER
 from gateway.wire import openai_requests
 from gateway.wire.json import encode, typed
+from gateway.wire.openai_views import CHAT_MEMBERS
 from gateway.wire.unknown import find_unknown
 
 Body = TypeVar("Body", bound=Struct)
@@ -263,7 +264,7 @@ def _read(raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: Poli
 
 def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Chat:
     own = typed(encode(raw), _chat)
-    shared = {name: value for name, value in raw.items() if name in openai_requests.CHAT_MEMBERS}
+    shared = {name: value for name, value in raw.items() if name in CHAT_MEMBERS}
     extra = {name: value for name, value in extra.items() if name not in shared}
     output, dropped = _chat_output(raw, policy)
     if output is not None:
