@@ -23,7 +23,7 @@ from tests.harness import load_text
 
 # Turns of the loop that the gateway needs at most to pass a block on.
 _TURNS = 5
-# As gateway.transport.pooled words them.
+# As gateway.transport words them.
 _ENDINGS = {
     "cut": GatewayError(Kind.TRUNCATED, "the worker closed the connection before its answer was complete"),
     "timeout": GatewayError(Kind.TIMEOUT, "the worker fell silent in the middle of its answer", retryable=False),

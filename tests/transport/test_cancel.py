@@ -13,7 +13,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
-from gateway.transport.pooled import Connection
+from gateway.transport.connection import Connection
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve

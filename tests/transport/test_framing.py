@@ -10,7 +10,7 @@ import pytest
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
-from gateway.transport.pooled import HEAD_BYTES, HEAD_FIELDS
+from gateway.transport.connection import HEAD_BYTES, HEAD_FIELDS
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Script, Serve

@@ -1,0 +1,357 @@
+"""One connection to a worker: its parser, its timer, and what is believed of what comes in.
+
+The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body it
+compressed against our will is refused unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from math import inf
+from typing import Final, Protocol, cast
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers
+from gateway.core.ports import Deadlines
+from gateway.transport.incoming import READ_BYTES, Incoming
+
+HEAD_BYTES: Final = 32 * 1024
+"""Most bytes a worker may send before its response head is complete, interim (1xx) heads included; also most framing
+bytes (chunk extensions, trailers) between two pieces of body."""
+
+HEAD_FIELDS: Final = 100
+"""Most header fields in a response."""
+
+WRITE_BYTES: Final = 256 * 1024
+"""A request body is handed to the socket in slices of this size, as fast as the worker takes them."""
+
+
+class Owner(Protocol):
+    """Where a connection comes from and goes back to: an `Origin`."""
+
+    buffer: memoryview
+    idle_expiry: float
+    connections: set[Connection]
+    idle: dict[Connection, None]
+
+    def keep(self, connection: Connection) -> bool: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One socket to one origin: idle, or carrying one exchange. The parser calls the `on_` methods.
+
+    There is one timer, moved only when a deadline comes to lie before it: `since` and `limit` (seconds) say what is
+    due, and a timer that fires too early just sets itself again.
+    """
+
+    __slots__ = (
+        "_dirty", "_framed", "_reusable", "_spare", "_timer", "_timer_at", "_unsent", "_used", "_whole", "choked",
+        "dropped", "exchange", "held", "idle_limit", "limit", "loop", "origin", "parser", "probe", "since", "transport",
+    )  # fmt: skip
+
+    def __init__(self, origin: Owner) -> None:
+        self.origin = origin
+        self.loop = asyncio.get_running_loop()
+        self.parser = HttpResponseParser(self)
+        self.transport: asyncio.Transport | None = None
+        self.probe = select.poll()
+        self.exchange: Incoming | None = None
+        self.dropped = False  # closed by us, or about to report its loss: never to be used again
+        self.held = False  # reading is paused
+        self.choked = False  # the worker does not take more of the request for now
+        self.since = 0.0
+        self.limit = inf
+        self.idle_limit = inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._unsent: memoryview | None = None
+        self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
+        self._used = False  # has carried an exchange before this one
+        self._framed = False  # the response says where it ends, by length or by chunks
+        self._whole: Incoming | None = None  # complete, to be let go once the bytes at hand are parsed
+        self._reusable = False
+        self._dirty = False  # bytes came after the complete response
+
+    def begin(self, head: bytes, body: bytes, bodiless: bool, deadlines: Deadlines) -> Incoming:
+        """Sends a request. The exchange's waiter is done when it has a status or an error."""
+        exchange = Incoming(self, bodiless)
+        exchange.waiter = self.loop.create_future()
+        self.exchange = exchange
+        self.since = self.loop.time()
+        self.limit = deadlines.first_byte
+        self.idle_limit = deadlines.idle
+        self._spare = 0
+        transport = self.transport
+        if transport is None or self.dropped or transport.is_closing():
+            self._cut(clean=False)
+            return exchange
+        self._arm()
+        if len(body) <= READ_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            self._unsent = memoryview(body)
+            self._pump()
+        return exchange
+
+    def fit(self) -> bool:
+        """Whether an idle connection may carry another request.
+
+        The loop tells of an EOF or of stray bytes only on its next turn, hence the question to the kernel: bytes that
+        nobody asked for (a 408 on idle, say) would otherwise be taken for the answer to the next request.
+        """
+        return (
+            self.transport is not None
+            and not self.transport.is_closing()
+            and self.loop.time() - self.since < self.limit
+            and not self.probe.poll(0)
+        )
+
+    def fail(self, error: GatewayError | None) -> None:
+        """Ends the exchange with `error` (None: a body that the end of the connection completes), and the socket."""
+        exchange, self.exchange = self.exchange, None
+        self.drop()
+        if exchange is not None:
+            exchange.end(error)
+
+    def drop(self) -> None:
+        """Closes the socket now, unsent bytes and TLS farewell included, and forgets the exchange. Idempotent."""
+        self.exchange = None
+        self._unsent = None
+        if not self.dropped:
+            self.dropped = True
+            # Here and not in connection_lost, which uvloop leaves out when a connect is cancelled at its very end.
+            self.origin.connections.discard(self)
+            self.origin.idle.pop(self, None)
+            del self.parser  # it holds our bound methods: a cycle, which would wait for the collector
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self.transport is not None:
+                self.transport.abort()
+
+    def hold(self) -> None:
+        if not self.held and self.transport is not None and not self.transport.is_closing():
+            self.held = True
+            self.transport.pause_reading()
+
+    def unhold(self) -> None:
+        if self.held:
+            self.held = False
+            self.since = self.loop.time()  # the worker could not speak meanwhile: its silence starts now
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self.dropped:  # whoever wanted it has left meanwhile
+            self.transport.abort()
+            return
+        self.origin.connections.add(self)
+        self.probe.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.exchange is not None:
+            self._cut(clean=False)
+        self.drop()
+
+    def eof_received(self) -> None:
+        if self.exchange is not None:
+            self._cut(clean=True)
+        self.drop()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # One buffer serves all connections: the loop fills it and calls buffer_updated without a turn in between.
+        return self.origin.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            self.drop()  # idle: nobody asked for these bytes
+            return
+        data = self.origin.buffer[:nbytes]
+        answered = exchange.status
+        try:
+            if answered:
+                self.since = self.loop.time()
+            elif self._spare + nbytes > HEAD_BYTES:
+                room = HEAD_BYTES - self._spare
+                self.parser.feed_data(data[:room])
+                if not exchange.status:
+                    self.fail(GatewayError(Kind.UPSTREAM, "the worker's response head is too large"))
+                    return
+                data = data[room:]
+            self._spare += nbytes
+            self.parser.feed_data(data)
+        except HttpParserCallbackError as error:
+            # The parser wraps what a sink raised: our bug, not the worker's.
+            self.loop.call_exception_handler(
+                {"message": "a response sink failed", "exception": error.__context__ or error, "protocol": self}
+            )
+            self.fail(GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on"))
+            return
+        except (HttpParserError, HttpParserUpgrade):
+            if self._whole is None:
+                part = "body" if exchange.status else "head"
+                self.fail(GatewayError(Kind.UPSTREAM, f"the worker's response {part} is not valid HTTP"))
+                return
+            self._dirty = True
+        if self._whole is not None:
+            self._release(self._whole)
+        elif self._spare > HEAD_BYTES and exchange.status:
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker's response body is all framing and no content"))
+
+    def pause_writing(self) -> None:
+        self.choked = True
+
+    def resume_writing(self) -> None:
+        self.choked = False
+        self._pump()
+
+    # What the parser calls, from within buffer_updated. None of it raises, save for a sink's own bug.
+
+    def on_message_begin(self) -> None:
+        if self._whole is not None:
+            self._dirty = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        exchange = self.exchange
+        if exchange is not None and not exchange.status:  # else trailers, or nobody is interested any more
+            exchange.headers.append((name.lower(), value.rstrip()))
+
+    def on_headers_complete(self) -> None:
+        exchange = self.exchange
+        if exchange is None or exchange.status:
+            return
+        status = self.parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            exchange.headers = []  # interim (100, 102, 103): the head that counts is yet to come
+            return
+        if problem := self._judge(status, exchange.headers):
+            self.fail(GatewayError(Kind.UPSTREAM, problem))
+            return
+        self._spare = 0
+        self.since = self.loop.time()
+        self.limit = self.idle_limit
+        self._arm()
+        exchange.status = status
+        exchange.wake()
+        if exchange.bodiless:
+            # The parser cannot know that it was a HEAD and waits for a body: this connection is of no more use.
+            self.exchange, self._whole, self._reusable = None, exchange, False
+
+    def on_body(self, data: bytes) -> None:
+        self._spare = 0
+        exchange = self.exchange
+        if exchange is None:
+            return
+        if exchange.push is not None:
+            exchange.push(data)
+        else:
+            exchange.store(data)
+
+    def on_message_complete(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and exchange.status:
+            self.exchange, self._whole = None, exchange
+            self._reusable = self.parser.should_keep_alive()
+
+    def _judge(self, status: int, headers: Headers) -> str | None:
+        """What is wrong with a response head beyond its syntax, and whether its body is framed."""
+        self._framed = False
+        chunked = False
+        if not 200 <= status < 600:
+            return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
+        if len(headers) > HEAD_FIELDS:
+            return "the worker's response head is too large"
+        for name, value in headers:
+            if name == b"content-length":
+                self._framed = True
+            elif name == b"transfer-encoding":
+                # Anything but one plain "chunked" is compression, or a matter on which two parsers may disagree.
+                if chunked or value.strip().lower() != b"chunked":
+                    return "the worker's transfer encoding is not supported"
+                self._framed = chunked = True
+            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                return "the worker compressed its answer although asked not to"
+        return None
+
+    def _release(self, exchange: Incoming) -> None:
+        """The response is whole: back to the pool if the connection is in a known state, then tell the reader."""
+        self._whole = None
+        exchange.source = None
+        transport = self.transport
+        if (
+            self._reusable
+            and not self._dirty
+            and not self.dropped
+            and transport is not None
+            and not transport.is_closing()
+            # An answer to a request that is still being written: the rest of it would be taken for the next one.
+            and self._unsent is None
+            and not transport.get_write_buffer_size()
+            and self.origin.keep(self)
+        ):
+            self.unhold()
+            self._used = True
+            self.since = self.loop.time()
+            self.limit = self.origin.idle_expiry
+            self._arm()
+        else:
+            self.drop()
+        exchange.end(None)
+
+    def _cut(self, clean: bool) -> None:
+        """The connection ended under an exchange; `clean` is an orderly EOF."""
+        exchange = self.exchange
+        assert exchange is not None
+        if exchange.status:
+            if clean and not self._framed:
+                self.fail(None)  # whether it was all is for the reader to know, by the wire's own terminal mark
+            else:
+                self.fail(
+                    GatewayError(Kind.TRUNCATED, "the worker closed the connection before its answer was complete")
+                )
+        elif self._spare:
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection in the middle of a response head"))
+        else:
+            exchange.stale = self._used
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection before answering"))
+
+    def _pump(self) -> None:
+        transport = self.transport
+        while (unsent := self._unsent) is not None and not self.choked:
+            if transport is None or transport.is_closing():
+                return
+            self._unsent = unsent[WRITE_BYTES:] if len(unsent) > WRITE_BYTES else None
+            transport.write(unsent[:WRITE_BYTES])
+
+    def _arm(self) -> None:
+        due = self.since + self.limit
+        if due < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            # Loops have an upper bound for a delay; an hour is below all of them.
+            self._timer = self.loop.call_later(min(max(due - self.loop.time(), 0.0), 3600.0), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        now = self.loop.time()
+        if self.held:
+            self.since = now
+        if self.since + self.limit - now > 0.001:  # uvloop rounds to milliseconds
+            self._arm()
+        elif self.exchange is None:
+            self.drop()
+        elif self.exchange.status:
+            self.fail(GatewayError(Kind.TIMEOUT, "the worker fell silent in the middle of its answer", retryable=False))
+        else:
+            # Another worker would be asked for the same long answer: whoever waited has waited enough.
+            self.fail(GatewayError(Kind.TIMEOUT, "the worker did not begin to answer in time", retryable=False))
