@@ -20,14 +20,16 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from base64 import urlsafe_b64encode
 from binascii import crc32
 from collections.abc import Callable
 from hashlib import sha256
+from hmac import digest
 
 from msgspec import Struct
 
 from gateway import sigv4
-from gateway.config import Config
+from gateway.config import CacheSalt, Config
 from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -54,6 +56,7 @@ class Principal(Struct, frozen=True):
     models    models it may use, aliases resolved; None is all
     dialects  dialects it may speak; None is all
     priority  of requests that wait, the highest goes first
+    salt      keeps what workers cache of its prompts apart from other callers'; None where all share it
     """
 
     key: str
@@ -61,6 +64,7 @@ class Principal(Struct, frozen=True):
     models: frozenset[str] | None = None
     dialects: frozenset[str] | None = None
     priority: int = 0
+    salt: str | None = None
 
     def may_use(self, model: str) -> bool:
         """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""
@@ -102,12 +106,13 @@ class Keyring:
         self._by_access_key: dict[str, tuple[_Entry, str]] = {}
         self._count = len(config.keys)
         self._resolve = config.resolve
+        self._salt = _salts(config.cache_salt)
         self._tokens = tokens
         for name, key in config.keys.items():
             # A model that is gone stays in the set: an empty set would still mean "none", never "all".
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
             dialects = None if key.dialects is None else frozenset(key.dialects)
-            principal = Principal(name, key.team, models, dialects, key.priority)
+            principal = Principal(name, key.team, models, dialects, key.priority, self._salt(name, key.team))
             entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
                 self._by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
@@ -163,7 +168,8 @@ class Keyring:
         models = bearer.models
         if models is not None:
             models = frozenset(self._resolve(one) or one for one in models)
-        return Principal("jwt:" + bearer.subject, bearer.team, models)
+        key = "jwt:" + bearer.subject
+        return Principal(key, bearer.team, models, salt=self._salt(key, bearer.team))
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
         """From here on the caller has shown the right secret, and may be told what became of it."""
@@ -219,6 +225,20 @@ def find_key(headers: Headers) -> bytes | None:
     if token is None and other:
         raise _refused(f"the Authorization header holds no bearer key; send the API key as {_WHERE}")
     return token
+
+
+def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]:
+    """(key, team) -> the salt of those who may share a cache with them: 256 bits in 43 characters, as vLLM asks for.
+    Gateways of one secret make the same one, and nobody can tell it who does not know the secret."""
+    if options is None:
+        return lambda key, team: None
+    secret, by_team = options.secret.encode(), options.by == "team"
+
+    def salt(key: str, team: str | None) -> str:
+        whose = f"team {team}" if by_team and team is not None else f"key {key}"
+        return urlsafe_b64encode(digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
+
+    return salt
 
 
 def _refused(message: str) -> GatewayError:

@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
-    """Faults end it; holes, which are what a dialect offers and a model's workers cannot do, are told."""
+    """Faults end it; holes, which are what is offered or asked for and a model's workers cannot do, are told."""
     config = load(options.config, KNOWN)
     holes = [
         hole
@@ -131,6 +131,12 @@ def _check(options: argparse.Namespace) -> int:
             Capabilities(model.upstream_model or name, model.max_context, model.features),
         )
     ]
+    if config.cache_salt is not None:
+        holes += [
+            f"cache_salt, model {name} ({model.backend}): all callers share what its workers cache"
+            for name, model in config.models.items()
+            if not backends.create(model.backend).salts
+        ]
     for hole in holes:
         print(f"hole: {hole}", file=sys.stderr)
     return 1 if holes and options.strict else 0

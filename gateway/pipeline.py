@@ -258,6 +258,7 @@ class Run:
             await self.respond(self._models(op, principal))
             return
         offer = self._offer(op, principal)
+        op.salt = principal.salt
         record.model, record.stream = offer.name, op.stream
         if hub.trace is not None:
             hub.trace("request read", id=record.id, operation=record.operation, model=offer.name, stream=op.stream)

@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from gateway import auth
 from gateway.auth import ANONYMOUS, Keyring, Principal, find_key, new_key, well_formed
-from gateway.config import Config, Key, Model, load
+from gateway.config import CacheSalt, Config, Key, Model, load
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 
@@ -60,6 +61,7 @@ def refusal(keyring: Keyring, headers: Headers, dialect: str | None = None) -> G
 
 
 RING = ring(team_a=entry(KEY), elsewhere=entry(FOREIGN))
+RING_OF_THREE = ring(a=entry(KEY, team="one"), b=entry(OTHER, team="one"), c=entry(FOREIGN))
 
 
 # ---- where a key may stand
@@ -263,6 +265,45 @@ def steps(key: str) -> list[tuple[str, int]]:
     finally:
         sys.settrace(before)
     return ran
+
+
+# ---- whose prompts share a cache
+
+
+def salted(secret: str = "s" * 32, by: Literal["team", "key"] = "team") -> Keyring:
+    config = Config(
+        keys={"a": entry(KEY, team="one"), "b": entry(OTHER, team="one"), "c": entry(FOREIGN)},
+        models=MODELS,
+        cache_salt=CacheSalt(secret_env="X", by=by),
+    )
+    assert config.cache_salt is not None
+    config.cache_salt._secret = SecretStr(secret)
+    return Keyring(config)
+
+
+def salts(keyring: Keyring) -> list[str | None]:
+    return [keyring.authenticate(bearer(key)).salt for key in (KEY, OTHER, FOREIGN)]
+
+
+def test_keys_of_a_team_share_a_salt_or_each_has_its_own() -> None:
+    a, b, c = salts(salted())
+    assert a == b != c
+    assert len({*salts(salted(by="key"))}) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{43}", salt or "") for salt in (a, c))
+    assert salts(RING_OF_THREE) == [None] * 3
+
+
+def test_a_salt_is_the_same_in_every_gateway_of_one_secret_and_in_no_other() -> None:
+    assert salts(salted()) == salts(salted())
+    assert not {*salts(salted())} & {*salts(salted("t" * 32))}
+
+
+def test_a_team_and_a_key_of_one_name_are_two() -> None:
+    config = Config(
+        keys={"x": entry(KEY), "y": entry(OTHER, team="x")}, models=MODELS, cache_salt=CacheSalt(secret_env="X")
+    )
+    keyring = Keyring(config)
+    assert keyring.authenticate(bearer(KEY)).salt != keyring.authenticate(bearer(OTHER)).salt
 
 
 # ---- making keys

@@ -357,6 +357,23 @@ def test_an_error_in_the_application_is_told_without_its_words(tmp_path: Path, w
 # -- the other commands ---------------------------------------------------------------------------------------------
 
 
+def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(
+        "models:\n"
+        "  v: {backend: vllm, workers: ['http://127.0.0.1:1']}\n"
+        "  t: {backend: tgi, workers: ['http://127.0.0.1:2']}\n"
+        f"keys: {{a: {{hash: 'sha256:{'ab' * 32}'}}}}\n"
+        "cache_salt: {secret_file: salt}\n"
+    )
+    (tmp_path / "salt").write_text("canary-5e-" * 4)
+    found = dragoman("check", str(path))
+    assert found.returncode == 0
+    said = [line for line in found.stderr.splitlines() if "cache_salt" in line]
+    assert said == ["hole: cache_salt, model t (tgi): all callers share what its workers cache"]
+    assert "canary" not in found.stderr
+
+
 def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> None:
     assert dragoman("check", str(CONFIG)).returncode == 0
     bad = tmp_path / "bad.yaml"

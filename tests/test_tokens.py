@@ -12,11 +12,13 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from gateway.config import ConfigError, Jwt
+from gateway.auth import Keyring, new_key
+from gateway.config import CacheSalt, Config, ConfigError, Jwt, Key, Model
 from gateway.core.errors import GatewayError, Kind
 from gateway.tokens import Tokens, read_keys
 from tests.clients import CHAT
@@ -133,6 +135,24 @@ async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> Non
     with pytest.raises(GatewayError):
         tokens.read(token())
     await tokens.close()
+
+
+def test_callers_with_a_token_have_their_teams_salt() -> None:
+    key, entry = new_key("k", "red")
+    config = Config(
+        keys={"k": Key.model_validate(yaml.safe_load(entry)["k"])},
+        models={"m": Model(backend="vllm", workers=("http://127.0.0.1:1",))},
+        cache_salt=CacheSalt(secret_env="X"),
+    )
+    keyring = Keyring(config, tokens=made(team_claim="org"))
+
+    def salt(text: str) -> str | None:
+        return keyring.authenticate([(b"authorization", b"Bearer " + text.encode())]).salt
+
+    alice, bob = (salt(token(sub=name, org="red").decode()) for name in ("alice", "bob"))
+    assert salt(key) == alice == bob
+    alone = {salt(token(sub=name).decode()) for name in ("alice", "bob")}
+    assert len({alice, *alone}) == 3
 
 
 def test_end_to_end(tmp_path: Path) -> None:

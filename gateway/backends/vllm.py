@@ -5,6 +5,8 @@ Sources: vLLM 0.33.0 `entrypoints/openai/protocol.py` and `serving_*.py`.
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
+from hmac import digest
 from typing import Any
 
 import msgspec
@@ -31,6 +33,7 @@ _count = msgspec.json.Decoder(_CountIn)
 
 class Vllm(OpenAI):
     name = "vllm"
+    salts = True
 
     def write(self, op: Op, can: Capabilities) -> Request:
         if isinstance(op, (Chat, Complete)):
@@ -49,6 +52,9 @@ class Vllm(OpenAI):
             body.pop("parallel_tool_calls", None)
         if not op.stream:
             body.pop("stream_options", None)
+        if op.salt is not None:
+            own = body.get("cache_salt")
+            body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
 
     def compose_completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
         if op.max_output is None:
@@ -142,6 +148,11 @@ class Vllm(OpenAI):
 
     def compose_tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
+
+
+def _within(salt: str, own: Raw) -> str:
+    """A client's own salt divides the cache of its team, and opens nobody else's."""
+    return urlsafe_b64encode(digest(salt.encode(), bytes(own), "sha256")).rstrip(b"=").decode()
 
 
 def _refuse_for_age(op: Chat | Complete, version: tuple[int, ...]) -> None:

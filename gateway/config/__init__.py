@@ -23,11 +23,12 @@ from gateway.config.model import (
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
-from gateway.config.sharing import Accounting, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 
 __all__ = [
     "Accounting",
     "Breaker",
+    "CacheSalt",
     "Config",
     "ConfigError",
     "Deadlines",

@@ -17,10 +17,11 @@ from pydantic import SecretStr
 from gateway.config.faults import Path, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Key, Model
-from gateway.config.sharing import Redis
+from gateway.config.sharing import CacheSalt, Redis
 from gateway.config.source import why
 
 MOST_SECRET_BYTES = 16384
+_LEAST_SALT = 32
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys
         *_metrics(config),
         *_sharing(config),
         *_jwt(config),
+        *_cache_salt(config),
     ]
     yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
     if known is not None:
@@ -192,6 +194,18 @@ def _jwt(config: Config) -> Found:
             yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
 
 
+def _cache_salt(config: Config) -> Found:
+    salt = config.cache_salt
+    if salt is None:
+        return
+    if config.auth == "open":
+        yield ("cache_salt",), "has no effect with auth: open, where all callers are one"
+    if salt.secret_file is None and salt.secret_env is None:
+        yield ("cache_salt", "secret_file"), "or secret_env is needed"
+    if salt.secret_file is not None and salt.secret_env is not None:
+        yield ("cache_salt", "secret_env"), "and secret_file exclude each other"
+
+
 def _sharing(config: Config) -> Found:
     redis = config.redis
     if redis is None:
@@ -300,6 +314,13 @@ def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
             config.jwt._keys_text = FilePath(config.jwt.jwks_file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             yield ("jwt", "jwks_file"), f"names a file that cannot be read: {why(error)}"
+    if config.cache_salt is not None:
+        secret, option, wrong = _secret(config.cache_salt, "secret", environ)
+        if secret is not None and len(secret) < _LEAST_SALT:
+            wrong = f"must lead to {_LEAST_SALT} characters or more, such as `openssl rand -hex 32` makes"
+        config.cache_salt._secret = secret
+        if wrong is not None:
+            yield ("cache_salt", option), wrong
     for name, key in config.keys.items():
         secret, option, wrong = _secret(key, "aws_secret", environ)
         key._aws_secret = secret
@@ -334,7 +355,9 @@ def _redis_files(redis: Redis | None) -> Found:
                 yield ("redis", option), f"names a file that cannot be read: {why(error)}"
 
 
-def _secret(options: Key | Model, name: str, environ: Mapping[str, str]) -> tuple[SecretStr | None, str, str | None]:
+def _secret(
+    options: Key | Model | CacheSalt, name: str, environ: Mapping[str, str]
+) -> tuple[SecretStr | None, str, str | None]:
     """(the secret that NAME_env or NAME_file leads to, which of them, what is wrong with it)."""
     variable: str | None = getattr(options, f"{name}_env")
     file_name: str | None = getattr(options, f"{name}_file")

@@ -174,20 +174,11 @@ class _Gathered:
         for options in [
             *(models.values() if isinstance(models, dict) else ()),
             *(keys.values() if isinstance(keys, dict) else ()),
-            self.values.get("redis"),
-            self.values.get("jwt"),
+            *map(self.values.get, ("redis", "jwt", "cache_salt")),
         ]:
-            for name in (
-                "api_key_file",
-                "ca_file",
-                "aws_secret_file",
-                "password_file",
-                "cert_file",
-                "key_file",
-                "jwks_file",
-            ):
-                if isinstance(options, dict) and isinstance(options.get(name), str) and options[name]:
-                    options[name] = os.fspath(self.folder / options[name])
+            for name, value in options.items() if isinstance(options, dict) else ():
+                if str(name).endswith("_file") and isinstance(value, str) and value:
+                    options[name] = os.fspath(self.folder / value)
 
 
 def _at(values: Any, path: Path) -> Any:

@@ -32,7 +32,7 @@ from gateway.config.kinds import (
     nothing_is_no_item,
 )
 from gateway.config.section import Section
-from gateway.config.sharing import Accounting, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
@@ -378,6 +378,11 @@ class Config(BaseSettings):
     )
     limits: Annotated[tuple[Limit, ...], BeforeValidator(nothing_is_no_item)] = Field(
         default=(), max_length=10000, description="Limits on requests, tokens and requests in flight."
+    )
+    cache_salt: CacheSalt | None = Field(
+        default=None,
+        description="Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."
+        " Absent: all share them.",
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
     accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from gateway.config.kinds import Address, Seconds, Share, Url, Whole
+from gateway.config.kinds import Address, Seconds, Share, Url, Variable, Whole
 from gateway.config.section import Section
 
 _DAY = 86400
@@ -140,6 +140,32 @@ class Jwt(Section):
     def keys_text(self) -> str | None:
         """What `jwks_file` holds, read by `load`."""
         return self._keys_text
+
+
+class CacheSalt(Section):
+    """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["secret_file"]}, {"required": ["secret_env"]}]}
+    )
+
+    by: Literal["team", "key"] = Field(
+        default="team", description="Who shares a cache: the keys of a team, or nobody. A key without a team is alone."
+    )
+    secret_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with a secret of 32 characters or more, the same for all gateways; relative to this file's"
+        " folder.",
+    )
+    secret_env: Variable | None = Field(default=None, description="Environment variable with that secret.")
+
+    _secret: SecretStr | None = PrivateAttr(None)
+
+    @property
+    def secret(self) -> str:
+        """Read by `load` from `secret_file` or `secret_env`."""
+        return self._secret.get_secret_value() if self._secret else ""
 
 
 class Accounting(Section):

@@ -10,6 +10,9 @@ alone carries, so that a backend which writes neither can say what it left out.
 
 `hints` are names beside the body (in the path, in headers) that choose the model if they are known here, in this order,
 before `model` does. `view` is the dialect's own word for the form of the reply asked for; nobody else reads it.
+
+`salt` keeps what a worker caches of a prompt apart from what it caches for callers of another salt. A backend whose
+workers know nothing of the kind leaves it out (`ports.Backend.salts`).
 """
 
 from __future__ import annotations
@@ -181,6 +184,7 @@ class Chat(Struct, kw_only=True):
     view: str = ""
     raw: Extra | None = None
     wire: str | None = None
+    salt: str | None = None
 
 
 class Complete(Struct, kw_only=True):
@@ -216,6 +220,7 @@ class Complete(Struct, kw_only=True):
     view: str = ""
     raw: Extra | None = None
     wire: str | None = None
+    salt: str | None = None
 
 
 class Embed(Struct, kw_only=True):
@@ -233,6 +238,7 @@ class Embed(Struct, kw_only=True):
     view: str = ""
     raw: Extra | None = None
     wire: str | None = None
+    salt: str | None = None
     stream: bool = False
 
 

@@ -155,9 +155,10 @@ class Counting(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """One worker-side API. name as in configuration."""
+    """One worker-side API. name as in configuration; salts: its workers can be told `op.salt`."""
 
     name: str
+    salts: bool
 
     def wire_of(self, op: Op) -> str:
         """The protocol family that `op` is answered in; a dialect of the same one may relay its bytes."""

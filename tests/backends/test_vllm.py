@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -47,6 +48,25 @@ def test_tools_are_sent_with_what_goes_with_them() -> None:
     assert (len(found["tools"]), found["tool_choice"], found["parallel_tool_calls"]) == (1, "auto", False)
     raw = {"messages": Raw(b"[]"), "tools": Raw(b'[{"x":1}]'), "tool_choice": Raw(b'"auto"')}
     assert body(chat(raw=raw, wire="openai"))["tool_choice"] == "auto"
+
+
+@pytest.mark.parametrize("own", [None, Raw(b'"mine"')])
+def test_a_salt_is_sent_whatever_the_operation_and_holds_the_clients_own(own: Raw | None) -> None:
+    extra = {} if own is None else {"cache_salt": own}
+    made: list[Chat | Complete | Embed] = [
+        chat(extra=extra),
+        text(extra=extra),
+        Embed(model="m", inputs=("hi",), extra=extra),
+    ]
+    made.append(chat(raw={"messages": Raw(b"[]"), **extra}, wire="openai"))
+    for op in made:
+        assert body(op).get("cache_salt") == (None if own is None else "mine")
+        op.salt = "team"
+        salt = body(op)["cache_salt"]
+        assert (salt == "team") == (own is None)
+        assert re.fullmatch(r"team|[A-Za-z0-9_-]{43}", salt), "vLLM takes no / and no @"
+        op.salt = "other"
+        assert body(op)["cache_salt"] != salt
 
 
 def test_stream_options_go_with_a_stream_only() -> None:

@@ -6,19 +6,20 @@ import random
 
 import pytest
 
-from tests.chaos import alike
+from tests.chaos import alike, salts
 from tests.chaos.__main__ import main
 from tests.chaos.alike import ALIKE, told_apart, welch
 from tests.chaos.limits import Admit, fullest
 from tests.chaos.row import ROWS, Findings, percentile
 from tests.repo.tree import ROOT
 
-QUICK = ("S1", "S6", "S8")
+QUICK = ("S1", "S6", "S7", "S8")
 
 
 @pytest.mark.parametrize("name", QUICK)
 async def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alike, "ROUNDS", 3)
+    monkeypatch.setattr(salts, "PROMPTS", 3)
     findings = Findings()
     await ROWS[name][1](findings)
     # Times are for `make chaos`, on a machine that does nothing else.

@@ -37,6 +37,7 @@ class OpenAI:
     """`openai`: remote endpoints and servers without quirks of their own."""
 
     name = "openai"
+    salts = False
     wire = "openai"
     paths = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
 
