@@ -1,0 +1,140 @@
+"""SageMaker: a model container's `/invocations` and `/ping`, and the endpoints that boto3's `sagemaker-runtime` calls.
+
+Sources: the SageMaker output specification; the container contract of the SageMaker documentation; boto3 1.44.5 as
+recorded client. Decisions where those are silent: docs/dialects/sagemaker.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Policy, settle_extras
+from gateway.core.http import JSON_TYPE, Request, Response, Route
+from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
+from gateway.core.ports import Relaying
+from gateway.dialects.sagemaker.errors import exception, refuse
+from gateway.dialects.sagemaker.fates import FATES, KNOWN, MAX_PROMPTS, MODEL
+from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
+from gateway.dialects.sagemaker.replies import (
+    FRAMED_HEADERS,
+    VARIANT,
+    Writer,
+    as_is,
+    chat_choice,
+    id_of,
+    part_frame,
+    text_choice,
+    write_usage,
+)
+from gateway.wire import openai_replies as replies
+from gateway.wire import openai_requests as requests
+from gateway.wire import sse
+from gateway.wire.json import check_depth, encode, members
+from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
+
+
+class SageMaker:
+    """The dialect `sagemaker`."""
+
+    name = "sagemaker"
+    prefixes: tuple[str, ...] = ("/sagemaker",)
+    extras: Policy = "pass"
+    routes: tuple[Route, ...] = (
+        Route("POST", "/invocations", "invocations"),
+        Route("GET", "/ping", "ping", open=True),
+        # A container is asked at its root.
+        Route("POST", "/invocations", "invocations", absolute=True),
+        Route("GET", "/ping", "ping", absolute=True, open=True),
+        # boto3 escapes a slash in the name; by the time of routing it is one again.
+        Route("POST", "/endpoints/{name:path}/invocations", "endpoint"),
+        Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
+    )
+    fates = FATES
+    errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
+    relaying: Mapping[str, Relaying] = {}
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def read(self, request: Request) -> Op:
+        if request.route == "ping":
+            return ListModels(write=_ping)
+        accompany(request)
+        # No look at the content type: boto3 sends none unless its caller gives one.
+        raw = members(request)
+        if ("messages" in raw) == ("prompt" in raw):
+            raise GatewayError(
+                Kind.BAD_REQUEST,
+                "'messages' and 'prompt' exclude each other"
+                if "prompt" in raw
+                else "cannot find a suitable handler for this request: give 'messages' (chat) or 'prompt' (text)",
+                param="prompt" if "prompt" in raw else "messages",
+                code="invalid_value" if "prompt" in raw else "missing_parameter",
+            )
+        operation = "chat" if "messages" in raw else "complete"
+        _, dropped = settle_extras(self.extras, (name for name in raw if name not in KNOWN[operation]))
+        for name in dropped:
+            del raw[name]
+        canonical = CHAT_MEMBERS if operation == "chat" else TEXT_MEMBERS
+        extra = {name: value for name, value in raw.items() if name not in canonical}
+        check_depth(extra)
+        body = request.body
+        if request.route == "endpoint_stream":
+            raw["stream"] = Raw(b"true")
+        if request.route == "endpoint_stream" or dropped:
+            body = encode(raw)
+        hints, ignored = read_headers(request)
+        read = requests.read_chat if operation == "chat" else requests.read_text
+        op: Chat | Complete = read(body, raw, extra, (*dropped, *ignored), self.extras)
+        if isinstance(op, Complete) and len(op.prompts) > MAX_PROMPTS:
+            raise GatewayError(
+                Kind.BAD_REQUEST, f"'prompt' must hold at most {MAX_PROMPTS} prompts", param="prompt", code="too_many"
+            )
+        op.hints, op.view = hints, request.route
+        return op
+
+    # -- replies ----------------------------------------------------------------------------------------------------
+
+    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+        assert isinstance(reply, Reply)
+        assert isinstance(op, (Chat, Complete))
+        chat = isinstance(op, Chat)
+        start, extra = reply.start, reply.start.extra or {}
+        body: dict[str, Any] = {
+            "id": id_of(start.id, chat),
+            "object": "chat.completion" if chat else "text_completion",
+            "created": start.created,
+            "model": MODEL,
+            "choices": [(chat_choice if chat else text_choice)(choice) for choice in reply.choices],
+            "service_tier": start.tier,
+            "system_fingerprint": start.fingerprint,
+            "usage": write_usage(reply.usage) if reply.usage is not None else None,
+        }
+        if chat:
+            body["prompt_logprobs"] = extra.get("prompt_logprobs")
+        body["kv_transfer_params"] = extra.get("kv_transfer_params")
+        return Response(200, [JSON_TYPE] if op.view == "invocations" else [JSON_TYPE, VARIANT], encode(body))
+
+    def writer(self, op: Generate) -> Writer:
+        if op.view == "endpoint_stream":
+            return Writer(op, part_frame, FRAMED_HEADERS, exception, clean_end=True)
+        headers = sse.HEADERS if op.view == "invocations" else [*sse.HEADERS, VARIANT]
+        return Writer(op, as_is, headers, replies.error_event, clean_end=False)
+
+    # -- errors -----------------------------------------------------------------------------------------------------
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
+        if request is not None:
+            accompany(request)
+        if request is None or not is_aws(request):
+            return replies.refusal(error)
+        return refuse(error, request)
+
+
+def _ping(cards: Sequence[ModelCard]) -> Response:
+    """Is there a model that can answer?"""
+    return Response(200 if any(card.ready for card in cards) else 503)

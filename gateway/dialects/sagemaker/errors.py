@@ -1,0 +1,94 @@
+"""SageMaker's errors on the paths that boto3 calls: as an answer, and as a stream's last frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.wire import awsevent
+from gateway.wire import openai_replies as replies
+from gateway.wire.json import encode
+
+AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
+    Kind.BAD_REQUEST: (400, "ValidationError"),
+    Kind.UNSUPPORTED: (400, "ValidationError"),
+    Kind.UNAUTHENTICATED: (403, "AccessDeniedException"),
+    Kind.FORBIDDEN: (403, "AccessDeniedException"),
+    Kind.NO_ROUTE: (404, "UnknownOperationException"),
+    Kind.NO_METHOD: (405, "UnknownOperationException"),
+    Kind.NO_MODEL: (400, "ValidationError"),
+    Kind.MEDIA_TYPE: (415, "ValidationError"),
+    Kind.TOO_LARGE: (413, "ValidationError"),
+    Kind.CONTEXT_LENGTH: (400, "ValidationError"),
+    Kind.LIMITED: (429, "ThrottlingException"),
+    Kind.OVERLOADED: (503, "ServiceUnavailable"),
+    Kind.NO_WORKER: (503, "ServiceUnavailable"),
+    Kind.DRAINING: (503, "ServiceUnavailable"),
+    Kind.TIMEOUT: (424, "ModelError"),
+    Kind.UPSTREAM: (424, "ModelError"),
+    Kind.TRUNCATED: (424, "ModelError"),
+    Kind.CLIENT_GONE: (499, "InternalFailure"),
+    Kind.INTERNAL: (500, "InternalFailure"),
+}
+"""Of the paths that boto3 calls: status and `x-amzn-ErrorType`. The other paths answer as OpenAI."""
+
+# By the code of an UNAUTHENTICATED error, what AWS calls it.
+SIGNATURE_ERRORS = {
+    "incomplete_signature": (400, "IncompleteSignature"),
+    "signature_expired": (403, "InvalidSignatureException"),
+    "signature_mismatch": (403, "InvalidSignatureException"),
+    "unknown_access_key": (403, "UnrecognizedClientException"),
+}
+
+
+def refuse(error: GatewayError, request: Request) -> Response:
+    """The answer as boto3 expects it."""
+    status, type_ = _aws_error(error, request)
+    body: dict[str, Any] = {"message": error.message}
+    if type_ == "ModelError":
+        original = error.upstream or (504 if error.kind is Kind.TIMEOUT else 502)
+        side = "client" if original < 500 else "server"
+        body = {
+            "Message": f'Received {side} error ({original}) from primary with message "{error.message}"',
+            "OriginalStatusCode": original,
+            "OriginalMessage": encode(replies.error_object(error)).decode(),
+            "LogStreamArn": "",
+        }
+    headers = [JSON_TYPE, (b"x-amzn-errortype", type_.encode())]
+    if status in (429, 503):
+        headers += replies.error_headers(error, status)
+        if error.retry_after is not None:
+            headers.append((b"x-amz-retry-after", str(max(1, round(error.retry_after * 1000))).encode()))
+    return Response(status, headers, encode(body))
+
+
+def _aws_error(error: GatewayError, request: Request) -> tuple[int, str]:
+    """A worker's own refusal is a ModelError, whatever its kind, except that it is busy: boto3 may retry that."""
+    if error.kind is Kind.UNAUTHENTICATED:
+        if request.header(b"authorization") is None:
+            return 403, "MissingAuthenticationTokenException"
+        return SIGNATURE_ERRORS.get(error.code or "", AWS_ERRORS[error.kind])
+    if error.kind is not Kind.OVERLOADED and (error.upstream is not None or error.blame is Blame.WORKER):
+        return 424, "ModelError"
+    return AWS_ERRORS[error.kind]
+
+
+def _framed_exception(type_: str) -> Callable[[bytes], bytes]:
+    return awsevent.framer(
+        {":exception-type": type_, ":content-type": "application/json", ":message-type": "exception"}
+    )
+
+
+_model_stream_error = _framed_exception("ModelStreamError")
+_internal_stream_failure = _framed_exception("InternalStreamFailure")
+
+
+def exception(error: GatewayError) -> bytes:
+    """The frame that ends a stream in order: boto3 raises what it says."""
+    if error.kind is Kind.TIMEOUT:
+        return _model_stream_error(encode({"Message": error.message, "ErrorCode": "ModelInvocationTimeExceeded"}))
+    if error.upstream is not None or error.blame is Blame.WORKER:
+        return _model_stream_error(encode({"Message": error.message, "ErrorCode": "StreamBroken"}))
+    return _internal_stream_failure(encode({"Message": error.message}))

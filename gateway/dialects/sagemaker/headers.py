@@ -1,0 +1,53 @@
+"""Headers of a request: which model is meant, what comes back with every reply, what nothing is done about."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.core.http import Request
+
+# Headers that may name the model, the most specific first.
+_HINTS = (
+    b"x-amzn-sagemaker-target-model",
+    b"x-amzn-sagemaker-inference-component",
+    b"x-amzn-sagemaker-adapter-identifier",
+)
+# Headers that come back with every reply, where they are harmless there, and what AWS allows for their length.
+_ECHOED = {b"x-amzn-sagemaker-custom-attributes": 1024, b"x-amzn-sagemaker-inference-id": 64}
+# Headers that ask for what is not here: named to the client as dropped.
+_IGNORED = {
+    name.lower().encode(): name
+    for name in (
+        "X-Amzn-SageMaker-Session-Id",
+        "X-Amzn-SageMaker-Target-Variant",
+        "X-Amzn-SageMaker-Target-Container-Hostname",
+        "X-Amzn-SageMaker-Enable-Explanations",
+        "X-Amzn-SageMaker-Prefix-Aware-Id",
+    )
+}
+_PRINTABLE = re.compile(rb"[\x20-\x7e]+\Z")
+
+
+def is_aws(request: Request) -> bool:
+    """Is this a path of boto3's, or, where nothing is served, one that looks like it?"""
+    return request.route.startswith("endpoint") or (not request.route and "/endpoints/" in request.path)
+
+
+def accompany(request: Request) -> None:
+    """Sets the headers that every reply to `request` carries."""
+    request.reply = [
+        (name, value)
+        for name, value in request.headers
+        if name in _ECHOED and len(value) <= _ECHOED[name] and _PRINTABLE.match(value)
+    ]
+    if is_aws(request):
+        request.reply.append((b"x-amzn-requestid", request.id.encode()))
+
+
+def read_headers(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(names that may be the model's, names of headers that nothing is done about)."""
+    found = {name: value for name, value in request.headers if name.startswith(b"x-amzn-sagemaker-")}
+    hints = [found[name].decode("latin-1") for name in _HINTS if name in found]
+    if "name" in request.params:
+        hints.append(request.params["name"])
+    return tuple(hints), tuple(_IGNORED[name] for name in found if name in _IGNORED)

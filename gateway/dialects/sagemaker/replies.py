@@ -1,0 +1,239 @@
+"""Canonical replies and events to SageMaker's bodies and streams."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.http import Headers
+from gateway.core.lifecycle import ReplyChoice
+from gateway.core.messages import Chat, Generate
+from gateway.core.usage import Usage
+from gateway.dialects.sagemaker.fates import MODEL
+from gateway.wire import awsevent, sse
+from gateway.wire import openai_replies as replies
+from gateway.wire.json import encode
+
+VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
+"""A header of every reply to boto3."""
+
+_UUID = re.compile(r"(?:chat)?cmpl-[0-9a-f]{32}(?=-|\Z)")
+
+
+def id_of(said: str, chat: bool) -> str:
+    """The worker's id. What it has behind a UUID (the number of the attempt) is dropped: the UUID is our request id."""
+    prefix = "chatcmpl-" if chat else "cmpl-"
+    if not said.startswith(prefix):
+        return prefix + (said or uuid.uuid4().hex)
+    found = _UUID.match(said)
+    return found[0] if found else said
+
+
+def write_usage(usage: Usage) -> dict[str, Any]:
+    """Of a whole reply, and of a stream that is asked for it."""
+    return {
+        "prompt_tokens": usage.input or 0,
+        "completion_tokens": usage.output or 0,
+        "total_tokens": (usage.input or 0) + (usage.output or 0),
+        "prompt_tokens_details": {"cached_tokens": usage.cached} if usage.cached is not None else None,
+    }
+
+
+def _stop(sequence: str | int | None) -> str | None:
+    """vLLM names a stop token by its id; the specification has text."""
+    return None if sequence is None else str(sequence)
+
+
+def chat_choice(choice: ReplyChoice) -> dict[str, Any]:
+    """Of a whole chat."""
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": choice.text() or "",
+        "refusal": choice.text("refusal"),
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            for call in choice.calls
+        ],
+    }
+    thinking = choice.text("thinking")
+    if thinking is not None:
+        message["reasoning_content"] = thinking
+    return {
+        "index": choice.index,
+        "message": message,
+        "logprobs": {"content": replies.join_logprobs(choice.logprobs)} if choice.logprobs else None,
+        "finish_reason": choice.reason,
+        "stop_reason": _stop(choice.stop_sequence),
+    }
+
+
+def text_choice(choice: ReplyChoice) -> dict[str, Any]:
+    """Of a whole text completion."""
+    return {
+        "index": choice.index,
+        "text": choice.text() or "",
+        "logprobs": replies.text_logprobs(choice.logprobs, 0) if choice.logprobs else None,
+        "finish_reason": choice.reason,
+        "stop_reason": _stop(choice.stop_sequence),
+        "prompt_logprobs": (choice.extra or {}).get("prompt_logprobs"),
+    }
+
+
+# -- streams --------------------------------------------------------------------------------------------------------
+
+FRAMED_HEADERS: Headers = [
+    (b"content-type", awsevent.MEDIA_TYPE),
+    (b"x-amzn-sagemaker-content-type", b"text/event-stream"),
+    VARIANT,
+    *sse.HEADERS[1:],
+]
+part_frame = awsevent.framer(
+    {":event-type": "PayloadPart", ":content-type": "application/octet-stream", ":message-type": "event"}
+)
+"""A chunk in the frame that boto3 unpacks."""
+
+
+def as_is(chunk: bytes) -> bytes:
+    """A chunk without a frame, for server-sent events."""
+    return chunk
+
+
+class _Open:
+    """An open part: the bytes before and after its text in a chunk, up to the logprobs."""
+
+    __slots__ = ("after", "before", "ordinary")
+
+    def __init__(self, before: bytes, after: bytes, end: bytes) -> None:
+        self.before = before
+        self.after = after
+        self.ordinary = after + b',"logprobs":null,"finish_reason":null,"stop_reason":null}]' + end
+
+
+class Writer:
+    """Canonical events to chunks, each given to `frame`; `refuse` writes the last words of a stream that failed.
+
+    What is the same in every chunk of a part is written once. Implements core.ports.StreamWriter.
+    """
+
+    held = 0
+
+    def __init__(
+        self,
+        op: Generate,
+        frame: Callable[[bytes], bytes],
+        headers: Headers,
+        refuse: Callable[[GatewayError], bytes],
+        *,
+        clean_end: bool,
+    ) -> None:
+        self.headers = headers
+        self.clean_end = clean_end
+        self._frame = frame
+        self._refuse = refuse
+        self._chat = isinstance(op, Chat)
+        self._n = op.n
+        self._include_usage = op.include_usage
+        self._head = b""
+        self._end = b"}\n\n" if self._chat else b',"usage":null}\n\n'
+        self._open: dict[tuple[int, int], _Open] = {}
+        self._calls: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        # A choice's last text, which its end goes into: (chunk up to the logprobs, logprobs).
+        self._held: dict[int, tuple[bytes, bytes]] = {}
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            part = self._open[event.choice, event.index]
+            if event.logprobs is None and not event.last:
+                return self._frame(part.before + encode(event.text) + part.ordinary)
+            return self._special(event, part)
+        if isinstance(event, PartStart):
+            return self._part(event)
+        if isinstance(event, Finish):
+            return self._finish(event)
+        if isinstance(event, Start):
+            return self._start(event)
+        if isinstance(event, UsageReport):
+            return self._usage(event.usage) if self._include_usage else b""
+        if isinstance(event, Failed):
+            held = [self._chunk(chunk, logprobs) for chunk, logprobs in self._held.values()]
+            return b"".join(held) + self._refuse(event.error)
+        return b"" if isinstance(event, PartEnd) else self._frame(sse.DONE)
+
+    def keepalive(self) -> bytes:
+        """A blank line between events, in a frame of its own where there are frames: every SSE parser passes over it,
+        and boto3's read timeout, 60 s by default, starts anew."""
+        return self._frame(sse.KEEPALIVE)
+
+    def _chunk(self, up_to_logprobs: bytes, logprobs: bytes, reason: bytes = b"null", stop: bytes = b"null") -> bytes:
+        return self._frame(
+            b'%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b}]%b'
+            % (up_to_logprobs, logprobs, reason, stop, self._end)
+        )
+
+    def _start(self, event: Start) -> bytes:
+        head = {
+            "id": id_of(event.id, self._chat),
+            "object": "chat.completion.chunk" if self._chat else "text_completion",
+            "created": event.created,
+            "model": MODEL,
+        }
+        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        if not self._chat:
+            return b""
+        role = b'%b{"index":%d,"delta":{"role":"assistant","content":""}'
+        return b"".join(self._chunk(role % (self._head, choice), b"null") for choice in range(self._n))
+
+    def _part(self, event: PartStart) -> bytes:
+        before = b'%b{"index":%d,' % (self._head, event.choice)
+        out = b""
+        if not self._chat:
+            before, after = before + b'"text":', b""
+        elif event.kind == "tool":
+            position = self._calls.get(event.choice, 0)
+            self._calls[event.choice] = position + 1
+            call = {
+                "index": position,
+                "id": event.call_id,
+                "type": "function",
+                "function": {"name": event.name, "arguments": ""},
+            }
+            out = self._chunk(before + b'"delta":{"tool_calls":[' + encode(call) + b"]}", b"null")
+            before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
+        else:
+            name = {"text": b"content", "thinking": b"reasoning_content"}.get(event.kind, b"refusal")
+            before, after = before + b'"delta":{"%b":' % name, b"}"
+        self._open[event.choice, event.index] = _Open(before, after, self._end)
+        return out
+
+    def _special(self, event: Delta, part: _Open) -> bytes:
+        """A text with logprobs, or the last one of its choice."""
+        chunk = part.before + encode(event.text) + part.after
+        logprobs = b"null"
+        if event.logprobs is not None and self._chat:
+            logprobs = b'{"content":' + bytes(event.logprobs) + b"}"
+        elif event.logprobs is not None:
+            offset = self._offsets.get(event.choice, 0)
+            self._offsets[event.choice] = offset + len(event.text)
+            logprobs = encode(replies.text_logprobs((event.logprobs,), offset))
+        if not event.last:
+            return self._chunk(chunk, logprobs)
+        self._held[event.choice] = (chunk, logprobs)
+        return b""
+
+    def _finish(self, event: Finish) -> bytes:
+        chunk, logprobs = self._held.pop(event.choice, (b"", b"null"))
+        if not chunk:
+            empty = b'"delta":{"content":""}' if self._chat else b'"text":""'
+            chunk = b'%b{"index":%d,%b' % (self._head, event.choice, empty)
+        return self._chunk(chunk, logprobs, encode(event.reason), encode(_stop(event.stop_sequence)))
+
+    def _usage(self, usage: Usage) -> bytes:
+        return self._frame(self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n")
