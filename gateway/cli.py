@@ -16,7 +16,8 @@ from pathlib import Path
 import uvloop
 
 from gateway import backends, dialects, translate
-from gateway.app import KNOWN, Gateway, active_dialects, route_table
+from gateway.app import KNOWN, Gateway
+from gateway.app.routes import active_dialects, route_table
 from gateway.auth import new_key
 from gateway.config import Config, ConfigError, Listen, config_file, json_schema, load
 from gateway.core.errors import GatewayError

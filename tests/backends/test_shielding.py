@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.app import route_table
+from gateway.app.routes import route_table
 from gateway.config import Config
 from tests.harness import Stack
 from workers.simulated import Entry

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from gateway.app import route_table
+from gateway.app.routes import route_table
 from gateway.auth import new_key
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import Findings, percentile, row

@@ -1,4 +1,4 @@
-"""The composition: what is served where, who may ask, and what a reload keeps."""
+"""One configuration at work: who may ask, what is learnt of workers, what is logged at level debug."""
 
 from __future__ import annotations
 
@@ -6,127 +6,13 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.app import KNOWN, active_dialects, paths, route_table
-from gateway.auth import new_key
-from gateway.config import Config
+from tests.app.asking import CHAT, GONE, key, until
 from tests.harness import Stack, load_text
-
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits for what happens in the stack's thread and announces itself in no other way."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with Stack() as running:
-        yield running
-
-
-def key(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
-    """A new key, and its part of the configuration."""
-    import yaml
-
-    secret, entry = new_key(name)
-    loaded = yaml.safe_load(entry)
-    loaded[name] |= options
-    return secret, loaded
-
-
-# -- routes ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_route_table_is_what_is_served(stack: Stack) -> None:
-    """No path is served that is not listed, and every listed one is: HEAD is no method of any dialect's, and a 405
-    tells which methods are."""
-    config = stack.gateway.state.config
-    listed: dict[str, set[str]] = {}
-    for line in route_table(config):
-        listed.setdefault(line.path, set()).add(line.method)
-    served = {getattr(route, "path", "") for route in stack.gateway.state.router().routes}
-    own = {"/livez", "/readyz", "/metrics"}
-    assert set(listed) == served | own
-    with httpx.Client(base_url=stack.url) as client:
-        for path, methods in listed.items():
-            if path in own:
-                assert client.get(path).status_code == 200
-                continue
-            concrete = path.replace("{model:path}", "m").replace("{name:path}", "m")
-            refused = client.delete(concrete)
-            assert refused.status_code == 405, path
-            assert set(refused.headers["allow"].split(", ")) == methods
-            for method in methods:
-                reply = client.request(method, concrete, json={} if method == "POST" else None)
-                assert reply.status_code not in (404, 405), (method, path)
-
-
-def test_every_dialect_is_listed() -> None:
-    assert {line.dialect for line in route_table(Config())} == {*KNOWN.dialects, "-"}
-
-
-def test_a_disabled_dialect_is_not_served() -> None:
-    config = {"dialects": {name: {"enabled": False} for name in KNOWN.dialects if name != "openai"}}
-    with Stack(config=config) as stack:
-        assert {line.dialect for line in route_table(stack.gateway.state.config)} == {"openai", "-"}
-        assert httpx.post(stack.url + "/invocations", json={}).json()["error"]["code"] == "unknown_path"
-
-
-def fallbacks() -> list[tuple[str, str]]:
-    return [(prefix.rstrip("/"), dialect.name) for dialect in active_dialects(Config()) for prefix in dialect.prefixes]
-
-
-@pytest.mark.parametrize(("prefix", "dialect"), fallbacks())
-@pytest.mark.parametrize("rest", ["/nothing/here", "/v1/chat/completions/", "/%2e%2e/v1/models", ""])
-def test_an_unknown_path_is_refused_in_the_dialect_of_its_prefix(
-    stack: Stack, prefix: str, dialect: str, rest: str
-) -> None:
-    (speaker,) = [one for one in active_dialects(Config()) if one.name == dialect]
-    if (prefix + rest or "/") in paths(speaker):
-        pytest.skip("this path is one of its own")
-    reply = httpx.get(stack.url + (prefix + rest or "/"))
-    assert reply.status_code == 404
-    assert reply.content
-    record = stack.records()[-1]
-    assert (record["dialect"], record["code"], record["status"]) == (dialect, "unknown_path", 404)
-
-
-def test_a_prefix_is_a_whole_segment(stack: Stack) -> None:
-    assert httpx.get(stack.url + "/openaiv1/models").status_code == 404
-    assert httpx.get(stack.url + "/ollamachat/sse").status_code == 404
-    assert stack.records()[-1]["dialect"] == "openai"
-
-
-# -- signs of life --------------------------------------------------------------------------------------------------
-
-
-def test_livez_touches_nothing() -> None:
-    """No worker, no record, no metric, no key."""
-    with Stack((), config={"models": {"x": GONE}, "keys": key("k")[1]}) as stack:
-        before = stack.gateway.metrics.page()
-        reply = httpx.get(stack.url + "/livez")
-        assert (reply.status_code, reply.text) == (200, "alive\n")
-        assert httpx.get(stack.url + "/readyz").text == "no model has a ready worker\n"
-        assert stack.records() == []
-        assert _counts(stack.gateway.metrics.page()) == _counts(before)
-
-
-GONE = {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}
-
-
-def _counts(page: bytes) -> list[bytes]:
-    return [line for line in page.splitlines() if line.startswith(b"dragoman_request")]
-
 
 # -- keys -----------------------------------------------------------------------------------------------------------
 
@@ -322,86 +208,6 @@ def test_at_level_info_no_step_is_even_put_together() -> None:
         assert [step["event"] for step in steps(stack)] == ["request read", "worker chosen", "worker answered"]
         stack.run(stack.gateway.reload(stack.config()))
         assert stack.gateway.state.hub.trace is None
-
-
-# -- reload ---------------------------------------------------------------------------------------------------------
-
-
-def test_workers_that_stay_keep_their_record() -> None:
-    with Stack(({}, {}), config={"breaker": {"failures": 3}}) as stack:
-        first, second = stack.gateway.state.workers.values()
-        first.breaker.failures = 2
-        changed = stack.config(
-            {"models": {"m": {"workers": [first.address], "max_in_flight": 7}}, "breaker": {"failures": 9}}
-        )
-        stack.run(stack.gateway.reload(changed))
-        (worker,) = stack.gateway.state.workers.values()
-        assert worker is first
-        assert worker.breaker.failures == 2
-        assert worker.breaker.policy.failures == 9
-        assert worker.max_in_flight == 7
-        assert worker.ready
-        # The old configuration is let go of.
-        until(lambda: len(stack.gateway._states) == 1)
-        assert len(first.on_free) == 1
-        assert not second.on_free
-
-
-def test_many_reloads_at_once_leave_one_configuration(stack: Stack) -> None:
-    async def storm() -> None:
-        await asyncio.gather(*(stack.gateway.reload(stack.config()) for _ in range(10)))
-
-    stack.run(storm())
-    until(lambda: len(stack.gateway._states) == 1)
-    assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
-    health = [task for task in _tasks(stack) if "Health._watch" in repr(task)]
-    assert len(health) == 1, "one probe for one worker"
-
-
-def _tasks(stack: Stack) -> list[Any]:
-    async def found() -> list[Any]:
-        return list(asyncio.all_tasks())
-
-    return stack.run(found())
-
-
-def test_who_waited_under_the_old_configuration_is_served() -> None:
-    with Stack(config={"models": {"m": {"max_in_flight": 1}}}) as stack:
-
-        async def go() -> list[int]:
-            async with httpx.AsyncClient(base_url=stack.url, timeout=10) as client, asyncio.timeout(10):
-
-                async def ask(fault: str) -> int:
-                    content = "sim:" + json.dumps({"text": "a", "fault": fault})
-                    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
-                    return (await client.post("/v1/chat/completions", json=body)).status_code
-
-                old = stack.gateway.state.pools["m"]
-                running = asyncio.create_task(ask("stall:0.3@before"))
-                await stack.sim.ledger.wait(running=1)
-                waiting = asyncio.create_task(ask(""))
-                for _ in iter(lambda: old.waiting == 1, True):
-                    await asyncio.sleep(0)
-                await stack.gateway.reload(stack.config())
-                new = stack.gateway.state.pools["m"]
-                assert new is not old
-                newer = asyncio.create_task(ask(""))
-                for _ in iter(lambda: new.waiting == 1, True):
-                    await asyncio.sleep(0)
-                return list(await asyncio.gather(running, waiting, newer))
-
-        assert stack.run(go(), 15) == [200, 200, 200]
-        until(lambda: all(worker.in_flight == 0 for worker in stack.gateway.state.workers.values()))
-
-
-def test_keys_change_with_a_reload() -> None:
-    secret, entry = key("k")
-    with Stack() as stack:
-        assert httpx.get(stack.url + "/v1/models").status_code == 200
-        stack.run(stack.gateway.reload(stack.config({"keys": entry})))
-        assert httpx.get(stack.url + "/v1/models").status_code == 401
-        headers = {"authorization": f"Bearer {secret}"}
-        assert httpx.get(stack.url + "/v1/models", headers=headers).status_code == 200
 
 
 def test_a_configuration_without_a_file() -> None:

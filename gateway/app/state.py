@@ -1,8 +1,7 @@
-"""Composition root: configuration -> ASGI application. The only file that knows every concrete class."""
+"""One configuration at work: its models, workers, limits and callers, built and looked after."""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +9,15 @@ from functools import partial
 from typing import Any
 
 import httpx
-from msgspec import Struct
-from starlette.routing import Route as StarletteRoute
-from starlette.routing import Router
 
-from gateway import backends, dialects
+from gateway import backends
 from gateway.auth import Keyring
-from gateway.client import Receive, Scope, Send
-from gateway.config import Config, ConfigError, Fault, Known
+from gateway.config import Config, ConfigError, Fault
 from gateway.config import Model as ModelOptions
 from gateway.config.faults import WHOLE
-from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers, Route
-from gateway.core.ports import Capabilities, Deadlines, Dialect, Record, Settings
+from gateway.core.errors import GatewayError
+from gateway.core.http import Headers
+from gateway.core.ports import Capabilities, Deadlines, Record
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import Discovery, Dns, Fleet, Member, Source, able
@@ -34,65 +29,12 @@ from gateway.fleet.worker import Worker
 from gateway.limiting import Limiting, redis_settings
 from gateway.limits.store_redis import connect, split_address
 from gateway.observe.accounting import Stream
-from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
-from gateway.observe.metrics import CONTENT_TYPE, Metrics
-from gateway.pipeline import Endpoint, Hub, Offer, Running, request_id
-from gateway.server import EXTENSION, Refusal
+from gateway.observe.metrics import Metrics
+from gateway.pipeline import Hub, Offer, Running
+from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
-
-KNOWN = Known(
-    dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
-    backends=frozenset(backends.REGISTRY),
-)
-
-
-# For the error that ends a request which outlived the grace to reach its client.
-_LAST_WORDS_S = 2.0
-
-
-class Line(Struct, frozen=True):
-    """One line of the route table."""
-
-    method: str
-    path: str
-    dialect: str
-    name: str
-
-
-def active_dialects(config: Config) -> list[Dialect]:
-    """The dialects that `config` offers, in registry order, with its prefixes and policies."""
-    found = []
-    for name in dialects.REGISTRY:
-        options = config.dialect(name)
-        if options.enabled:
-            found.append(dialects.create(name, Settings(options.prefixes, options.extras)))
-    return found
-
-
-def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:
-    """Every path of `dialect`, its prefixes included, and what is there by method."""
-    found: dict[str, dict[str, Route]] = {}
-    for prefix in dialect.prefixes:
-        for route in dialect.routes:
-            path = route.path if route.absolute else prefix.rstrip("/") + route.path
-            found.setdefault(path, {})[route.method] = route
-    return found
-
-
-def route_table(config: Config) -> list[Line]:
-    """Every path that `config` serves, the gateway's own included."""
-    lines = [
-        Line(route.method, path, dialect.name, route.name)
-        for dialect in active_dialects(config)
-        for path, routes in paths(dialect).items()
-        for route in routes.values()
-    ]
-    own = ["/livez", "/readyz"]
-    if config.metrics.enabled and config.metrics.listen is None:
-        own.append("/metrics")
-    return lines + [Line("GET", path, "-", path[1:]) for path in own]
 
 
 class Observer:
@@ -330,20 +272,6 @@ class State:
         for transport in self.transports:
             await transport.close()
 
-    def router(self) -> Router:
-        """Starlette routes to raw ASGI endpoints: no middleware, no request object on the way."""
-        routes = []
-        fallbacks: list[tuple[str, Endpoint]] = []
-        for dialect in active_dialects(self.config):
-            default = self.config.dialect(dialect.name).default_model
-            default = self.config.resolve(default) if default is not None else None
-            for path, methods in paths(dialect).items():
-                routes.append(StarletteRoute(path, Endpoint(self.hub, dialect, methods, default)))
-            for prefix in dialect.prefixes:
-                fallbacks.append((prefix.rstrip("/"), Endpoint(self.hub, dialect, {}, default)))
-        fallbacks.sort(key=lambda item: -len(item[0]))
-        return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
-
     def _limits_changed(self, state: str, reason: str) -> None:
         level = "info" if state == "strict" else "warning"
         self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
@@ -369,166 +297,6 @@ class State:
         if worker.ready:
             worker.breaker.come_back(time.monotonic())
         worker.freed()
-
-
-class _Fallback:
-    """Unknown paths are refused in the dialect whose prefix they carry."""
-
-    def __init__(self, endpoints: list[tuple[str, Endpoint]]) -> None:
-        self._endpoints = endpoints
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        for prefix, endpoint in self._endpoints:
-            if path == prefix or path.startswith(prefix + "/"):
-                await endpoint(scope, receive, send)
-                return
-        await self._endpoints[-1][1](scope, receive, send)
-
-
-class Gateway:
-    """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between."""
-
-    def __init__(self, config: Config, log: Log) -> None:
-        self.log = log
-        self.metrics = Metrics()
-        self.draining = False
-        self._limit_metrics = LimitMetrics()
-        self.metrics.registry.register(self._limit_metrics)
-        # No reload moves a listener, and none lets clients see what was kept from them.
-        self._apart = config.metrics.listen is not None
-        self._created = int(time.time())
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._states: list[State] = []
-        self._reloading = asyncio.Lock()
-        self._install(State(config, log, self.metrics, self._created, {}, {}))
-
-    def _install(self, state: State) -> None:
-        self.state = state
-        self._states.append(state)
-        self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
-        self._limit_metrics.stream = state.stream
-        self._router = state.router()
-        # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
-        self._literal: dict[str, Any] = {
-            route.path: route.endpoint
-            for route in self._router.routes
-            if isinstance(route, StarletteRoute) and "{" not in route.path
-        }
-        own = {"/livez": _live, "/readyz": self._readyz}
-        with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
-        self._literal.update(own if self._apart else with_metrics)
-        self._operations = with_metrics
-
-    async def start(self) -> None:
-        await self.state.start()
-
-    async def reload(self, config: Config) -> None:
-        """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
-        async with self._reloading:
-            old = self.state
-            fleets = old.discovery.read if old.discovery is not None else {}
-            state = State(config, self.log, self.metrics, self._created, old.workers, fleets, old.limiting)
-            await state.start()
-            self._install(state)
-            self.log.configure(config.log.level, config.log.requests)
-            task = asyncio.create_task(self._retire(old))
-            self._retiring.add(task)
-            task.add_done_callback(self._retiring.discard)
-
-    async def _retire(self, old: State) -> None:
-        await old.rest()
-        for model, address in old.workers.keys() - self.state.workers.keys():
-            self.metrics.ready.remove(model, address)
-        await old.hub.running.empty(None)
-        self._states.remove(old)
-        await old.close()
-        if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
-            await old.limiting.close()
-
-    async def drain(self) -> None:
-        """Not ready any more; returns when nothing runs. What outlives the grace is ended in its client's dialect."""
-        self.draining = True
-        self.metrics.draining.set(1)
-        for state in self._states:
-            state.hub.running.draining = True
-        await self._idle(self.state.config.relay.drain_s)
-        for state in self._states:
-            for run in list(state.hub.running.runs):
-                run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
-        await self._idle(_LAST_WORDS_S)
-
-    def refused(self, refusal: Refusal, client: str, headers: Headers, known_as: str) -> str:
-        """What the server refused before any dialect: counted and logged. Returns the request's id."""
-        name = known_as or request_id(headers)
-        self.metrics.refused.labels(str(refusal.status)).inc()
-        level = "info" if refusal.status < 500 else "warning"
-        self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
-        return name
-
-    async def _idle(self, timeout_s: float) -> None:
-        await asyncio.gather(*(state.hub.running.empty(timeout_s) for state in self._states))
-
-    async def close(self) -> None:
-        for task in self._retiring:
-            task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
-        await self.state.close()
-        for limiting in {id(state.limiting): state.limiting for state in self._states}.values():
-            if limiting is not None:
-                await limiting.close()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            endpoint = self._literal.get(scope["path"])
-            await (self._router if endpoint is None else endpoint)(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-
-    async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of `metrics.listen`: the gateway's own paths and nothing of a dialect."""
-        endpoint = self._operations.get(scope["path"], _nothing)
-        await endpoint(scope, receive, send)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await self.start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.close()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.draining:
-            await _plain(scope, send, 503, b"draining\n")
-        elif not self.state.ready:
-            await _plain(scope, send, 503, b"no model has a ready worker\n")
-        else:
-            await _plain(scope, send, 200, b"ready\n")
-
-    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _plain(scope, send, 200, self.metrics.page(), CONTENT_TYPE)
-
-
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    await _plain(scope, send, 404, b"not found\n")
-
-
-async def _live(scope: Scope, receive: Receive, send: Send) -> None:
-    await _plain(scope, send, 200, b"alive\n")
-
-
-async def _plain(
-    scope: Scope, send: Send, status: int, body: bytes, media_type: bytes = b"text/plain; charset=utf-8"
-) -> None:
-    if scope["method"] not in ("GET", "HEAD"):
-        headers = [(b"allow", b"GET, HEAD"), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 405, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-        return
-    headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _by_registry(options: ModelOptions) -> bool:

@@ -1,0 +1,175 @@
+"""Composition root: configuration -> ASGI application. The only package that knows every concrete class."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.routing import Route as StarletteRoute
+
+from gateway import backends, dialects
+from gateway.app.routes import router
+from gateway.app.state import State
+from gateway.client import Receive, Scope, Send
+from gateway.config import Config, Known
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers
+from gateway.observe.limits import LimitMetrics
+from gateway.observe.log import Log
+from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.pipeline import request_id
+from gateway.server import Refusal
+
+KNOWN = Known(
+    dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
+    backends=frozenset(backends.REGISTRY),
+)
+
+# For the error that ends a request which outlived the grace to reach its client.
+_LAST_WORDS_S = 2.0
+
+
+class Gateway:
+    """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self.log = log
+        self.metrics = Metrics()
+        self.draining = False
+        self._limit_metrics = LimitMetrics()
+        self.metrics.registry.register(self._limit_metrics)
+        # No reload moves a listener, and none lets clients see what was kept from them.
+        self._apart = config.metrics.listen is not None
+        self._created = int(time.time())
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._states: list[State] = []
+        self._reloading = asyncio.Lock()
+        self._install(State(config, log, self.metrics, self._created, {}, {}))
+
+    def _install(self, state: State) -> None:
+        self.state = state
+        self._states.append(state)
+        self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
+        self._limit_metrics.stream = state.stream
+        self._router = router(state.config, state.hub)
+        # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
+        self._literal: dict[str, Any] = {
+            route.path: route.endpoint
+            for route in self._router.routes
+            if isinstance(route, StarletteRoute) and "{" not in route.path
+        }
+        own = {"/livez": _live, "/readyz": self._readyz}
+        with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
+        self._literal.update(own if self._apart else with_metrics)
+        self._operations = with_metrics
+
+    async def start(self) -> None:
+        await self.state.start()
+
+    async def reload(self, config: Config) -> None:
+        """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
+        async with self._reloading:
+            old = self.state
+            fleets = old.discovery.read if old.discovery is not None else {}
+            state = State(config, self.log, self.metrics, self._created, old.workers, fleets, old.limiting)
+            await state.start()
+            self._install(state)
+            self.log.configure(config.log.level, config.log.requests)
+            task = asyncio.create_task(self._retire(old))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, old: State) -> None:
+        await old.rest()
+        for model, address in old.workers.keys() - self.state.workers.keys():
+            self.metrics.ready.remove(model, address)
+        await old.hub.running.empty(None)
+        self._states.remove(old)
+        await old.close()
+        if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
+            await old.limiting.close()
+
+    async def drain(self) -> None:
+        """Not ready any more; returns when nothing runs. What outlives the grace is ended in its client's dialect."""
+        self.draining = True
+        self.metrics.draining.set(1)
+        for state in self._states:
+            state.hub.running.draining = True
+        await self._idle(self.state.config.relay.drain_s)
+        for state in self._states:
+            for run in list(state.hub.running.runs):
+                run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
+        await self._idle(_LAST_WORDS_S)
+
+    def refused(self, refusal: Refusal, client: str, headers: Headers, known_as: str) -> str:
+        """What the server refused before any dialect: counted and logged. Returns the request's id."""
+        name = known_as or request_id(headers)
+        self.metrics.refused.labels(str(refusal.status)).inc()
+        level = "info" if refusal.status < 500 else "warning"
+        self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
+        return name
+
+    async def _idle(self, timeout_s: float) -> None:
+        await asyncio.gather(*(state.hub.running.empty(timeout_s) for state in self._states))
+
+    async def close(self) -> None:
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        await self.state.close()
+        for limiting in {id(state.limiting): state.limiting for state in self._states}.values():
+            if limiting is not None:
+                await limiting.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            endpoint = self._literal.get(scope["path"])
+            await (self._router if endpoint is None else endpoint)(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+
+    async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application of `metrics.listen`: the gateway's own paths and nothing of a dialect."""
+        endpoint = self._operations.get(scope["path"], _nothing)
+        await endpoint(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.draining:
+            await _plain(scope, send, 503, b"draining\n")
+        elif not self.state.ready:
+            await _plain(scope, send, 503, b"no model has a ready worker\n")
+        else:
+            await _plain(scope, send, 200, b"ready\n")
+
+    async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _plain(scope, send, 200, self.metrics.page(), CONTENT_TYPE)
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    await _plain(scope, send, 404, b"not found\n")
+
+
+async def _live(scope: Scope, receive: Receive, send: Send) -> None:
+    await _plain(scope, send, 200, b"alive\n")
+
+
+async def _plain(
+    scope: Scope, send: Send, status: int, body: bytes, media_type: bytes = b"text/plain; charset=utf-8"
+) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
+        headers = [(b"allow", b"GET, HEAD"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 405, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    headers = [(b"content-type", media_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,30 @@
+"""What the tests of the application share: a request, a model without a worker, a key, a way to wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from gateway.auth import new_key
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+GONE = {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Waits for what happens in the stack's thread and announces itself in no other way."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
+
+
+def key(name: str, **options: Any) -> tuple[str, dict[str, Any]]:
+    """A new key, and its part of the configuration."""
+    secret, entry = new_key(name)
+    loaded = yaml.safe_load(entry)
+    loaded[name] |= options
+    return secret, loaded

@@ -1,0 +1,109 @@
+"""The application: its signs of life, and what a reload keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from tests.app.asking import CHAT, GONE, key, until
+from tests.harness import Stack
+
+# -- signs of life --------------------------------------------------------------------------------------------------
+
+
+def test_livez_touches_nothing() -> None:
+    """No worker, no record, no metric, no key."""
+    with Stack((), config={"models": {"x": GONE}, "keys": key("k")[1]}) as stack:
+        before = stack.gateway.metrics.page()
+        reply = httpx.get(stack.url + "/livez")
+        assert (reply.status_code, reply.text) == (200, "alive\n")
+        assert httpx.get(stack.url + "/readyz").text == "no model has a ready worker\n"
+        assert stack.records() == []
+        assert _counts(stack.gateway.metrics.page()) == _counts(before)
+
+
+def _counts(page: bytes) -> list[bytes]:
+    return [line for line in page.splitlines() if line.startswith(b"dragoman_request")]
+
+
+# -- reload -----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_that_stay_keep_their_record() -> None:
+    with Stack(({}, {}), config={"breaker": {"failures": 3}}) as stack:
+        first, second = stack.gateway.state.workers.values()
+        first.breaker.failures = 2
+        changed = stack.config(
+            {"models": {"m": {"workers": [first.address], "max_in_flight": 7}}, "breaker": {"failures": 9}}
+        )
+        stack.run(stack.gateway.reload(changed))
+        (worker,) = stack.gateway.state.workers.values()
+        assert worker is first
+        assert worker.breaker.failures == 2
+        assert worker.breaker.policy.failures == 9
+        assert worker.max_in_flight == 7
+        assert worker.ready
+        # The old configuration is let go of.
+        until(lambda: len(stack.gateway._states) == 1)
+        assert len(first.on_free) == 1
+        assert not second.on_free
+
+
+def test_many_reloads_at_once_leave_one_configuration(stack: Stack) -> None:
+    async def storm() -> None:
+        await asyncio.gather(*(stack.gateway.reload(stack.config()) for _ in range(10)))
+
+    stack.run(storm())
+    until(lambda: len(stack.gateway._states) == 1)
+    assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+    health = [task for task in _tasks(stack) if "Health._watch" in repr(task)]
+    assert len(health) == 1, "one probe for one worker"
+
+
+def _tasks(stack: Stack) -> list[Any]:
+    async def found() -> list[Any]:
+        return list(asyncio.all_tasks())
+
+    return stack.run(found())
+
+
+def test_who_waited_under_the_old_configuration_is_served() -> None:
+    with Stack(config={"models": {"m": {"max_in_flight": 1}}}) as stack:
+
+        async def go() -> list[int]:
+            async with httpx.AsyncClient(base_url=stack.url, timeout=10) as client, asyncio.timeout(10):
+
+                async def ask(fault: str) -> int:
+                    content = "sim:" + json.dumps({"text": "a", "fault": fault})
+                    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+                    return (await client.post("/v1/chat/completions", json=body)).status_code
+
+                old = stack.gateway.state.pools["m"]
+                running = asyncio.create_task(ask("stall:0.3@before"))
+                await stack.sim.ledger.wait(running=1)
+                waiting = asyncio.create_task(ask(""))
+                for _ in iter(lambda: old.waiting == 1, True):
+                    await asyncio.sleep(0)
+                await stack.gateway.reload(stack.config())
+                new = stack.gateway.state.pools["m"]
+                assert new is not old
+                newer = asyncio.create_task(ask(""))
+                for _ in iter(lambda: new.waiting == 1, True):
+                    await asyncio.sleep(0)
+                return list(await asyncio.gather(running, waiting, newer))
+
+        assert stack.run(go(), 15) == [200, 200, 200]
+        until(lambda: all(worker.in_flight == 0 for worker in stack.gateway.state.workers.values()))
+
+
+def test_keys_change_with_a_reload() -> None:
+    secret, entry = key("k")
+    with Stack() as stack:
+        assert httpx.get(stack.url + "/v1/models").status_code == 200
+        stack.run(stack.gateway.reload(stack.config({"keys": entry})))
+        assert httpx.get(stack.url + "/v1/models").status_code == 401
+        headers = {"authorization": f"Bearer {secret}"}
+        assert httpx.get(stack.url + "/v1/models", headers=headers).status_code == 200

@@ -1,0 +1,71 @@
+"""What is served where."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from gateway.app import KNOWN
+from gateway.app.routes import active_dialects, paths, route_table, router
+from gateway.config import Config
+from tests.harness import Stack
+
+
+def test_the_route_table_is_what_is_served(stack: Stack) -> None:
+    """No path is served that is not listed, and every listed one is: HEAD is no method of any dialect's, and a 405
+    tells which methods are."""
+    config = stack.gateway.state.config
+    listed: dict[str, set[str]] = {}
+    for line in route_table(config):
+        listed.setdefault(line.path, set()).add(line.method)
+    served = {getattr(route, "path", "") for route in router(config, stack.gateway.state.hub).routes}
+    own = {"/livez", "/readyz", "/metrics"}
+    assert set(listed) == served | own
+    with httpx.Client(base_url=stack.url) as client:
+        for path, methods in listed.items():
+            if path in own:
+                assert client.get(path).status_code == 200
+                continue
+            concrete = path.replace("{model:path}", "m").replace("{name:path}", "m")
+            refused = client.delete(concrete)
+            assert refused.status_code == 405, path
+            assert set(refused.headers["allow"].split(", ")) == methods
+            for method in methods:
+                reply = client.request(method, concrete, json={} if method == "POST" else None)
+                assert reply.status_code not in (404, 405), (method, path)
+
+
+def test_every_dialect_is_listed() -> None:
+    assert {line.dialect for line in route_table(Config())} == {*KNOWN.dialects, "-"}
+
+
+def test_a_disabled_dialect_is_not_served() -> None:
+    config = {"dialects": {name: {"enabled": False} for name in KNOWN.dialects if name != "openai"}}
+    with Stack(config=config) as stack:
+        assert {line.dialect for line in route_table(stack.gateway.state.config)} == {"openai", "-"}
+        assert httpx.post(stack.url + "/invocations", json={}).json()["error"]["code"] == "unknown_path"
+
+
+def fallbacks() -> list[tuple[str, str]]:
+    return [(prefix.rstrip("/"), dialect.name) for dialect in active_dialects(Config()) for prefix in dialect.prefixes]
+
+
+@pytest.mark.parametrize(("prefix", "dialect"), fallbacks())
+@pytest.mark.parametrize("rest", ["/nothing/here", "/v1/chat/completions/", "/%2e%2e/v1/models", ""])
+def test_an_unknown_path_is_refused_in_the_dialect_of_its_prefix(
+    stack: Stack, prefix: str, dialect: str, rest: str
+) -> None:
+    (speaker,) = [one for one in active_dialects(Config()) if one.name == dialect]
+    if (prefix + rest or "/") in paths(speaker):
+        pytest.skip("this path is one of its own")
+    reply = httpx.get(stack.url + (prefix + rest or "/"))
+    assert reply.status_code == 404
+    assert reply.content
+    record = stack.records()[-1]
+    assert (record["dialect"], record["code"], record["status"]) == (dialect, "unknown_path", 404)
+
+
+def test_a_prefix_is_a_whole_segment(stack: Stack) -> None:
+    assert httpx.get(stack.url + "/openaiv1/models").status_code == 404
+    assert httpx.get(stack.url + "/ollamachat/sse").status_code == 404
+    assert stack.records()[-1]["dialect"] == "openai"
