@@ -58,7 +58,7 @@ def route_table(config: Config) -> list[Line]:
 
 
 def router(config: Config, hub: Hub) -> Router:
-    """What `config` serves: Starlette routes to raw ASGI endpoints: no middleware, no request object on the way."""
+    """What `config` serves, as Starlette routes to raw ASGI endpoints: no middleware, no request object on the way."""
     routes = []
     fallbacks: list[tuple[str, Endpoint]] = []
     for dialect in active_dialects(config):
