@@ -72,15 +72,17 @@ def rules(config: Config) -> list[Rule]:
 def redis_settings(redis: Redis | None) -> RedisSettings:
     """The section `redis`, which must be there, in the words of the store."""
     assert redis is not None
+    server = redis.server
     return RedisSettings(
-        addresses=redis.addresses,
+        addresses=server.addresses,
         mode=redis.mode,
         sentinel_name=redis.sentinel_name,
         sentinel_auth=redis.sentinel_auth,
-        db=redis.db,
-        username=redis.username,
+        db=server.db,
+        username=server.username,
+        password=server.password,
         password_file=redis.password_file,
-        tls=redis.tls,
+        tls=server.tls,
         ca_file=redis.ca_file,
         cert_file=redis.cert_file,
         key_file=redis.key_file,

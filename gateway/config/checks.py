@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from gateway.config.faults import Path, masked
-from gateway.config.kinds import header_fault
+from gateway.config.kinds import header_fault, redis_server
 from gateway.config.model import Config, Key, Model
 from gateway.config.sharing import CacheSalt, Redis
 from gateway.config.source import why
@@ -214,15 +214,20 @@ def _sharing(config: Config) -> Found:
         if config.accounting.redis_stream is not None:
             yield ("accounting", "redis_stream"), "needs a section redis"
         return
+    where = [name for name in ("addresses", "url", "url_file", "url_env") if getattr(redis, name)]
+    if not where:
+        yield ("redis",), "must say where: addresses or url"
+    for name in where[1:]:
+        yield ("redis", name), f"and {where[0]} exclude each other"
+    for name in ("db", "username", "tls"):
+        if getattr(redis, name) and set(where) - {"addresses"}:
+            yield ("redis", name), "belongs in the URL, as there is one"
     if redis.mode == "single" and len(redis.addresses) > 1:
         yield ("redis", "addresses"), "must be one address, unless mode is sentinel or cluster"
-    if redis.mode == "cluster" and redis.db:
-        yield ("redis", "db"), "must be 0 in a cluster"
-    if redis.username is not None and redis.password_file is None:
-        yield ("redis", "username"), "needs password_file beside it"
-    for name in ("ca_file", "cert_file", "key_file"):
-        if getattr(redis, name) is not None and not redis.tls:
-            yield ("redis", name), "has no effect without tls: true"
+    if redis.mode == "sentinel" and set(where) - {"addresses"}:
+        yield ("redis", "mode"), "needs the addresses of all Sentinels: a URL names one server"
+    if redis.password_file is not None and redis.password_env is not None:
+        yield ("redis", "password_env"), "and password_file exclude each other"
     if (redis.cert_file is None) != (redis.key_file is None):
         yield ("redis", "key_file" if redis.cert_file is None else "cert_file"), "needs the other of the pair"
 
@@ -306,9 +311,9 @@ def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
 
 
 def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
-    """Reads the workers' keys and the secrets of AWS key pairs into `config` and tries its certificate bundles; the
-    faults it met."""
-    yield from _redis_files(config.redis)
+    """Reads the secrets that `config` refers to into it and tries its certificate bundles; the faults it met."""
+    if config.redis is not None:
+        yield from _redis(config.redis, environ)
     if config.jwt is not None and config.jwt.jwks_file is not None:
         try:
             config.jwt._keys_text = FilePath(config.jwt.jwks_file).read_text(encoding="utf-8")
@@ -344,19 +349,49 @@ def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, st
             yield "ca_file", f"names a file that cannot be read: {why(error)}"
 
 
-def _redis_files(redis: Redis | None) -> Found:
-    """They are read at every connect; here it is only seen that they can be."""
-    for option in ("password_file", "ca_file", "cert_file", "key_file"):
-        name = getattr(redis, option, None)
-        if name is not None:
+def _redis(redis: Redis, environ: Mapping[str, str]) -> Found:
+    """Reads a URL or password that stands elsewhere; what is wrong with them, and with what they go with."""
+    redis._url, option, wrong = _secret(redis, "url", environ)
+    if redis._url is not None:
+        try:
+            redis_server(redis._url.get_secret_value())
+        except ValueError as error:
+            redis._url, wrong = None, f"leads to a text that {error}"
+    if wrong is not None:
+        yield ("redis", option), wrong
+    of_url = redis.server.password is not None
+    if redis.password_env is not None:
+        redis._password, _, wrong = _secret(redis, "password", environ)
+        if wrong is not None:
+            yield ("redis", "password_env"), wrong
+    elsewhere = redis.password_file is not None or redis.password_env is not None
+    if of_url and elsewhere:
+        yield ("redis", option), "leads to a URL with a password, and there is another one beside it"
+    yield from _redis_server(redis, option or ("url" if redis.url is not None else ""), of_url or elsewhere)
+    # They are read at every connect; here it is only seen that they can be.
+    for name in ("password_file", "ca_file", "cert_file", "key_file"):
+        file_name = getattr(redis, name)
+        if file_name is not None:
             try:
-                FilePath(name).read_bytes()
+                FilePath(file_name).read_bytes()
             except (OSError, ValueError) as error:
-                yield ("redis", option), f"names a file that cannot be read: {why(error)}"
+                yield ("redis", name), f"names a file that cannot be read: {why(error)}"
+
+
+def _redis_server(redis: Redis, url: str, password: bool) -> Found:
+    """url: the option that says where the server is by a URL, if one does. password: there is one."""
+    server = redis.server
+    if redis.mode == "cluster" and server.db:
+        yield ("redis", url or "db"), "must name database 0: a cluster has no other"
+    if server.username is not None and not password:
+        yield ("redis", url or "username"), "names a user, who needs password_file or password_env beside it"
+    for name in ("ca_file", "cert_file", "key_file"):
+        if getattr(redis, name) is not None and not server.tls:
+            yield ("redis", name), "has no effect without TLS: tls: true, or rediss:// in the URL"
 
 
 def _secret(
-    options: Key | Model | CacheSalt, name: str, environ: Mapping[str, str]
+    options: Key | Model | CacheSalt | Redis, name: str, environ: Mapping[str, str]
 ) -> tuple[SecretStr | None, str, str | None]:
     """(the secret that NAME_env or NAME_file leads to, which of them, what is wrong with it)."""
     variable: str | None = getattr(options, f"{name}_env")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, timedelta
 from ipaddress import ip_network
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
@@ -116,6 +116,46 @@ def _address(value: str) -> str:
     return value
 
 
+class RedisServer(NamedTuple):
+    """Where a Redis server is, who asks it (user and password, each None where there is none), and how."""
+
+    addresses: tuple[str, ...]
+    db: int = 0
+    username: str | None = None
+    password: str | None = None
+    tls: bool = False
+
+
+def redis_server(url: str) -> RedisServer:
+    """What `redis[s]://[[user]:password@]host[:port][/db]` says; user and password may be percent-encoded.
+
+    Raises ValueError when it says something else.
+    """
+    wrong = ValueError("must be redis://[user@]host[:port][/db], or rediss:// for TLS")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    path = re.match(r"/?([0-9]{1,5})?\Z", parts.path)
+    if parts.scheme not in ("redis", "rediss") or not host or port == 0 or path is None or set(url) & set("?#\\"):
+        raise wrong
+    try:
+        address = _address(f"[{host}]:{port or 6379}" if ":" in host else f"{host}:{port or 6379}")
+    except ValueError:
+        raise wrong from None
+    user, password = (unquote(text) if text else None for text in (parts.username, parts.password))
+    return RedisServer((address,), int(path[1] or 0), user, password, parts.scheme == "rediss")
+
+
+def _redis_url(value: str) -> str:
+    if redis_server(value).password is not None:
+        raise ValueError(
+            "must not hold a password: use password_file or password_env, or url_file or url_env for all of it"
+        )
+    return value
+
+
 def _network(value: str) -> str:
     try:
         return str(ip_network(value))
@@ -212,6 +252,9 @@ Url = Annotated[str, AfterValidator(_url)]
 
 Address = Annotated[str, AfterValidator(_address)]
 """host:port; an IPv6 address stands in brackets."""
+
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
+"""redis[s]://[user@]host[:port][/db]; no password stands in it."""
 
 Network = Annotated[str, AfterValidator(_network)]
 """An IP address or network in CIDR form."""

@@ -6,7 +6,17 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from gateway.config.kinds import Address, Seconds, Share, Url, Variable, Whole
+from gateway.config.kinds import (
+    Address,
+    RedisServer,
+    RedisUrl,
+    Seconds,
+    Share,
+    Url,
+    Variable,
+    Whole,
+    redis_server,
+)
 from gateway.config.section import Section
 
 _DAY = 86400
@@ -18,10 +28,29 @@ Dimension = Literal["key", "team", "model", "address"]
 class Redis(Section):
     """A Redis or Valkey server that all gateways of a deployment share."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [name]} for name in ("addresses", "url", "url_file", "url_env")]}
+    )
+
     addresses: tuple[Address, ...] = Field(
+        default=(),
         min_length=1,
         max_length=100,
-        description="`host:port`: one for a single server, those of all Sentinels, or of some cluster nodes.",
+        description="`host:port`: one for a single server, those of all Sentinels, or of some cluster nodes. Required,"
+        " unless there is a URL.",
+    )
+    url: RedisUrl | None = Field(
+        default=None,
+        description="`redis://[user@]host[:port][/db]`, or `rediss://` for TLS; instead of `addresses`, `db`,"
+        " `username` and `tls`.",
+    )
+    url_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with such a URL, in which the password may stand too; relative to this file's folder.",
+    )
+    url_env: Variable | None = Field(
+        default=None, description="Environment variable with such a URL, in which the password may stand too."
     )
     mode: Literal["single", "sentinel", "cluster"] = Field(default="single", description="What answers there.")
     sentinel_name: str = Field(
@@ -35,6 +64,7 @@ class Redis(Section):
         min_length=1,
         description="File with the password, read at every connect; relative to this file's folder.",
     )
+    password_env: Variable | None = Field(default=None, description="Environment variable with the password.")
     tls: bool = Field(default=False, description="Connect by TLS.")
     ca_file: str | None = Field(
         default=None, min_length=1, description="PEM bundle that its certificate must chain to. Absent: the system's."
@@ -44,6 +74,17 @@ class Redis(Section):
     timeout_s: Seconds = Field(
         default=0.05, ge=0.001, le=10, description="The longest that a request waits for an answer."
     )
+
+    _url: SecretStr | None = PrivateAttr(None)
+    _password: SecretStr | None = PrivateAttr(None)
+
+    @property
+    def server(self) -> RedisServer:
+        """Where it is, however that was written; what `load` read from files and environment included."""
+        url = self.url if self._url is None else self._url.get_secret_value()
+        found = RedisServer(self.addresses, self.db, self.username, None, self.tls)
+        found = redis_server(url) if url is not None else found
+        return found if self._password is None else found._replace(password=self._password.get_secret_value())
 
 
 class Limit(Section):

@@ -49,7 +49,8 @@ class RedisSettings(Struct, frozen=True, kw_only=True):
     sentinel_name  the name under which the Sentinels know the primary
     db             database number; not for a cluster
     username       ACL user, also for the Sentinels if `sentinel_auth`
-    password_file  read at every connect, so that a rotated secret needs no restart
+    password       theirs, or
+    password_file  the file that holds it, read at every connect, so that a rotated secret needs no restart
     tls            with ca_file to trust, cert_file and key_file to show
     timeout        the longest an admission waits for the server, in seconds
     """
@@ -60,6 +61,7 @@ class RedisSettings(Struct, frozen=True, kw_only=True):
     sentinel_auth: bool = False
     db: int = 0
     username: str | None = None
+    password: str | None = None
     password_file: str | None = None
     tls: bool = False
     ca_file: str | None = None
@@ -78,6 +80,9 @@ class RedisSettings(Struct, frozen=True, kw_only=True):
             raise ValueError("redis timeout must be 0.001 to 10 seconds")
         for one in self.addresses:
             split_address(one)
+
+    def __repr__(self) -> str:
+        return f"RedisSettings({self.mode}, {', '.join(self.addresses)})"
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -112,8 +117,8 @@ def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
     auth: dict[str, Any] = {}
     if settings.password_file is not None:
         auth["credential_provider"] = _FromFile(settings.username, settings.password_file)
-    elif settings.username is not None:
-        auth["username"] = settings.username
+    elif settings.username is not None or settings.password is not None:
+        auth = {"username": settings.username, "password": settings.password}
     tls: dict[str, Any] = {}
     if settings.tls:
         tls = {

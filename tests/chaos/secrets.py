@@ -31,6 +31,7 @@ def refused_texts(secrets: list[str]) -> list[str]:
             f"keys: {{{secret}: {{}}}}",
             f"{secret}: 1",
             f"redis: {{addresses: [{secret}]}}",
+            f"redis: {{url: 'redis://:{secret}@redis'}}",
         ):
             try:
                 load_text(text)
@@ -51,16 +52,16 @@ async def secrets_stay(findings: Findings) -> None:
     secrets = [good, other, WORKER_KEY, AWS_SECRET, PASSWORD]
     secrets += [key.split("_")[2] for key in (good, other)]
     with tempfile.TemporaryDirectory() as name, Server(Path(name), "--requirepass", PASSWORD) as server:
-        (Path(name) / "password").write_text(PASSWORD)
         config = {
             "keys": entries,
             "models": {"m": {"api_key_env": "WORKER_KEY"}},
-            "redis": {"addresses": [server.address], "password_file": str(Path(name) / "password"), "timeout_s": 1},
+            "redis": {"url_env": "REDIS_URL", "timeout_s": 1},
             "accounting": {"redis_stream": "usage"},
             "dialects": {dialect: {"default_model": "m"} for dialect in REQUESTS},
             "log": {"level": "debug"},
         }
         environ = {"WORKER_KEY": WORKER_KEY, "AWS_SECRET": AWS_SECRET}
+        environ["REDIS_URL"] = f"redis://:{PASSWORD}@{server.address}/0"
         with Stack(({},), config, environ=environ) as stack:
             link = Link(stack.url.removeprefix("http://"))
             answers = await traffic(link, stack, good, other)

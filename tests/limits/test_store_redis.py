@@ -217,6 +217,21 @@ async def test_an_acl_user_with_a_password_file(
     assert [record.message for record in caplog.records if record.name == "redis.credentials"] == []
 
 
+@pytest.mark.parametrize("user", [None, "limits"])
+async def test_a_password_that_is_known(mortal: Server, user: str | None) -> None:
+    if user is None:
+        mortal.command("CONFIG", "SET", "requirepass", "canary")
+    else:
+        mortal.command("ACL", "SETUSER", user, "on", ">canary", "~*", "+@all")
+        mortal.command("ACL", "SETUSER", "default", "off")
+    settings = msgspec.structs.replace(mortal.settings, username=user, password="canary")
+    assert "canary" not in repr(settings)
+    limiter = Limiter(RULES, RedisStore(settings))
+    await limiter.start()
+    assert (limiter.state, limiter.reason) == ("strict", "")
+    await limiter.close()
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """(certificate, key) for 127.0.0.1, signed by itself."""
