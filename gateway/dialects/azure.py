@@ -15,12 +15,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Field, Policy, settle_extras
+from gateway.core.fields import Field, Policy
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import (
     Chat,
     Embed,
+    Extra,
     Generate,
     Image,
     ListModels,
@@ -35,7 +36,7 @@ from gateway.core.usage import Usage
 from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
-from gateway.wire.json import NULL, check_depth, encode, members, require_json
+from gateway.wire.json import NULL, encode, members, require_json, settle_unknown
 from gateway.wire.openai_views import CHAT_MEMBERS, FORMS, part_form
 from gateway.wire.unknown import Form, Known, known_to
 
@@ -173,19 +174,13 @@ class Azure:
             return ListModels(write=_info, model=deployment, one=True)
         require_json(request)
         raw = members(request)
-        known = _KNOWN[request.route]
         policy = self._policy(request)
-        kept, dropped = settle_extras(policy, (name for name in raw if name not in known))
-        body = request.body
-        if dropped:
-            for name in dropped:
-                del raw[name]
-            # What was dropped must not be read either, where it has a meaning for us.
-            body = encode(raw)
+        extra, dropped = settle_unknown(raw, _KNOWN[request.route], policy)
+        body = encode(raw) if dropped else request.body
         op: Chat | Embed = (
-            _read_chat(body, raw, kept, dropped, policy)
+            _read_chat(body, raw, extra, dropped, policy)
             if request.route == "chat"
-            else _read_embed(body, raw, kept, dropped)
+            else _read_embed(body, raw, extra, dropped)
         )
         op.model = deployment or op.model
         return op
@@ -284,11 +279,8 @@ def _check_version(request: Request) -> None:
         )
 
 
-def _read_chat(
-    body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...], policy: Policy
-) -> Chat:
-    extra = {name: raw[name] for name in kept if name not in CHAT_MEMBERS}
-    check_depth(extra)
+def _read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...], policy: Policy) -> Chat:
+    extra = {name: value for name, value in unknown.items() if name not in CHAT_MEMBERS}
     op = requests.read_chat(body, raw, extra, dropped, policy, part=_read_part, forms=_FORMS)
     op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
     for index, message in enumerate(op.messages):
@@ -309,13 +301,12 @@ def _read_chat(
     return op
 
 
-def _read_embed(body: bytes, raw: dict[str, Raw], kept: tuple[str, ...], dropped: tuple[str, ...]) -> Embed:
+def _read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...]) -> Embed:
     for name, allowed in (("encoding_format", (b'"float"', b'"base64"')), ("input_type", (b'"text"',))):
         if name in raw and bytes(raw[name]) not in allowed:
             words = b" or ".join(allowed).decode().replace('"', "'")
             raise GatewayError(Kind.UNSUPPORTED, f"'{name}' must be {words} here", param=name)
-    extra = {name: raw[name] for name in kept if name not in ("user",)}
-    check_depth(extra)
+    extra = {name: value for name, value in unknown.items() if name != "user"}
     op = requests.read_embed(body, raw, extra, dropped)
     op.raw = op.wire = None
     return op

@@ -29,7 +29,7 @@ from gateway.core.ports import Relaying, StreamWriter
 from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
-from gateway.wire.json import check_depth, encode, members, require_json
+from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
 from gateway.wire.openai_views import CHAT_MEMBERS
 
 FATES: Mapping[str, Sequence[Field]] = {
@@ -118,13 +118,10 @@ class Ollama:
     def read(self, request: Request) -> Op:
         require_json(request)
         given = members(request)
-        kept, dropped = settle_extras(self.extras, (name for name in given if name not in _KNOWN))
-        extra = {name: given[name] for name in kept}
-        check_depth(extra)
+        unknown, dropped = settle_unknown(given, _KNOWN, self.extras)
         # Those that OpenAI's wire defines are read as there.
-        shared = {name for name in kept if name in CHAT_MEMBERS}
-        extra = {name: raw for name, raw in extra.items() if name not in shared}
-        known = {name: raw for name, raw in given.items() if name in _KNOWN or name in shared}
+        extra = {name: raw for name, raw in unknown.items() if name not in CHAT_MEMBERS}
+        known = {name: raw for name, raw in given.items() if name not in extra}
         left_out = _lift_options(known) + _lift_think(known)
         # No worker has a name for these: they are never passed on.
         settle_extras("error" if self.extras == "error" else "drop", left_out)

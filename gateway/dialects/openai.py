@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Field, Policy, settle_extras
+from gateway.core.fields import Field, Policy
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import (
     Chat,
     Complete,
-    Extra,
     Generate,
     ListModels,
     ModelCard,
@@ -27,7 +26,7 @@ from gateway.core.usage import Usage
 from gateway.wire import openai_relay
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
-from gateway.wire.json import check_depth, encode, members, require_json
+from gateway.wire.json import encode, members, require_json, settle_unknown
 from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 _SAMPLING = (
@@ -136,17 +135,10 @@ class OpenAI:
             return ListModels(write=_write_model, model=request.params["model"])
         require_json(request)
         raw = members(request)
-        known = _KNOWN[request.route]
-        extra: Extra = {}
-        dropped: tuple[str, ...] = ()
-        if not known.issuperset(raw):
-            kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known))
-            for name in dropped:
-                del raw[name]
+        extra, dropped = settle_unknown(raw, _KNOWN[request.route], self.extras)
+        if extra:
             canonical = _CANONICAL[request.route]
-            extra = {name: raw[name] for name in kept if name not in canonical}
-            check_depth(extra)
-        # What was dropped must not be read either, where it has a meaning for us.
+            extra = {name: value for name, value in extra.items() if name not in canonical}
         body = encode(raw) if dropped else request.body
         if request.route == "chat":
             return requests.read_chat(body, raw, extra, dropped, self.extras)

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Policy, settle_extras
 from gateway.core.http import Request
+from gateway.core.messages import Extra
 from gateway.wire.bulk import refuse_bulk
 
 T = TypeVar("T")
@@ -125,6 +127,24 @@ def invalid(error: Exception, at: str = "") -> GatewayError:
     where = f"'{param}': " if param else ""
     what = what[:1].lower() + what[1:]
     return GatewayError(Kind.BAD_REQUEST, f"invalid value for {where}{what}", param=param, code="invalid_value")
+
+
+def settle_unknown(
+    raw: dict[str, Raw], known: frozenset[str], policy: Policy, *, kind: Kind = Kind.BAD_REQUEST
+) -> tuple[Extra, tuple[str, ...]]:
+    """(the members of `raw` that are not `known` and are kept, names of those that are dropped). The latter are taken
+    out of `raw`: what was dropped must not be read either, where it has a meaning for us.
+
+    Raises GatewayError: of `kind` for unknown members under the policy "error", BAD_REQUEST for a value that is no JSON.
+    """
+    if known.issuperset(raw):
+        return {}, ()
+    kept, dropped = settle_extras(policy, (name for name in raw if name not in known), kind=kind)
+    for name in dropped:
+        del raw[name]
+    extra = {name: raw[name] for name in kept}
+    check_depth(extra)
+    return extra, dropped
 
 
 def check_depth(values: dict[str, Raw]) -> None:

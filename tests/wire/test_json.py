@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request
-from gateway.wire.json import check_depth, encode, members, present, require_json, typed
+from gateway.wire.json import check_depth, encode, members, present, require_json, settle_unknown, typed
 
 
 def request(body: bytes, *headers: tuple[bytes, bytes]) -> Request:
@@ -201,3 +201,19 @@ def test_any_bytes_are_an_object_or_the_clients_fault(body: bytes) -> None:
     except GatewayError as error:
         blame = error.blame
     assert blame is Blame.CLIENT or found <= set(json.loads(body))
+
+
+def test_unknown_members_are_kept_dropped_or_refused() -> None:
+    given = {"known": Raw(b"1"), "x": Raw(b"2"), "y": Raw(b"3")}
+    known = frozenset({"known", "absent"})
+    raw = dict(given)
+    assert settle_unknown(raw, known, "pass") == ({"x": Raw(b"2"), "y": Raw(b"3")}, ())
+    assert raw == given
+    assert settle_unknown(raw, known, "drop") == ({}, ("x", "y"))
+    assert raw == {"known": Raw(b"1")}
+    assert settle_unknown(raw, known, "error") == ({}, ())
+    with pytest.raises(GatewayError, match="unknown parameter 'x', 'y'") as caught:
+        settle_unknown(dict(given), known, "error", kind=Kind.UNSUPPORTED)
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "x")
+    with pytest.raises(GatewayError, match="'x' is not valid JSON"):
+        settle_unknown({"x": Raw(b"[1,]")}, known, "pass")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy, settle_extras
+from gateway.core.fields import Policy
 from gateway.core.http import Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Chat, Complete, Generate, Op
@@ -20,7 +20,7 @@ from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fates import FATES, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, Writer, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
-from gateway.wire.json import check_depth, members, require_json
+from gateway.wire.json import members, require_json, settle_unknown
 
 
 class Friendli:
@@ -41,12 +41,7 @@ class Friendli:
     def read(self, request: Request) -> Op:
         require_json(request)
         raw = members(request)
-        known = KNOWN[request.route]
-        kept, dropped = settle_extras(self.extras, (name for name in raw if name not in known), kind=Kind.UNSUPPORTED)
-        extra = {name: raw[name] for name in kept}
-        check_depth(extra)
-        for name in dropped:
-            del raw[name]
+        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, kind=Kind.UNSUPPORTED)
         if request.header(b"x-friendli-team") is not None:
             dropped = (*dropped, TEAM.name)
         read = read_chat if request.route == "chat" else read_complete
