@@ -135,7 +135,7 @@ def settle_unknown(
     """(the members of `raw` that are not `known` and are kept, names of those that are dropped). The latter are taken
     out of `raw`: what was dropped must not be read either, where it has a meaning for us.
 
-    Raises GatewayError: of `kind` for unknown members under the policy "error", BAD_REQUEST for a value that is no JSON.
+    Raises GatewayError: of `kind` for unknown members under policy "error", BAD_REQUEST for a value that is no JSON.
     """
     if known.issuperset(raw):
         return {}, ()
