@@ -38,7 +38,7 @@ def array(item: bytes, count: int) -> bytes:
         (b"{}", MOST_NESTED - 2, "32768 objects and arrays"),
         (b'{"a":1,"b":2,"c":3}', (MOST_MEMBERS - 1) // 3, "65536 members of objects"),
         (b'""', MOST_STRINGS - 1, "131072 strings"),
-        (b"1", MOST_VALUES + 1, "524288 values"),
+        (b"1", MOST_VALUES + 1, "1048576 values"),
     ],
 )
 def test_the_bounds(item: bytes, most: int, words: str) -> None:
