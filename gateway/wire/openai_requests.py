@@ -5,6 +5,7 @@ Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -63,6 +64,8 @@ _text = msgspec.json.Decoder(TextBody)
 _embed = msgspec.json.Decoder(EmbedBody)
 _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
+# What `int` reads beside digits (`1_0`, ` 7`, `-1`) names no token.
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _NOTHING: Tree = {}
 
 
@@ -260,12 +263,11 @@ def _stop(found: Body) -> tuple[str, ...]:
 def _sampling(found: Body) -> Sampling:
     bias = None
     if found.logit_bias:
-        try:
-            bias = {int(token): value for token, value in found.logit_bias.items()}
-        except ValueError:
+        if not all(map(_TOKEN_ID.fullmatch, found.logit_bias)):
             raise GatewayError(
                 Kind.BAD_REQUEST, "'logit_bias' keys must be token ids", param="logit_bias", code="invalid_value"
-            ) from None
+            )
+        bias = {int(token): value for token, value in found.logit_bias.items()}
     return Sampling(
         temperature=found.temperature,
         top_p=found.top_p,
@@ -332,11 +334,13 @@ def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) ->
     if found.refusal:
         parts.append(Refusal(found.refusal))
     calls = len(parts)
-    for call in found.tool_calls or ():
+    for position, call in enumerate(found.tool_calls or ()):
         arguments = call.function.arguments
         if not isinstance(arguments, str):
             arguments = encode(arguments).decode()
-        parts.append(ToolCall(call.id, call.function.name, arguments))
+        # OpenAI's type requires an id. It is the same one every time, since a prefix cache must know the conversation
+        # again, and of nine letters and digits, since Mistral's chat templates take no other.
+        parts.append(ToolCall(call.id or f"c{index:04x}{position:04x}", call.function.name, arguments))
     if index not in kept:
         return Message(found.role, tuple(parts), found.name, found.tool_call_id)
     own = _in(kept, index)
@@ -350,19 +354,20 @@ def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) ->
 
 
 def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages with a `call_id` on every tool message: one that has none answers the first open call before it.
-    For dialects whose tool messages have no tool_call_id, which chat templates want."""
+    """The messages with a `call_id` on every tool message: one that has none answers the first open call of its name
+    before it, or where there is no such call, the first open one. For dialects whose tool messages have no
+    tool_call_id, which chat templates want."""
     if all(message.role != "tool" or message.call_id is not None for message in messages):
         return messages
     found = []
-    waiting: list[str] = []
+    waiting: list[ToolCall] = []
     for message in messages:
-        calls = [part.id for part in message.parts if isinstance(part, ToolCall) and part.id is not None]
-        waiting = calls or waiting
+        waiting = [part for part in message.parts if isinstance(part, ToolCall)] or waiting
         if message.role == "tool":
             if message.call_id is None and waiting:
-                message = replace(message, call_id=waiting[0])
-            waiting = [call for call in waiting if call != message.call_id]
+                answered = next((call for call in waiting if call.name == message.name), waiting[0])
+                message = replace(message, call_id=answered.id)
+            waiting = [call for call in waiting if call.id != message.call_id]
         found.append(message)
     return tuple(found)
 

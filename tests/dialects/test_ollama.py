@@ -184,6 +184,22 @@ def test_messages_with_images_thinking_and_calls() -> None:
     assert (sent[2]["tool_call_id"], sent[2]["name"]) == ("1", "f")
 
 
+def test_calls_in_ollamas_own_form_have_ids_that_their_answers_name() -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "", "tool_calls": [call, {"function": {"name": "g", "arguments": {}}}]},
+        {"role": "tool", "content": "of g", "tool_name": "g"},
+        {"role": "tool", "content": "of f"},
+    ]
+    sent = to_worker(read(chat(messages=messages)))["messages"]
+    ids = [call["id"] for call in sent[1]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert all(isinstance(one, str) for one in ids)
+    assert [message["tool_call_id"] for message in sent[2:]] == [ids[1], ids[0]]
+    assert to_worker(read(chat(messages=messages)))["messages"] == sent
+
+
 @pytest.mark.parametrize(
     ("members", "what"),
     [

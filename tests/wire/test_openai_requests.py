@@ -136,6 +136,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"frequency_penalty": 3}, "frequency_penalty"),
     ({"presence_penalty": -3}, "presence_penalty"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"1_0": 1}}, "logit_bias"),
+    ({"logit_bias": {" 7": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"٣": 1}}, "logit_bias"),
     ({"logit_bias": {"1": 101}}, "logit_bias.?"),
     ({"seed": 2**63}, "seed"),
     ({"stop": 7}, "stop"),
@@ -209,7 +213,17 @@ def test_messages_of_every_form() -> None:
 
 def test_arguments_may_be_an_object() -> None:
     call = {"function": {"name": "f", "arguments": {"b": 1, "a": [2]}}}
-    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (ToolCall(None, "f", '{"b":1,"a":[2]}'),)
+    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (
+        ToolCall("c00000000", "f", '{"b":1,"a":[2]}'),
+    )
+
+
+def test_a_call_without_an_id_is_given_the_same_one_every_time() -> None:
+    bare = {"function": {"name": "f"}}
+    given = ({"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [bare, {**bare, "id": ""}]})
+    found = messages(*given, {"role": "assistant", "tool_calls": [{**bare, "id": "1"}, {**bare, "id": None}]})
+    ids = [part.id for message in found for part in message.parts if isinstance(part, ToolCall)]
+    assert ids == ["c00010000", "c00010001", "1", "c00020001"]
 
 
 def test_invalid_arguments_stay_text() -> None:
@@ -301,7 +315,7 @@ def test_embeddings_have_members_of_their_own() -> None:
     assert refusal(embed, input=["x"] * 2049).param == "input"
 
 
-def test_calls_are_answered_in_their_order() -> None:
+def test_calls_are_answered_by_name_or_in_their_order() -> None:
     def calls(*ids: str) -> Message:
         return Message("assistant", tuple(ToolCall(one, "f", "{}") for one in ids))
 
@@ -311,6 +325,10 @@ def test_calls_are_answered_in_their_order() -> None:
     told = Message("tool", (Text("x"),), None, "b")
     found = answer_calls((calls("a", "b"), told, bare))
     assert [message.call_id for message in found] == [None, "b", "a"]
+    two = Message("assistant", (ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}"), ToolCall("c", "g", "{}")))
+    named = Message("tool", (Text("x"),), "g")
+    found = answer_calls((two, named, named, named, named))
+    assert [message.call_id for message in found] == [None, "b", "c", "a", None]
     fine = (calls("a"), Message("tool", (), None, "a"))
     assert answer_calls(fine) is fine
 
