@@ -108,10 +108,15 @@ def test_a_dialect_has_a_client_that_somebody_else_wrote(name: str) -> None:
     assert [path for path in files if own in path.name or f"/{name}" in path.read_text()], f"no contract test of {name}"
 
 
+def unit_tests(room: str, name: str) -> list[Path]:
+    """Of a file or of a package."""
+    folder = ROOT / "tests" / room
+    return [*folder.glob(f"test_{name}.py"), *folder.glob(f"{name}/test_*.py")]
+
+
 @every_dialect
 def test_a_dialect_has_unit_tests(name: str) -> None:
-    folder = ROOT / "tests" / "dialects"
-    assert (folder / f"test_{name}.py").is_file() or list((folder / name).glob("test_*.py"))
+    assert unit_tests("dialects", name)
 
 
 @every_dialect
@@ -132,7 +137,7 @@ def test_a_backend_says_who_it_is(name: str) -> None:
 
 @every_backend
 def test_a_backend_has_unit_tests(name: str) -> None:
-    assert (ROOT / "tests" / "backends" / f"test_{name}.py").is_file()
+    assert unit_tests("backends", name)
 
 
 # -- nobody names another -------------------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ def test_no_dialect_knows_another(name: str) -> None:
         assert not classes & found, path.name
 
 
-@pytest.mark.parametrize("file", ["pipeline.py", "relay.py", "client.py", "server.py", "core", "fleet", "limits"])
+@pytest.mark.parametrize("file", ["pipeline.py", "relay.py", "client.py", "server", "core", "fleet", "limits"])
 def test_what_serves_all_names_none(file: str) -> None:
     place = ROOT / "gateway" / file
     named = re.compile(r"\b(" + "|".join(dialects.REGISTRY) + r")\b", re.IGNORECASE)

@@ -53,9 +53,8 @@ def _frozen() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("secrets.token_hex", lambda count: "0" * 2 * count)
         patch.setattr("secrets.randbelow", lambda below: 7)
-        for backend in BACKENDS.values():
-            module = sys.modules[type(backend).__module__]
-            if hasattr(module, "time"):
+        for name, module in list(sys.modules.items()):
+            if name.startswith(f"{backends.__name__}.") and hasattr(module, "time"):
                 patch.setattr(module, "time", clock)
         yield
 
