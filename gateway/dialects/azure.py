@@ -32,7 +32,6 @@ from gateway.core.messages import (
     Text,
 )
 from gateway.core.ports import Relaying
-from gateway.core.usage import Usage
 from gateway.wire import images, sse
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
@@ -212,7 +211,7 @@ class Azure:
                 "object": "list",
                 "data": vectors,
                 "model": replies.shown(op, reply.model),
-                "usage": replies.write_usage(reply.usage or Usage()),
+                "usage": replies.write_usage(reply.usage) if reply.usage is not None else None,
             }
             return Response(200, [JSON_TYPE], encode(body))
         body = {

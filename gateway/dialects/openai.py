@@ -22,7 +22,6 @@ from gateway.core.messages import (
     Op,
 )
 from gateway.core.ports import Relaying, StreamWriter
-from gateway.core.usage import Usage
 from gateway.wire import openai_relay
 from gateway.wire import openai_replies as replies
 from gateway.wire import openai_requests as requests
@@ -157,7 +156,7 @@ class OpenAI:
                     for index, vector in enumerate(reply.vectors)
                 ],
                 "model": replies.shown(op, reply.model),
-                "usage": replies.write_usage(reply.usage or Usage()),
+                "usage": replies.write_usage(reply.usage) if reply.usage is not None else None,
             }
             return Response(200, [JSON_TYPE], encode(body))
         assert isinstance(op, (Chat, Complete))

@@ -640,6 +640,8 @@ def test_embeddings() -> None:
     assert list(body) == ["id", "object", "data", "model", "usage"]
     assert body["data"] == [{"index": 0, "object": "embedding", "embedding": [0.1, 0.2]}]
     assert (body["object"], body["model"], body["usage"]["prompt_tokens"]) == ("list", "m", 1)
+    found.usage = None
+    assert json.loads(DIALECT.write(found, op).body)["usage"] is None
 
 
 @pytest.mark.parametrize(("name", "value"), [("encoding_format", "int8"), ("input_type", "query")])

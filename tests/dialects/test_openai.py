@@ -179,7 +179,7 @@ def test_a_whole_completion() -> None:
 
 
 def test_embeddings() -> None:
-    vectors = Embeddings("sim", (Raw(b"[0.5]"), Raw(b'"AAA="')))
+    vectors = Embeddings("sim", (Raw(b"[0.5]"), Raw(b'"AAA="')), Usage(3, 0))
     found = json.loads(DIALECT.write(vectors, Embed(model="m", inputs=("a", "b"))).body)
     assert found == {
         "object": "list",
@@ -188,12 +188,17 @@ def test_embeddings() -> None:
             {"object": "embedding", "index": 1, "embedding": "AAA="},
         ],
         "model": "m",
-        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        "usage": {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3},
     }
+    uncounted = DIALECT.write(Embeddings("sim", vectors.vectors), Embed(model="m", inputs=("a", "b")))
+    assert json.loads(uncounted.body)["usage"] is None
 
 
 def test_the_bytes_lane_of_whole_replies() -> None:
-    body = b'{"model":"sim","choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    body = (
+        b'{"model":"sim","choices":[{"message":{"content":"a"},"finish_reason":"stop"}],'
+        b'"usage":{"prompt_tokens":1,"completion_tokens":2}}'
+    )
     worker = Response(200, [(b"server", b"uvicorn")], body)
     response, usage = DIALECT.relaying["openai"].whole(worker, Chat(model="m", messages=()))
     assert response == Response(200, [(b"content-type", b"application/json")], body.replace(b"sim", b"m"))

@@ -38,10 +38,10 @@ def write(reply: Reply, op: Generate) -> Response:
             _choice(op, choice.index, choice.text() or "", choice.tokens, choice.reason, choice.logprobs)
             for choice in found
         ]
-        counted = Usage(output=sum(len(choice.tokens) for choice in found)) if op.beams is not None else None
-        body["usage"] = _usage(op, reply.usage, counted)
+        body["usage"] = _usage(op, reply.usage, sum(len(choice.tokens) for choice in found))
     else:
         body["choices"] = [_chat_choice(choice) for choice in reply.choices]
+        # Never null: the client raises where there are no numbers, and throws the reply away.
         body["usage"] = openai_replies.write_usage(reply.usage or Usage())
     return Response(200, [JSON_TYPE], encode(body))
 
@@ -64,11 +64,10 @@ def _choice(
     return body
 
 
-def _usage(op: Complete, told: Usage | None, counted: Usage | None) -> dict[str, int]:
-    """Exactly the specification's three. What no engine told is counted."""
+def _usage(op: Complete, told: Usage | None, ids: int) -> dict[str, int]:
+    """Exactly the specification's three. Of what no engine told, and of the beam that is shown, `ids` are counted."""
     prompt = told.input if told is not None and told.input is not None else _length(op)
-    count = counted if counted is not None else told
-    completion = (count.output if count is not None else None) or 0
+    completion = ids if op.beams is not None or told is None or told.output is None else told.output
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
@@ -165,10 +164,7 @@ class Writer:
             _choice(self._op, index, "".join(told.texts), told.tokens, told.reason, told.logprobs)
             for index, told in sorted(self._told.items())
         ]
-        counted = None
-        if self._usage is None or self._usage.output is None:
-            counted = Usage(output=sum(len(told.tokens) for told in self._told.values()))
-        usage = _usage(self._op, self._usage, counted)
+        usage = _usage(self._op, self._usage, sum(len(told.tokens) for told in self._told.values()))
         said = {"event": "complete", "choices": choices, "usage": usage}
         return sse.frame(json.dumps(said, ensure_ascii=False).encode())
 

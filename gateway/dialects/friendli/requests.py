@@ -35,6 +35,8 @@ _Repetition = Annotated[float, Meta(ge=1)]
 _Microseconds = Annotated[int, Meta(ge=1, le=10**15)]
 _Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
+_Temperature = Annotated[float, Meta(ge=0)]
+_TopP = Annotated[float, Meta(gt=0, le=1)]
 
 
 class _SequenceIn(Struct, forbid_unknown_fields=True):
@@ -68,9 +70,9 @@ class _CompleteIn(Struct):
     encoder_repetition_penalty: _Repetition | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    temperature: Annotated[float, Meta(ge=0)] | None = None
+    temperature: _Temperature | None = None
     top_k: _Least | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: _TopP | None = None
     stop: list[str] | None = None
     stop_tokens: list[_SequenceIn] | None = None
     seed: _Seed | list[_Seed] | None = None
@@ -86,11 +88,14 @@ class _CompleteIn(Struct):
 
 
 class _ChatIn(Struct):
-    """What of a chat OpenAI's wire does not know, or otherwise."""
+    """What of a chat OpenAI's wire does not know, or in another range."""
 
     repetition_penalty: _Repetition | None = None
     min_tokens: _Least | None = None
+    temperature: _Temperature | None = None
     top_k: _Least | None = None
+    top_p: _TopP | None = None
+    seed: _Seed | None = None
     timeout_microseconds: _Microseconds | None = None
 
 
@@ -264,7 +269,8 @@ def _read(raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: Poli
 
 def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Chat:
     own = typed(encode(raw), _chat)
-    shared = {name: value for name, value in raw.items() if name in CHAT_MEMBERS}
+    # OpenAI ends temperatures at 2: here that is the worker's business.
+    shared = {name: value for name, value in raw.items() if name in CHAT_MEMBERS and name != "temperature"}
     extra = {name: value for name, value in extra.items() if name not in shared}
     output, dropped = _chat_output(raw, policy)
     if output is not None:
@@ -273,11 +279,12 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Cha
     op.raw = op.wire = None
     op.output = output or op.output
     op.timeout = _seconds(own.timeout_microseconds)
-    sampling = op.sampling
+    if op.max_output is not None and (own.min_tokens or 0) > op.max_output:
+        raise _senseless("min_tokens", "asks for more than the greatest length allows")
     op.sampling = msgspec.structs.replace(
-        sampling,
-        temperature=1.0 if sampling.temperature is None else sampling.temperature,
-        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        op.sampling,
+        temperature=1.0 if own.temperature is None else own.temperature,
+        top_p=1.0 if own.top_p is None else own.top_p,
         top_k=own.top_k or 0,
         repetition_penalty=own.repetition_penalty,
         min_tokens=own.min_tokens,

@@ -94,6 +94,12 @@ def test_a_chat_with_everything() -> None:
     [
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"repetition_penalty": 0.5}, 400, "repetition_penalty"),
+        ({"temperature": -0.1}, 400, "temperature"),
+        ({"top_p": 0}, 400, "top_p"),
+        ({"top_p": 1.1}, 400, "top_p"),
+        ({"top_k": -1}, 400, "top_k"),
+        ({"seed": -5}, 400, "seed"),
+        ({"max_tokens": 2, "min_tokens": 3}, 400, "min_tokens"),
         ({"response_format": {"type": "regex"}}, 400, "response_format.schema"),
         ({"response_format": {"type": "xml"}}, 400, "response_format.type"),
         ({"soft_prompts": 1}, 422, "soft_prompts"),
@@ -102,6 +108,10 @@ def test_a_chat_with_everything() -> None:
 def test_chats_refused(members: dict[str, Any], status: int, param: str) -> None:
     found, error = refused({"messages": HI, **members}, route="chat")
     assert (found, error["param"]) == (status, param)
+
+
+def test_how_hot_a_worker_goes_is_its_own_business() -> None:
+    assert to_worker(read_chat(temperature=2.5))["temperature"] == 2.5
 
 
 def test_what_is_unknown_inside_is_refused_by_its_place() -> None:

@@ -211,13 +211,17 @@ def test_a_stream_folded_is_the_whole_reply() -> None:
     [(None, (3, 1, 4)), (Usage(None, 9), (3, 9, 12)), (Usage(5, None), (5, 1, 6)), (Usage(5, 9), (5, 9, 14))],
 )
 def test_what_no_engine_counted_is_counted(told: Usage | None, counts: tuple[int, int, int]) -> None:
-    writer = DIALECT.writer(read(prompt=None, tokens=[1, 2, 3], stream=True))
+    op = read(prompt=None, tokens=[1, 2, 3], stream=True)
+    writer = DIALECT.writer(op)
     made: list[Event] = [Start("c", "w", 1), PartStart(0, 0, "text"), Delta(0, 0, "a", (4,)), PartEnd(0, 0)]
     made.append(Finish(0, "stop", "stop"))
     if told is not None:
         made.append(UsageReport(told))
-    out = b"".join(writer.write(event) for event in [*made, End()])
+    made.append(End())
+    out = b"".join(writer.write(event) for event in made)
     assert tuple(events(out)[-1]["usage"].values()) == counts
+    whole = json.loads(DIALECT.write(fold(made), op).body)
+    assert tuple(whole["usage"].values()) == counts
 
 
 def test_cut_anywhere_it_never_looks_complete() -> None:
