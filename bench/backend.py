@@ -2,8 +2,8 @@
 
     python -m bench.backend PORT
 
-A request that asks for a stream gets one chunk each INTERVAL until its client leaves. All streams get theirs at the same
-moment, as after an engine's step, so that what is measured does not depend on when they happened to begin.
+A request that asks for a stream gets one chunk each INTERVAL until its client leaves. All streams get theirs at the
+same moment, as after an engine's step, so that what is measured does not depend on when they happened to begin.
 """
 
 from __future__ import annotations

@@ -138,12 +138,23 @@ class TallyIn(Struct):
     usage: UsageIn | None = None
     error: ErrorIn | str | None = None
     model: str | None = None
-    choices: list[FinishIn] | None = None
-    data: list[Raw] | None = None
+    choices: list[TallyChoiceIn] | None = None
+    data: list[TallyVectorIn] | None = None
 
 
-class FinishIn(Struct):
+class TallyChoiceIn(Struct):
     finish_reason: str | None = None
+    message: TallyMessageIn | None = None
+    text: str | None = None
+
+
+class TallyMessageIn(Struct):
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class TallyVectorIn(Struct):
+    embedding: Raw = NULL
 
 
 class FaultIn(Struct):

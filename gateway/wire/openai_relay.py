@@ -8,28 +8,35 @@ data, which some clients cannot parse, are written anew in the one form that all
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Response
-from gateway.core.messages import Chat, Embed, Generate
+from gateway.core.messages import Chat, Embed, Extra, Generate
 from gateway.core.usage import Usage
 from gateway.wire import openai as wire
 from gateway.wire import sse
-from gateway.wire.json import encode
-from gateway.wire.stencil import MARK, TRIES, Stencil, cut
+from gateway.wire.json import NULL, encode
+from gateway.wire.stencil import MARK, TRIES, Stencil, cut, text_of
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-_usage_decoder = msgspec.json.Decoder(wire.UsageIn)
-# The whole delta of a thinking token, as vLLM writes it.
-_REASONING = re.compile(rb'"delta":\{"reasoning(?:_content)?":("(?:[^"\\]|\\.)*")\}')
-_BOTH = rb'"delta":{"reasoning":\1,"reasoning_content":\1}'
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_error: Callable[[Raw], wire.ErrorIn | str] = msgspec.json.Decoder(wire.ErrorIn | str).decode
+_usage = msgspec.json.Decoder(wire.UsageIn).decode
+_int = msgspec.json.Decoder(int).decode
+_word = msgspec.json.Decoder(str | None).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+_PLAIN_REASONS = _KNOWN_REASONS | {None}
+_TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
+_HOLE = b'"%b"' % MARK
+_ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
+_SILENT = (NULL, _NONE)
 
 
 class Relaying(Struct, frozen=True):
@@ -47,7 +54,7 @@ class Relaying(Struct, frozen=True):
         )
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        body, usage = whole(response.body, op.model or "", chat=isinstance(op, Chat))
+        body, usage = whole(response.body, op)
         return Response(200, [JSON_TYPE], body), usage
 
 
@@ -66,141 +73,111 @@ class Relay:
         self.usage: Usage | None = None
         self.produced = 0
         self._frames = sse.Reader()
-        self._model = model
-        self._shown = b'"model":' + encode(model)
-        self._upstream: bytes | None = None
+        self._shown = Raw(encode(model))
         self._include_usage = include_usage
         self._refuse = refuse
         self._chat = chat
         self._choices = choices
         self._seen: set[int] = set()
         self._finished: set[int] = set()
-        self._settled = False
-        # What the last ordinary chunk was but for its text, and what the client is sent around that.
-        self._usual: Stencil | None = None
-        self._pieces: list[bytes] = []
+        # Ordinary chunks but for their text, and what the client is sent around that.
+        self._usual: list[tuple[Stencil, list[bytes]]] = []
         self._tries = TRIES
 
     def feed(self, block: bytes) -> bytes:
-        usual = self._usual
-        if usual is not None and block.startswith(usual.before) and block.endswith(usual.after) and self._frames.idle:
-            text = block[len(usual.before) : -len(usual.after)]
-            # No quote: nothing but text is there. The rest would not be as the client expects it.
-            if text and 34 not in text and 10 not in text and 13 not in text and not text.endswith(b"\\"):
-                self.produced += 1
-                return text.join(self._pieces)
+        for usual, pieces in self._usual:
+            if block.startswith(usual.before) and block.endswith(usual.after) and self._frames.idle:
+                literal = block[len(usual.before) - 1 : len(block) - len(usual.after) + 1]
+                try:
+                    text = text_of(literal)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    break
+                if text:
+                    self.produced += 1
+                    return literal.join(pieces)
         out = []
         try:
             for frame in self._frames.feed(block):
-                data = self._quick(frame.data) if self._settled and 10 not in frame.data else None
-                if data is not None:
-                    if self._tries and (usual is None or not frame.data.startswith(usual.before[6:])):
-                        self._learn(frame.data)
-                    self.produced += 1
-                    out.append(b"data: " + data + b"\n\n")
-                elif frame.data == b"[DONE]":
+                if frame.data == b"[DONE]":
                     out.append(self._finish())
                     break
-                else:
-                    out.append(self._rewrite(frame.data))
+                out.append(self._read(frame.data))
         except GatewayError as error:
             self.error = error
         return b"".join(out)
 
-    def _quick(self, data: bytes) -> bytes | None:
-        """An ordinary token's chunk without parsing it, or None when it is not ordinary.
-
-        A quote inside a JSON string is always escaped: these byte strings are structure, never a message's content.
-        """
-        if (
-            (b'"finish_reason":null' not in data and b'"finish_reason": null' not in data)
-            or b'"usage"' in data
-            or b'"error"' in data
-            or b'"role"' in data
-            or (self._choices > 1 and data.count(b'"finish_reason"') != 1)
-        ):
-            return None
-        if b'"reasoning' in data:
-            data, count = _REASONING.subn(_BOTH, data)
-            if count != 1:
-                return None
-        if self._upstream is not None:
-            data = data.replace(self._upstream, self._shown, 1)
-        return data
-
-    def _learn(self, data: bytes) -> None:
-        self._tries -= 1
-        holder: tuple[str | int, ...] = ("choices", 0, "delta") if self._chat else ("choices", 0)
-        for name in ("content", "reasoning", "reasoning_content") if self._chat else ("text",):
-            usual = cut(data, holder, name) if b'"%b":' % name.encode() in data else None
-            sent = self._quick(usual.filled(MARK, 0)) if usual is not None else None
-            if sent is not None:
-                self._usual, self._pieces = usual, sent.split(MARK)
-                return
-
     def _finish(self) -> bytes:
-        if len(self._finished) < max(1, len(self._seen)):
+        if len(self._finished) < self._choices:
             raise wire.truncated()
         self.done = True
         return sse.DONE
 
-    def _rewrite(self, data: bytes) -> bytes:
+    def _read(self, data: bytes) -> bytes:
         try:
-            chunk = _decode(data)
-            return self._rewrite_chunk(chunk, data)
+            try:
+                chunk = _taken_apart(data)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                chunk = _taken_apart_leniently(data)
+            ordinary = self._rewrite(chunk)
+            if ordinary is not None and self._tries:
+                self._learn(data, ordinary)
+            return chunk.written()
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
 
-    def _rewrite_chunk(self, chunk: dict[str, Any], data: bytes) -> bytes:
-        error = chunk.get("error")
-        if error is not None:
-            raise wire.late_fault(msgspec.convert(error, wire.ErrorIn | str))
-        choices = chunk["choices"] = msgspec.convert(chunk.get("choices"), list[dict[str, Any]])
-        self._learn_model(chunk, data)
-        if chunk.get("usage") is not None:
-            self.usage = wire.usage(msgspec.convert(chunk["usage"], wire.UsageIn))
+    def _learn(self, data: bytes, name: str) -> None:
+        self._tries -= 1
+        usual = cut(data, ("choices", 0, "delta") if self._chat else ("choices", 0), name)
+        if usual is not None:
+            chunk = _taken_apart(usual.filled(MARK, 0)[6:])
+            self._rewrite(chunk)
+            self.produced -= 1
+            self._usual.append((usual, chunk.written().split(_HOLE)))
+
+    def _rewrite(self, chunk: _Chunk) -> str | None:
+        """Makes the worker's chunk the client's. Returns the name of the member that is all the chunk says, if there is
+        one. Raises GatewayError, or msgspec.ValidationError for a wrong type."""
+        top = chunk.top
+        if top.get("error", NULL) != NULL:
+            raise wire.late_fault(_error(top["error"]))
+        if chunk.choices is None:
+            raise wire.malformed()
+        top["model"] = self._shown
+        told = top.get("usage", NULL) != NULL
+        if told:
+            self.usage = wire.usage(_usage(top["usage"]))
             if not self._include_usage:
-                del chunk["usage"]
-                if not choices:
-                    return b""
-        for choice in choices:
-            self._rewrite_choice(choice)
-        # From here on an ordinary chunk needs no parsing, if the model's name can be exchanged in its bytes.
-        if choices and len(self._seen) >= self._choices:
-            self._settled = self._upstream is None or self._upstream in data
-        return b"data: " + encode(chunk) + b"\n\n"
+                del top["usage"]
+                chunk.due = bool(chunk.choices)
+        names = [self._rewrite_choice(choice) for choice in chunk.choices]
+        return names[0] if len(names) == 1 and not told else None
 
-    def _learn_model(self, chunk: dict[str, Any], data: bytes) -> None:
-        upstream = chunk.get("model")
-        if isinstance(upstream, str) and upstream != self._model:
-            name = encode(upstream)
-            self._upstream = b'"model": ' + name if b'"model": ' + name in data else b'"model":' + name
-        chunk["model"] = self._model
-
-    def _rewrite_choice(self, choice: dict[str, Any]) -> None:
-        index = choice.get("index", 0)
-        if self._chat:
-            delta = choice.get("delta")
-            delta = msgspec.convert(delta, dict[str, Any]) if delta is not None else {}
-            if index in self._seen:
-                delta.pop("role", None)
-            elif "role" not in delta:
-                delta = {"role": "assistant", **delta}
-            thinking = delta.get("reasoning") or delta.get("reasoning_content")
-            if thinking is not None:
-                delta["reasoning"] = delta["reasoning_content"] = thinking
-            if any(delta.get(name) for name in ("content", "reasoning", "tool_calls", "refusal")):
-                self.produced += 1
-            choice["delta"] = delta
-        elif choice.get("text"):
-            self.produced += 1
+    def _rewrite_choice(self, choice: _Choice) -> str | None:
+        index = _int(choice.members.get("index", _ZERO))
+        first = index not in self._seen
         self._seen.add(index)
         if len(self._seen) > self._choices:
             raise wire.malformed()  # more choices than were asked for
-        word = choice.get("finish_reason")
-        if word is not None:
-            choice["finish_reason"] = _finish_word(str(word))
+        holder = choice.members
+        if self._chat:
+            holder = choice.delta = choice.delta if choice.delta is not None else {}
+            if not first:
+                holder.pop("role", None)
+            elif "role" not in holder:
+                holder = choice.delta = {"role": _ASSISTANT, **holder}
+        names = [name for name in (_TEXTS if self._chat else ("text",)) if _speaks(holder.get(name, NULL))]
+        if names or holder.get("tool_calls", _NONE) not in _SILENT:
+            self.produced += 1
+        if self._chat:
+            _under_both_names(holder)
+        word = _word(choice.members.get("finish_reason", NULL))
+        if word:
+            choice.members["finish_reason"] = Raw(encode(_finish_word(word)))
             self._finished.add(index)
+            return None
+        if word is not None:
+            choice.members["finish_reason"] = NULL
+        return names[0] if len(names) == 1 and not first else None
 
     def eof(self) -> bytes:
         if not self.done and self.error is None:
@@ -215,29 +192,111 @@ class Relay:
         return sse.KEEPALIVE
 
 
-def whole(body: bytes, model: str, *, chat: bool) -> tuple[bytes, Usage | None]:
+class _Choice(Struct):
+    """One choice of a chunk: its members but the delta, and those of the delta, as JSON texts."""
+
+    members: Extra
+    delta: Extra | None
+
+
+class _Chunk(Struct):
+    """A chunk with its members as JSON texts, so that what is not looked at goes on as it came. due: the client is to
+    have it."""
+
+    top: Extra
+    choices: list[_Choice] | None
+    due: bool = True
+
+    def written(self) -> bytes:
+        if not self.due:
+            return b""
+        for choice in self.choices or ():
+            if choice.delta is not None:
+                choice.members["delta"] = Raw(encode(choice.delta))
+        self.top["choices"] = Raw(encode([choice.members for choice in self.choices or ()]))
+        return b"data: " + encode(self.top) + b"\n\n"
+
+
+def _taken_apart(data: bytes) -> _Chunk:
+    """Raises msgspec.DecodeError or UnicodeDecodeError."""
+    if not data.isascii():
+        data.decode()  # msgspec does not look into what it hands out raw
+    top = _object(data)
+    if top.get("choices", NULL) == NULL:
+        return _Chunk(top, None)
+    return _Chunk(
+        top,
+        [
+            _Choice(members, _object(members["delta"]) if members.get("delta", NULL) != NULL else None)
+            for members in _objects(top["choices"])
+        ],
+    )
+
+
+def _taken_apart_leniently(data: bytes) -> _Chunk:
+    """Python's workers write NaN and Infinity, and halves of characters; clients in Python read them. Raises ValueError
+    for what is no JSON even to Python, or no chunk."""
+    found = json.loads(data)
+    choices = found.get("choices") if isinstance(found, dict) else None
+    if not isinstance(choices, list):
+        raise wire.malformed()
+    return _Chunk(_raws(found), [_Choice(_raws(choice), _delta(choice)) for choice in choices])
+
+
+def _raws(found: Any) -> Extra:
+    if not isinstance(found, dict):
+        raise wire.malformed()
+    return {name: Raw(json.dumps(value, separators=(",", ":")).encode()) for name, value in found.items()}
+
+
+def _delta(choice: dict[str, Any]) -> Extra | None:
+    delta = choice.get("delta")
+    return _raws(delta) if delta is not None else None
+
+
+def _speaks(text: Raw) -> bool:
+    """Whether a member that is to be text says anything. Raises GatewayError when it is anything else."""
+    if text == NULL:
+        return False
+    if bytes(text)[:1] != b'"':
+        raise wire.malformed()
+    return text != _EMPTY
+
+
+def _under_both_names(holder: Extra) -> None:
+    for name in ("reasoning", "reasoning_content"):
+        thinking = holder.get(name, NULL)
+        if thinking != NULL and (name == "reasoning_content" or thinking != _EMPTY):
+            holder["reasoning"] = holder["reasoning_content"] = thinking
+            return
+
+
+def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
     """A buffered reply for a client of the same wire, and its usage; untouched where nothing must change.
 
-    Raises GatewayError(UPSTREAM) when the body is no reply, or an error in a 200.
+    Raises GatewayError(UPSTREAM) when the body is not the reply to `op`, or an error in a 200.
     """
+    model = op.model or ""
     try:
+        if not body.isascii():
+            body.decode()  # msgspec does not look into what it passes over
         tally = wire.tally_decoder.decode(body)
+        if tally.error is not None:
+            raise wire.late_fault(tally.error)
+        if not _answers(tally, op):
+            raise wire.malformed()
+        usage = wire.usage(tally.usage) if tally.usage is not None else None
+        choices = tally.choices or ()
+        if all(choice.finish_reason in _PLAIN_REASONS for choice in choices) and not any(map(_thinks, choices)):
+            if tally.model == model:
+                return body, usage
+            if tally.model is not None and body.count(b'"model"') == 1:
+                said = b'"model":' + encode(tally.model)
+                if said in body:
+                    return body.replace(said, b'"model":' + encode(model)), usage
+        reply = _decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise wire.malformed() from None
-    if tally.error is not None:
-        raise wire.late_fault(tally.error)
-    if tally.choices is None and tally.data is None:
-        raise wire.malformed()
-    words = {choice.finish_reason for choice in tally.choices or ()}
-    usage = wire.usage(tally.usage) if tally.usage is not None else None
-    if words <= _KNOWN_REASONS and not (chat and b'"reasoning' in body):
-        if tally.model == model:
-            return body, usage
-        if tally.model is not None:
-            said = b'"model":' + encode(tally.model)
-            if body.count(said) == 1:
-                return body.replace(said, b'"model":' + encode(model)), usage
-    reply = _decode(body)
     reply["model"] = model
     for choice in reply.get("choices") or ():
         message = choice.get("message")
@@ -245,8 +304,26 @@ def whole(body: bytes, model: str, *, chat: bool) -> tuple[bytes, Usage | None]:
         if thinking:
             message["reasoning"] = message["reasoning_content"] = thinking
         if choice.get("finish_reason") is not None:
-            choice["finish_reason"] = _finish_word(str(choice["finish_reason"]))
+            choice["finish_reason"] = _finish_word(choice["finish_reason"] or "stop")
     return encode(reply), usage
+
+
+def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
+    """Whether all is there that `op` asks for."""
+    if isinstance(op, Embed):
+        vectors = tally.data or ()
+        return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
+    choices = tally.choices or ()
+    if isinstance(op, Chat):
+        return len(choices) == op.n and all(choice.message is not None for choice in choices)
+    return len(choices) == op.n * len(op.prompts) and all(
+        choice.text is not None and choice.finish_reason is not None for choice in choices
+    )
+
+
+def _thinks(choice: wire.TallyChoiceIn) -> bool:
+    message = choice.message
+    return message is not None and (message.reasoning or message.reasoning_content) is not None
 
 
 def _finish_word(word: str) -> str:

@@ -18,15 +18,17 @@ TRIES = 8
 
 _HOLES = {
     name: re.compile(rb'"%b": ?"((?:[^"\\]|\\.)*)"' % name.encode())
-    for name in ("content", "text", "reasoning", "reasoning_content")
+    for name in ("content", "text", "reasoning", "reasoning_content", "refusal")
 }
 _ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
 # In no reply by chance: a literal that stands for the text while a stencil is tried.
 MARK = rb"\u0001stencil\u0002"
 _TOKEN = 1_000_003
 
+is_id = re.compile(rb"0|[1-9][0-9]{0,9}").fullmatch
+"""Whether bytes are a token id as JSON has it."""
 text_of = msgspec.json.Decoder(str).decode
-"""A JSON string, quotes included -> its text. Raises msgspec.DecodeError when it is none."""
+"""A JSON string, quotes included -> its text. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
 
 
 class Stencil(Struct, frozen=True):
@@ -43,8 +45,9 @@ class Stencil(Struct, frozen=True):
 
 
 def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> Stencil | None:
-    """The stencil of the event `data`, a JSON text on one line, whose text is the member `name` of what `holder` leads
-    to. token: its choice has one of `token_ids`. None where the text cannot be told apart from the rest."""
+    """The stencil of the event `data`, JSON on one line, whose text is the member `name` of what `holder` leads to.
+    token: its choice has one of `token_ids`. None where the text cannot be told apart from the rest, or where `data` is
+    unusual in any other way: it raises nothing."""
     holes = list(_HOLES[name].finditer(data))
     if len(holes) != 1 or 10 in data:
         return None
@@ -55,10 +58,13 @@ def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = 
             return None
         after, end = after[: ids[0].start(1)], after[ids[0].end(1) :]
     stencil = Stencil(before, after, end)
-    expected, filled = msgspec.json.decode(data), msgspec.json.decode(stencil.filled(MARK, _TOKEN)[6:])
-    _at(expected, holder)[name] = msgspec.json.decode(b'"%b"' % MARK)
-    if token:
-        expected["choices"][0]["token_ids"] = [_TOKEN]
+    try:
+        expected, filled = msgspec.json.decode(data), msgspec.json.decode(stencil.filled(MARK, _TOKEN)[6:])
+        _at(expected, holder)[name] = text_of(b'"%b"' % MARK)
+        if token:
+            expected["choices"][0]["token_ids"] = [_TOKEN]
+    except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
+        return None
     return stencil if filled == expected else None
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.messages import Chat, Complete, Embed
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.openai_relay import Relay, whole
@@ -16,6 +17,9 @@ from gateway.wire.openai_relay import Relay, whole
 
 def refuse(error: GatewayError) -> bytes:
     return sse.frame(msgspec.json.encode({"error": error.message}))
+
+
+CHAT = Chat(model="m", messages=())
 
 
 def relay(*, chat: bool = True, choices: int = 1, include_usage: bool = False) -> Relay:
@@ -256,43 +260,162 @@ def reply(**message: Any) -> dict[str, Any]:
 
 
 def test_a_whole_reply_changes_its_models_name_only() -> None:
-    body = b'{"id":"x", "model":"sim","zz":1.10,"choices":[{"index":0,"finish_reason":"stop"}]}'
-    assert whole(body, "m", chat=True) == (body.replace(b'"sim"', b'"m"'), None)
-    assert whole(body, "sim", chat=True)[0] is body
+    body = (
+        b'{"id":"x", "model":"sim","zz":1.10,"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}'
+    )
+    assert whole(body, CHAT) == (body.replace(b'"sim"', b'"m"'), None)
+    assert whole(body, msgspec.structs.replace(CHAT, model="sim"))[0] is body
 
 
 def test_a_whole_replys_usage() -> None:
-    _, usage = whole(json.dumps(reply()).encode(), "m", chat=True)
+    _, usage = whole(json.dumps(reply()).encode(), CHAT)
     assert usage == Usage(1, 2, 1)
 
 
 def test_a_whole_replys_text_may_quote_the_models_name() -> None:
     body = json.dumps(reply(content='"model":"sim"'), separators=(",", ":")).encode()
-    found = json.loads(whole(body, "m", chat=True)[0])
+    found = json.loads(whole(body, CHAT)[0])
     assert found["model"] == "m"
     assert found["choices"][0]["message"]["content"] == '"model":"sim"'
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_a_whole_replys_thinking_comes_under_both_names(name: str) -> None:
-    found = json.loads(whole(json.dumps(reply(**{name: "hm"})).encode(), "m", chat=True)[0])
+    found = json.loads(whole(json.dumps(reply(**{name: "hm"})).encode(), CHAT)[0])
     message = found["choices"][0]["message"]
     assert message["reasoning"] == message["reasoning_content"] == "hm"
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"choices":7}', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"{}",
+        b'{"choices":7}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"model":"m","choices":[]}',
+        b'{"model":"m","choices":[{}]}',
+        b'{"model":"m","choices":[{"finish_reason":"stop"}]}',
+        b'{"model":"m","choices":[{"message":"text","finish_reason":"stop","note":"reasoning"}]}',
+        b'{"model":"m","choices":[{"message":{"content":"\xff\xfe","reasoning":null},"finish_reason":"stop"}]}',
+        b'{"model":"m","choices":[{"message":{"content":"\xff\xfe","reasoning":"r"},"finish_reason":"stop"}]}',
+        b'{"model":"m","choices":[{"message":{"content":"a"}},{"message":{"content":"b"}}]}',
+        b'{"model":"m","data":[{"embedding":[1]}]}',
+    ],
+)
 def test_what_is_no_whole_reply_is_the_workers_fault(body: bytes) -> None:
     with pytest.raises(GatewayError) as caught:
-        whole(body, "m", chat=True)
+        whole(body, CHAT)
     assert caught.value.code == "upstream_malformed"
 
 
 def test_an_error_in_a_200_is_an_error() -> None:
     with pytest.raises(GatewayError) as caught:
-        whole(b'{"error":{"message":"bad","code":400}}', "m", chat=True)
+        whole(b'{"error":{"message":"bad","code":400}}', CHAT)
     assert caught.value.kind is Kind.BAD_REQUEST
     aborted = reply()
     aborted["choices"][0]["finish_reason"] = "abort"
     with pytest.raises(GatewayError) as caught:
-        whole(json.dumps(aborted).encode(), "m", chat=True)
+        whole(json.dumps(aborted).encode(), CHAT)
     assert caught.value.code == "upstream_aborted"
+
+
+TEXTS = Complete(model="m", prompts=("a", "b"))
+VECTORS = Embed(model="m", inputs=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        (TEXTS, {"choices": [{"text": "a", "finish_reason": "stop"}]}),
+        (TEXTS, {"choices": [{"text": "a", "finish_reason": "stop"}, {"text": "b", "finish_reason": None}]}),
+        (TEXTS, {"choices": [{"text": "a", "finish_reason": "stop"}, {"finish_reason": "stop"}]}),
+        (VECTORS, {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}),
+        (VECTORS, {"data": [{"embedding": [1.0]}]}),
+        (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": None}]}),
+        (VECTORS, {"data": []}),
+    ],
+)
+def test_less_than_was_asked_for_is_the_workers_fault(op: Complete | Embed, body: dict[str, Any]) -> None:
+    with pytest.raises(GatewayError) as caught:
+        whole(json.dumps({"model": "m", **body}).encode(), op)
+    assert caught.value.code == "upstream_malformed"
+
+
+def test_as_much_as_was_asked_for_is_a_reply() -> None:
+    both = [{"text": text, "index": index, "finish_reason": "stop"} for index, text in enumerate("ab")]
+    for op, body in ((TEXTS, {"choices": both}), (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": "AAA="}]})):
+        told = json.dumps({"model": "m", **body}).encode()
+        assert whole(told, op) == (told, None)
+
+
+def test_the_workers_name_for_the_model_is_nowhere() -> None:
+    lane = relay()
+    nested = chunk(choice(content="a"), meta={"model": "sim"})
+    bare = {name: value for name, value in TEXT.items() if name != "model"}
+    other = {**TEXT, "model": "internal"}
+    for body in carried(lane, ROLE, bare, TEXT, TEXT, other, other, nested, nested, STOP):
+        assert body["model"] == "m"
+    found = json.loads(whole(json.dumps({"meta": {"model": "m2"}, **reply()}, separators=(",", ":")).encode(), CHAT)[0])
+    assert (found["model"], found["meta"]) == ("m", {"model": "m2"})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'"content":"a',
+        b'"content":"a\x01"',
+        b'"content":"\xff"',
+        b'"content":5',
+        b'"content":"\\q"',
+        b'"content":["a"]',
+    ],
+)
+def test_a_broken_chunk_late_in_a_stream_is_an_error(broken: bytes) -> None:
+    lane = relay()
+    usual = frame(TEXT)
+    carried(lane, ROLE, TEXT, TEXT, TEXT)
+    assert lane.feed(usual.replace(b'"content":"Hi"', broken)) == b""
+    assert lane.error is not None
+    assert lane.error.code == "upstream_malformed"
+
+
+@pytest.mark.parametrize(
+    "odd", ['{"content":"a\\ud83d"}', '{"content":"a","note":NaN}', '{"content":"a","x":-Infinity}']
+)
+def test_what_python_writes_and_reads_goes_on(odd: str) -> None:
+    """Halves of a character, and numbers that are none."""
+    for before in ([], [TEXT, TEXT]):
+        lane = relay()
+        carried(lane, ROLE, *before)
+        [found] = carried(lane, frame(TEXT).replace(b'{"content":"Hi"}', odd.encode()))
+        assert repr(found["choices"][0]["delta"]) == repr(json.loads(odd))
+        assert found["model"] == "m"
+        carried(lane, STOP, DONE)
+        assert lane.done
+
+
+def test_an_empty_word_is_no_end() -> None:
+    lane = relay()
+    found = carried(lane, ROLE, chunk(choice(0, "", content="a")), chunk(choice(0, "", content="b")))
+    assert [body["choices"][0]["finish_reason"] for body in found] == [None] * 3
+    lane.feed(DONE)
+    assert not lane.done
+
+
+def test_fewer_choices_than_asked_for_are_no_whole_stream() -> None:
+    lane = relay(choices=2)
+    carried(lane, ROLE, TEXT, STOP, DONE)
+    assert lane.error is not None
+    assert lane.error.kind is Kind.TRUNCATED
+
+
+def test_what_several_choices_say_is_told_apart() -> None:
+    lane = relay(choices=2)
+    said = [chunk(choice(index, content=f"{index}{number}")) for number in range(6) for index in (0, 1)]
+    found = carried(lane, chunk(choice(0, role="assistant", content="")), chunk(choice(1, role="assistant")), *said)
+    texts = [(body["choices"][0]["index"], body["choices"][0]["delta"]["content"]) for body in found[2:]]
+    assert texts == [(index, f"{index}{number}") for number in range(6) for index in (0, 1)]

@@ -49,7 +49,6 @@ def test_a_stencil_with_a_token_id() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        chunk("a", name="refusal"),
         chunk("a", content="another of the name"),
         chunk("a", note='"content":"not this one, which is escaped", but', content="x"),
         b'{"choices":[{"delta":{"content":"a"},"index":0,"content":"a"}]}',
@@ -57,6 +56,17 @@ def test_a_stencil_with_a_token_id() -> None:
         b'{"content":"a","choices":[{"delta":{}}]}',
         b'{"choices":[{"delta":{"x\\"content":"a"}}]}',
         b'{"choices":[{"delta":\n{"content":"a"}}]}',
+        # Nothing that a worker writes makes it raise.
+        chunk("a", logprobs={"content": [{"logprob": float("-inf")}]}),
+        chunk("\ud83d"),
+        chunk("a", note=1).replace(b'"note":1', b'"note":1e999'),
+        chunk("a", note=1).replace(b'"note":1', b'"note":' + b"[" * 100_000),
+        b'{"note":"\xff","choices":[{"delta":{"content":"a"}}]}',
+        b'{"content":"a","choices":[]}',
+        b'{"content":"a","choices":[{"delta":null}]}',
+        b'{"content":"a","choices":null}',
+        b'{"content":"a"}',
+        b'["content":"a"]',
     ],
 )
 def test_no_stencil_where_the_text_is_in_doubt(data: bytes) -> None:
@@ -99,6 +109,14 @@ _CHUNKS = st.one_of(
     st.just(b"[DONE]"),
     st.just(b'{"error":{"message":"boom","code":500}}'),
     st.just(b'{"choices":[{"delta":{"content":"a'),
+    st.just(chunk("a", logprobs={"content": [{"logprob": float("-inf")}]})),
+    st.just(chunk("a", note="\ud83d")),
+    st.just(chunk("\ud83d")),
+    st.just(chunk("a").replace(b'"a"', b'"\xff"')),
+    st.just(chunk("a").replace(b'"a"', b'"a\x01"')),
+    st.just(chunk("a").replace(b'"a"', b'"\\q"')),
+    st.just(chunk("a", token_ids=[7]).replace(b"[7]", b"[007]")),
+    st.just(chunk("a", token_ids=[7]).replace(b"[7]", b"[" + b"9" * 5000 + b"]")),
 )
 _TEXT_CHUNKS = st.one_of(
     st.builds(text_chunk, _TEXTS),
@@ -171,7 +189,7 @@ def test_ordinary_chunks_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None
         for block in (start, sse.frame(chunk("a")), sse.frame(chunk("b"))):
             list(lane.feed(block))
     monkeypatch.setattr(reader, "frame", None)
-    monkeypatch.setattr(relay, "_quick", None)
+    monkeypatch.setattr(relay, "_read", None)
     assert [event.text for event in reader.feed(sse.frame(chunk("c\n")))] == ["c\n"]  # type: ignore[union-attr]
     assert relay.feed(sse.frame(chunk("c\n"))) == sse.frame(chunk("c\n").replace(b'"up"', b'"mine"'))
 
