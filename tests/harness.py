@@ -101,6 +101,11 @@ class Stack:
         """The request records logged so far, flushed."""
         return self.events("request")
 
+    def record(self) -> dict[str, Any]:
+        """The last request's record, once none is under way: a client may have its reply before that is written."""
+        self.run(self.gateway.state.hub.running.empty(5))
+        return self.records()[-1]
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """The lines logged so far of this event, flushed."""
         self.gateway.log.flush()

@@ -101,7 +101,7 @@ def test_client_leaving_mid_stream_closes_the_worker_connection(stack: Stack) ->
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
     assert stack.sim.entries[-1].ended - left < 2
-    assert stack.records()[-1]["outcome"] == "cancelled"
+    assert stack.record()["outcome"] == "cancelled"
 
 
 def test_client_leaving_before_a_plain_reply_closes_the_worker_connection(stack: Stack) -> None:
@@ -111,7 +111,7 @@ def test_client_leaving_before_a_plain_reply_closes_the_worker_connection(stack:
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
     assert stack.sim.entries[-1].ended - left < 2
-    assert stack.records()[-1]["outcome"] == "cancelled"
+    assert stack.record()["outcome"] == "cancelled"
 
 
 def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any]) -> None:
@@ -150,7 +150,7 @@ def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> N
     assert b'"finish_reason":"' not in body
     assert not body.endswith(b"0\r\n\r\n"), "the chunked body must not be completed"
     assert body.count(b'"error"') == 1
-    record = stack.records()[-1]
+    record = stack.record()
     assert (record["outcome"], record["attempts"], record["status"]) == ("failed", 1, 200)
 
 
@@ -173,7 +173,7 @@ def test_an_error_frame_first_is_an_error_status(stack: Stack, path: str, status
     reply = httpx.post(stack.url + path, json=body)
     assert reply.status_code == status
     assert reply.json()["error"]["type"] == "invalid_request_error"
-    record = stack.records()[-1]
+    record = stack.record()
     assert (record["usage"], record["ttft_ms"]) == (None, None)  # nothing was generated, or ever came
 
 
@@ -235,7 +235,7 @@ def test_first_byte_deadline(wrap: Callable[[Any], Any]) -> None:
     with Stack(wrap=wrap, config={"deadlines": {"first_byte_s": 0.2}}) as stack:
         reply = post(stack, chat(scripted(text="a", fault="stall@before")))
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
-        assert stack.records()[-1]["attempts"] == 1  # twice the wait helps nobody
+        assert stack.record()["attempts"] == 1  # twice the wait helps nobody
 
 
 def test_idle_deadline_mid_stream(wrap: Callable[[Any], Any]) -> None:
@@ -287,7 +287,7 @@ def test_what_is_kept_of_a_stream_is_bounded(wrap: Callable[[Any], Any], name: s
         assert b'"complete"' not in received
         assert b"word word" not in received
         stack.run(stack.sim.ledger.wait(aborted=1))
-        record = stack.records()[-1]
+        record = stack.record()
         assert (record["outcome"], record["code"], record["attempts"]) == ("failed", "upstream_too_large", 1)
         assert record["status"] == status
 
@@ -305,7 +305,7 @@ def test_a_whole_reply_is_bounded(wrap: Callable[[Any], Any]) -> None:
     with Stack(wrap=wrap, config=SMALL) as stack:
         reply = post(stack, chat(scripted(text="word ", repeat=1000)))
         assert (reply.status_code, reply.json()["error"]["code"]) == (502, "upstream_too_large")
-        assert stack.records()[-1]["attempts"] == 1
+        assert stack.record()["attempts"] == 1
 
 
 # -- keep-alive, back-pressure --------------------------------------------------------------------------------------
