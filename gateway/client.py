@@ -65,10 +65,13 @@ class _Base:
     _headers: Headers
     _receive: Receive
     _send: Send
+    # The server's seam; None on a server that has none.
+    _downstream: Any
 
     @property
     def refused(self) -> tuple[int, str] | None:
-        return None
+        found: tuple[int, str] | None = None if self._downstream is None else self._downstream.refused
+        return found
 
     async def body(self, limit: int) -> bytes:
         """The whole request body. Raises GatewayError: TOO_LARGE, before reading on; CLIENT_GONE."""
@@ -98,12 +101,15 @@ class _Base:
 
 
 class AsgiClient(_Base):
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    """On any server, by plain ASGI alone; where there is a `downstream`, it is only asked what the server refused."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any = None) -> None:
         self.gone = False
         self.started = False
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
+        self._downstream = downstream
         self._watcher: asyncio.Task[None] | None = None
         self._pause: Callable[[], None] | None = None
         self._resume: Callable[[], None] | None = None
@@ -191,11 +197,6 @@ class DirectClient(_Base):
         self._send = send
         self._downstream = downstream
 
-    @property
-    def refused(self) -> tuple[int, str] | None:
-        found: tuple[int, str] | None = self._downstream.refused
-        return found
-
     async def body(self, limit: int) -> bytes:
         body = self._downstream.body()
         if body is None:
@@ -247,7 +248,7 @@ def connect(scope: Scope, receive: Receive, send: Send, extension: str, known_as
     if downstream is not None:
         downstream.id = known_as
     if downstream is None or scope.get("http_version") != "1.1":
-        return AsgiClient(scope, receive, send)
+        return AsgiClient(scope, receive, send, downstream)
     return DirectClient(scope, receive, send, downstream)
 
 

@@ -300,7 +300,7 @@ class Run:
             )
         # A model that the caller may not use is answered as one that does not exist.
         if offer is None or not principal.may_use(offer.name):
-            raise unknown_model(name or "")
+            raise unknown_model(name or next(iter(op.hints), ""))
         return offer
 
     async def _with_deadline(self, op: Op, offer: Offer, principal: Principal) -> None:
@@ -544,7 +544,11 @@ def named(fields: tuple[str, ...]) -> bytes:
 
 
 def unknown_model(name: str) -> GatewayError:
+    """`name` is what the client called it, empty where it named none."""
     shown = unquote(name)[:128]
-    return GatewayError(
-        Kind.NO_MODEL, f"the model '{shown}' does not exist or you do not have access to it", param="model"
+    message = (
+        f"the model '{shown}' does not exist or you do not have access to it"
+        if shown
+        else "no model was named, and there is no default model that you have access to"
     )
+    return GatewayError(Kind.NO_MODEL, message, param="model")

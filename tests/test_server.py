@@ -178,10 +178,11 @@ def test_blank_lines_keep_no_connection_for_ever() -> None:
         assert client.send(b"\r\n").rest() == b""
 
 
-def test_a_body_that_stalls_is_ended_by_its_deadline(stack: Stack) -> None:
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_body_that_stalls_is_ended_by_its_deadline(stack: Stack, version: bytes) -> None:
+    head = b"POST /v1/chat/completions HTTP/%b\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
     with Raw(stack) as client:
-        seconds, received = elapsed(client.send(head).rest)
+        seconds, received = elapsed(client.send(head % version).rest)
     assert received.startswith(b"HTTP/1.1 408 ")
     assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
     assert 0.25 < seconds < 1

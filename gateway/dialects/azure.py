@@ -121,6 +121,8 @@ _POLICIES: Mapping[str, Policy] = {"pass-through": "pass", "ignore": "drop", "dr
 # Allowed by the specification whatever the number, which promises a 422 where a model takes less.
 _RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
 _LONGEST_VALUE = 1024
+_FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_DETAILS = frozenset({None, "auto", "low", "high"})
 
 
 class _PartIn(Struct):
@@ -289,6 +291,9 @@ def _read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[
                 f"this model does not understand messages of role '{message.role}'",
                 param=f"messages.{index}.role",
             )
+    for index, tool in enumerate(op.tools):
+        if not _FUNCTION_NAME.fullmatch(tool.name):
+            raise _forbidden(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
     # The SDK knows the role developer, chat templates hardly do; the specification has no tool_call_id.
     op.messages = requests.answer_calls(
         tuple(
@@ -325,24 +330,40 @@ def _with_defaults(sampling: Sampling) -> Sampling:
 def _read_part(raw: Raw, place: str) -> Part:
     """The specification's `{type, content, detail}` or the OpenAI form that the SDK sends."""
     found = requests.read_at(place, raw, _part)
+    part: Part
     if found.type not in _PART_TYPES:
         raise GatewayError(
             Kind.UNSUPPORTED, f"this model does not understand content of type '{found.type[:64]}'", param=place
         )
     if found.content == NULL:
-        return requests.read_part(raw, place)
+        part = requests.read_part(raw, place)
+        if isinstance(part, Image):
+            _check_detail(part, f"{place}.image_url.detail")
+        return part
     if found.type == "text":
         return Text(requests.read_at(place, raw, _own_text).content)
     if found.type in ("image", "image_url"):
         image = requests.read_at(place, raw, _own_image)
         url = images.as_url(image.content)
         if url is not None:
-            return Image(url, image.detail)
+            part = Image(url, image.detail)
+            _check_detail(part, f"{place}.detail")
+            return part
     raise GatewayError(
         Kind.UNSUPPORTED,
         "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image",
         param=f"{place}.content",
     )
+
+
+def _check_detail(image: Image, place: str) -> None:
+    if image.detail not in _DETAILS:
+        raise _forbidden(place, "must be 'auto', 'low' or 'high'")
+
+
+def _forbidden(param: str, why: str) -> GatewayError:
+    """A value that the specification does not allow."""
+    return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
 
 
 def _part_form(members: Mapping[str, Raw]) -> Known | None:

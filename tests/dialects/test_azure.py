@@ -309,6 +309,32 @@ def test_content_that_no_model_understands(part: Any, loc: list[str], value: str
     assert json.loads(response.body)["detail"] == {"loc": loc, "value": value, "input": value}
 
 
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "image", "content": "http://x/y.png", "detail": "huge"}, "messages.0.content.0.detail"),
+        ({"type": "image", "content": PNG, "detail": ""}, "messages.0.content.0.detail"),
+        (
+            {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "huge"}},
+            "messages.0.content.0.image_url.detail",
+        ),
+    ],
+)
+def test_a_detail_that_the_specification_does_not_have(part: Any, param: str) -> None:
+    response = refused({"messages": [{"role": "user", "content": [part]}]})
+    body = json.loads(response.body)
+    assert (response.status, body["param"], ms_code(response)) == (400, param, "invalid_value")
+
+
+@pytest.mark.parametrize("name", ["a b!", "a.b", "é", "f\n", "x" * 65])
+def test_a_function_name_that_the_specification_does_not_allow(name: str) -> None:
+    tools = [{"type": "function", "function": {"name": one}} for one in ("x" * 64, "aZ0_-", name)]
+    response = refused(chat(tools=tools))
+    body = json.loads(response.body)
+    assert (response.status, body["param"], body["code"]) == (400, "tools.2.function.name", "invalid_value")
+    assert len(read(chat(tools=tools[:2])).tools) == 2
+
+
 def test_an_unknown_role() -> None:
     response = refused({"messages": [*HI, {"role": "robot", "content": "x"}]})
     assert response.status == 422

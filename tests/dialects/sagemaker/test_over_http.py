@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from gateway.dialects.sagemaker.fates import MODEL
+from tests.app.asking import key
 from tests.dialects.sagemaker.exchange import HI, chunks, payloads
 from tests.harness import Stack
 
@@ -67,6 +68,18 @@ def test_an_unknown_model_in_the_body_is_an_error_in_either_shape(stack: Stack) 
     aws = httpx.post(stack.url + "/sagemaker/endpoints/ep/invocations", json=body)
     assert (aws.status_code, aws.headers["x-amzn-errortype"]) == (400, "ValidationError")
     assert "nobody" in aws.json()["message"]
+
+
+def test_a_default_model_that_the_key_may_not_use() -> None:
+    secret, entry = key("k", models=[])
+    with Stack(config={"keys": entry, "dialects": {"sagemaker": {"default_model": "m"}}}) as running:
+        headers = {"authorization": f"Bearer {secret}"}
+        for path, said in (
+            ("endpoints/org%2Fep/invocations", "the model 'org/ep' does not exist or you do not have access to it"),
+            ("invocations", "no model was named, and there is no default model that you have access to"),
+        ):
+            reply = httpx.post(f"{running.url}/sagemaker/{path}", json={"prompt": "hi"}, headers=headers)
+            assert said in reply.text
 
 
 def test_paths_and_methods_that_are_not_there(stack: Stack) -> None:
