@@ -222,6 +222,8 @@ def _taken_apart(data: bytes) -> _Chunk:
     if not data.isascii():
         data.decode()  # msgspec does not look into what it hands out raw
     top = _object(data)
+    if 10 in data:  # data of several lines goes on as one
+        top = _object(data.replace(b"\n", b" "))
     if top.get("choices", NULL) == NULL:
         return _Chunk(top, None)
     return _Chunk(
