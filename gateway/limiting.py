@@ -6,6 +6,7 @@ Composition: sees configuration and limits, and is what the pipeline knows as `c
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -169,24 +170,23 @@ class Limiting:
         told = plan.told
         if told is None:
             told = plan.told = _told(plan)
-        for limits, remaining, reset in told:
+        for rules, remaining, reset in told:
             # The rule with the least left; nearly always there is one of each kind.
-            index = next(iter(limits)) if len(limits) == 1 else min(limits, key=lambda one: raw[2 + 3 * one])
-            headers.append(limits[index])
-            headers.append((remaining, b"%d" % raw[2 + 3 * index]))
-            headers.append((reset, duration(raw[3 + 3 * index] // 1000)))
+            at, limit = rules[0] if len(rules) == 1 else min(rules, key=lambda rule: raw[rule[0]])
+            headers += (limit, (remaining, b"%d" % raw[at]), (reset, duration(raw[at + 1] // 1000)))
         return Permit(self.limiter, lease, cost.prompt)
 
 
-def _told(plan: Plan) -> list[tuple[dict[int, tuple[bytes, bytes]], bytes, bytes]]:
-    """For each kind that headers can tell: the finished header of each rule's limit, and the other headers' names."""
+def _told(plan: Plan) -> list[tuple[list[tuple[int, tuple[bytes, bytes]]], bytes, bytes]]:
+    """For each kind that headers can tell: where a verdict holds what is left of each rule, with the finished header of
+    the rule's limit; and the names of the other two headers."""
     found = []
     for kind, (limit, remaining, reset) in _HEADERS:
-        limits = {
-            index: (limit, b"%d" % plan.shapes[index][1])
+        limits = [
+            (2 + 3 * index, (limit, b"%d" % plan.shapes[index][1]))
             for index, rule in enumerate(plan.rules)
             if rule.kind == kind and not rule.shadow
-        }
+        ]
         if limits:
             found.append((limits, remaining, reset))
     return found
@@ -216,9 +216,10 @@ class Permit:
         usage = record.usage
         if usage is not None and usage.input is None and self._prompt:
             record.usage = Usage(self._prompt, usage.output, usage.cached, usage.reasoning, "estimated")
-        if not self._lease.settled:
+        lease = self._lease
+        if not lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
-            self._limiter.settle(self._lease, _used(record, outcome), outcome)
+            self._limiter.settle(lease, _used(record, outcome), outcome)
 
 
 _OUTCOMES: dict[str, Outcome] = {
@@ -276,21 +277,19 @@ def _within(address: str, networks: list[Any]) -> bool:
     return any(mapped in network for network in networks)
 
 
+@lru_cache(4096)
 def duration(ms: int) -> bytes:
     """As OpenAI writes it: 0s, 20ms, 1.500s, 6m0s, 1h0m0s."""
     if 0 < ms < 1000:
         return b"%dms" % ms
-    whole, ms = divmod(ms, 1000)
-    if whole < 60:
-        return b"%d.%03ds" % (whole, ms) if ms else b"%ds" % whole
-    minutes, whole = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{whole}.{ms:03d}s" if ms else f"{whole}s"
-    if hours:
-        text = f"{hours}h{minutes}m{text}"
-    elif minutes:
-        text = f"{minutes}m{text}"
-    return text.encode()
+    seconds, ms = divmod(ms, 1000)
+    rest = b".%03ds" % ms if ms else b"s"
+    if seconds < 60:
+        return b"%d%b" % (seconds, rest)
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return b"%dm%d%b" % (minutes, seconds, rest)
+    return b"%dh%dm%d%b" % (minutes // 60, minutes % 60, seconds, rest)
 
 
 def unseen(config: Config, subject: Subject) -> list[str]:

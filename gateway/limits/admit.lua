@@ -24,7 +24,7 @@ local now = clock[1] * 1000000 + clock[2]
 local batch = cmsgpack.unpack(ARGV[1])
 local ttl, forms, plans, ops = batch[2], batch[3], batch[4], batch[5]
 local late = now > batch[1]
-local windows, slots, replies = {}, {}, {now}
+local windows, slots, taken, replies = {}, {}, {}, {now}
 
 -- A rate counter is a hash: u = sum of its slices, h = lowest slice that may exist, t = latest charged slice,
 -- p = pacing time, and one field for each slice.
@@ -57,7 +57,7 @@ local function window(key, shape)
   if w then return w end
   local v = call('HMGET', key, 'u', 'h', 't', 'p')
   w = {u = tonumber(v[1]) or 0, h = tonumber(v[2]), t = tonumber(v[3]) or 0, p = tonumber(v[4]) or 0,
-       keep = shape[8], deltas = {}}
+       keep = shape[8], deltas = {}, stored = {}}
   if w.h then slide(w, key, shape) else w.h = floor(now / shape[3]) end
   windows[key] = w
   return w
@@ -75,7 +75,7 @@ end
 
 local function take(key, lease)
   call('ZADD', key, now + ttl, lease)
-  call('PEXPIRE', key, floor(ttl / 1000) + 1000)
+  taken[key] = true
 end
 
 -- Live slices in order, read at most once a batch, and only when something must be refused.
@@ -165,14 +165,14 @@ local function admit(op)
   local out = {violated, longest}
   for i = 1, #costs do
     local key, shape = KEYS[before + i], form[i]
-    local taken, entry = violated < 0 and waits[i] == 0, -1
+    local fits, entry = violated < 0 and waits[i] == 0, -1
     local left, reset
     if shape[1] == 0 then
       local w = windows[key]
-      if taken then entry = charge(w, costs[i], shape) end
+      if fits then entry = charge(w, costs[i], shape) end
       left, reset = state(w, shape)
     else
-      if taken then
+      if fits then
         take(key, op[2])
         slots[key] = slots[key] + 1
         entry = 0
@@ -197,8 +197,12 @@ local function settle(op)
       if delta > 0 then
         charge(w, delta, shape)
       elseif slice >= w.h then
-        local amount = (tonumber(call('HGET', key, slice)) or 0) + (w.deltas[slice] or 0)
-        local back = min(amount, -delta)
+        local stored = w.stored[slice]
+        if not stored then
+          stored = tonumber(call('HGET', key, slice)) or 0
+          w.stored[slice] = stored
+        end
+        local back = min(stored + (w.deltas[slice] or 0), -delta)
         if back > 0 then
           add(w, slice, -back)
           if shape[5] > 0 then w.p = w.p - back * (SLICES * shape[3] / shape[2]) end
@@ -256,7 +260,7 @@ local function reset(op)
     call('DEL', key)
     if shape[1] == 0 then
       local first = floor(now / shape[3]) + 1
-      windows[key] = {u = 0, h = first, t = first, p = 0, keep = shape[8], deltas = {}, dirty = true}
+      windows[key] = {u = 0, h = first, t = first, p = 0, keep = shape[8], deltas = {}, stored = {}, dirty = true}
     else
       slots[key] = nil
     end
@@ -290,5 +294,7 @@ for key, w in pairs(windows) do
     call('PEXPIRE', key, w.keep)
   end
 end
+
+for key in pairs(taken) do call('PEXPIRE', key, floor(ttl / 1000) + 1000) end
 
 return cmsgpack.pack(replies)

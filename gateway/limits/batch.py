@@ -12,9 +12,12 @@ from gateway.limits.model import Plan, Verdict
 from gateway.limits.window import Shape
 
 ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET = 1, 2, 3, 4, 5, 6
+SILENT = (SETTLE, RENEW)
+"""What the script does not answer."""
 
-Item = tuple[int, str, Plan, Sequence[Any], "Future[Verdict] | None"]
-"""(code, lease, plan, what the code needs, who waits). ADMIT: costs. SETTLE: settlements. BEAT: (key, ttl in us)."""
+Item = tuple[int, str, Plan, Sequence[Any], "Future[Verdict] | None", float]
+"""(code, lease, plan, what the code needs, who waits, since when in the loop's seconds). ADMIT: costs. SETTLE:
+settlements. BEAT: (key, ttl in us)."""
 
 _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder().decode
@@ -27,7 +30,7 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
     plans: list[tuple[int, int]] = []
     seen: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
     ops: list[Any] = []
-    for code, lease, plan, what, _ in items:
+    for code, lease, plan, what, _, _ in items:
         if code == BEAT:
             keys.append(what[0])
             ops.append((code, lease, len(keys), what[1]))
@@ -56,16 +59,11 @@ def unpack(raw: bytes) -> tuple[int, list[Verdict]]:
     return cast(int, answer[0]), cast("list[Verdict]", answer[1:])
 
 
-def answered(item: Item) -> bool:
-    """Whether the script answers this item at all."""
-    return item[0] not in (SETTLE, RENEW)
-
-
 def only_releases(item: Item) -> Item | None:
     """What of a settlement may be sent again when nobody knows whether it ran: releasing a slot twice is harmless,
     giving tokens back twice is not. What is not given back slides out of its window."""
-    code, lease, plan, what, _ = item
+    code, lease, plan, what, *_ = item
     if code != SETTLE:
         return None
     slots = tuple(one for one in what if one[0] in plan.slots)
-    return (SETTLE, lease, plan, slots, None) if slots else None
+    return (SETTLE, lease, plan, slots, None, 0.0) if slots else None

@@ -106,28 +106,26 @@ class Limiter:
         """
         plan = self._plans.of(subject)
         self._count = count = self._count + 1
-        lease_id = f"{self._prefix}{count:x}"
+        lease_id = f"{self._prefix}{count}"
         if not plan.rules:
             return Lease(lease_id, plan, (), (-1, 0), self._store.up)
         costs = self._costs(plan, cost)
         if not self._store.up:
             return self._reserve_alone(plan, cost, lease_id)
+        store = self._store
         try:
-            answer = self._store.admit(plan, costs, lease_id)
-            raw: Verdict = await self._wait(plan, costs, answer, lease_id) if isinstance(answer, Future) else answer
+            answer = store.admit(plan, costs, lease_id)
+            raw: Verdict = await answer if isinstance(answer, Future) else answer
         except StoreDown:
             return self._reserve_alone(plan, cost, lease_id)
-        return self._verdict(plan, costs, raw, lease_id, True)
-
-    async def _wait(self, plan: Plan, costs: Sequence[int], answer: Future[Verdict], lease_id: str) -> Verdict:
-        try:
-            return await answer
         except asyncio.CancelledError:
             # The store undoes what it grants to a waiter who has left, but this one left after the answer came and
             # before it was resumed.
+            assert isinstance(answer, Future)
             if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result()[0] == -1:
                 self.settle(Lease(lease_id, plan, costs, answer.result(), True), None, "unserved")
             raise
+        return self._verdict(plan, costs, raw, lease_id, True)
 
     def settle(self, lease: Lease, tokens: int | None, outcome: Outcome = "finished") -> None:
         """Ends a lease: frees its slots and corrects its tokens to what was used. Returns at once and cannot be
@@ -140,15 +138,19 @@ class Limiter:
             return
         lease.settled = True
         plan, raw, charged = lease.plan, lease.raw, lease.charged
-        settlements: list[Settlement] = [(index, 0, 0) for index in plan.slots if raw[4 + 3 * index] >= 0]
+        settlements: list[Settlement] = []
+        for index in plan.slots:
+            if raw[4 + 3 * index] >= 0:
+                settlements.append((index, 0, 0))
         if outcome == "unserved":
             for index, cost in enumerate(charged):
                 if index not in plan.slots and raw[4 + 3 * index] >= 0:
                     settlements.append((index, raw[4 + 3 * index], -cost))
         elif tokens is not None:
             for index in plan.tokens:
-                if raw[4 + 3 * index] >= 0 and tokens != charged[index]:
-                    settlements.append((index, raw[4 + 3 * index], tokens - charged[index]))
+                entry = raw[4 + 3 * index]
+                if entry >= 0 and tokens != charged[index]:
+                    settlements.append((index, entry, tokens - charged[index]))
         if plan.slots:
             self._live.pop(lease.id, None)
         if not settlements:
@@ -206,17 +208,20 @@ class Limiter:
         if not plan.tokens:
             return plan.costs
         costs = list(plan.costs)
+        tokens, least = cost.tokens, cost.least
+        if least > tokens:
+            tokens = least
         for index in plan.tokens:
             limit = plan.shapes[index][1]
-            if cost.least > plan.rules[index].limit and not plan.rules[index].shadow:
-                rule = plan.rules[index]
+            rule = plan.rules[index]
+            if least > rule.limit and not rule.shadow:
                 self.refused[rule.name] += 1
                 raise Limited(
                     Decision(False, rule, None, ()),
-                    f"this request needs at least {cost.least} tokens, above the limit '{rule.name}' of {rule.limit} "
+                    f"this request needs at least {least} tokens, above the limit '{rule.name}' of {rule.limit} "
                     f"{_per(rule)}",
                 )
-            costs[index] = min(max(cost.tokens, cost.least), limit)
+            costs[index] = tokens if tokens < limit else limit
         return costs
 
     def _verdict(self, plan: Plan, costs: Sequence[int], raw: Verdict, lease_id: str, strict: bool) -> Lease:

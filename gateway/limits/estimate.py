@@ -9,6 +9,8 @@ of digits or random text, where tokens are as short as 1 to 2 bytes. Settling co
 
 from __future__ import annotations
 
+from math import ceil
+
 from msgspec import Struct
 
 from gateway.core.messages import (
@@ -18,7 +20,6 @@ from gateway.core.messages import (
     Embed,
     Image,
     ListModels,
-    Message,
     Op,
     Opaque,
     Part,
@@ -51,7 +52,12 @@ class Estimator(Struct, frozen=True):
             tokens, least = self._texts(op.inputs)
             return Cost(tokens, least, tokens)
         if isinstance(op, Chat):
-            prompt = sum(self._message(message) for message in op.messages) + sum(map(self._tool, op.tools))
+            prompt = _FRAME * len(op.messages)
+            for message in op.messages:
+                for part in message.parts:
+                    prompt += self._text(part.text) if type(part) is Text else self._part(part)
+            for tool in op.tools:
+                prompt += self._tool(tool)
             return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)
         tokens, least = self._texts(op.prompts)
         return Cost(tokens + self._completions(op, tokens, max_context), least, tokens)
@@ -79,13 +85,7 @@ class Estimator(Struct, frozen=True):
 
     def _text(self, text: str) -> int:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        return -int(-size // self.bytes_per_token) if size else 0
-
-    def _message(self, message: Message) -> int:
-        size = _FRAME
-        for part in message.parts:
-            size += self._text(part.text) if type(part) is Text else self._part(part)
-        return size
+        return ceil(size / self.bytes_per_token)
 
     def _part(self, part: Part) -> int:
         if isinstance(part, (Text, Thinking, Refusal)):
@@ -97,10 +97,10 @@ class Estimator(Struct, frozen=True):
         if isinstance(part, Audio):
             return self.audio
         assert isinstance(part, Opaque)
-        return -int(-len(bytes(part.raw)) // self.bytes_per_token)
+        return ceil(len(bytes(part.raw)) / self.bytes_per_token)
 
     def _tool(self, tool: Tool) -> int:
         size = self._text(tool.name) + self._text(tool.description or "")
         if tool.parameters is not None:
-            size += -int(-len(bytes(tool.parameters)) // self.bytes_per_token)
+            size += ceil(len(bytes(tool.parameters)) / self.bytes_per_token)
         return _FRAME + size

@@ -1,8 +1,15 @@
 """One stream of script calls to one hash slot: batching, the deadline, the breaker. Knows nothing of redis.
 
 At most one call is under way. What is asked meanwhile goes with the next one, so the operations of one loop turn, and
-under load those of one round trip, share a call. An operation never waits longer than `timeout` in all: when a call
-fails, everything that queued behind it fails with it.
+under load those of one round trip, share a call.
+
+Pacing.  A call costs this process as much as some eight operations in it. One in which several waited is the sign of a
+crowd: the next leaves no sooner than `PACE` after it, and takes along all that came until then. Who asks one thing
+after the other is alone in each call and never held up, nor is anybody while requests are few.
+
+Deadline.  Who waits is given up on when `timeout` has passed since it asked, wherever its operation is by then; what
+the server grants it later is undone. A call is given up on when `timeout` has passed since it was sent, and all that
+queued behind it fails with it.
 
 Breaker.  closed: calls go out. `FAILURES` failed calls in a row open it. open: nothing goes out, `admit` raises at
 once, settlements are kept. A probe in the background (half-open) asks every `PROBE_EVERY`; two prompt answers in a
@@ -18,43 +25,62 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from asyncio import Future, Task
+from asyncio import Future, Task, TimerHandle
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from random import uniform
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
-from gateway.limits.batch import ADMIT, BEAT, SETTLE, Item, answered, only_releases, pack, unpack
+from gateway.limits.batch import ADMIT, BEAT, SETTLE, SILENT, Item, only_releases, pack, unpack
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.store import StoreDown
 
 FAILURES = 2
 PROBE_EVERY = 0.5
 PROBE_CONNECT = 1.0
+PACE = 0.001
+"""Seconds; the resolution of uvloop's timers makes it up to that."""
 BATCH = 256
 KEPT = 20_000
 _NO_PLAN = Plan((), (), ())
 
-Call = Callable[[Sequence[bytes], bytes], Awaitable[bytes]]
-"""Runs the script with these keys and this payload. Raises `Unsent` when it certainly did not run, or anything else."""
+Heard = Callable[[bytes | Exception], None]
+
+
+class Link(Protocol):
+    """Takes one call at a time to the server."""
+
+    def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
+        """Runs the script with these keys and this payload. `heard` is told once, and not before this returns: the
+        answer, `Unsent` when the script certainly did not run, or any other exception."""
+        ...
+
+    def drop(self) -> None:
+        """Gives up the call under way: nothing will be heard of it."""
+        ...
 
 
 class Unsent(Exception):
     """The call never reached the server."""
 
 
+class Refused(Exception):
+    """The server answered with this error, which begins with its code."""
+
+
 class Lane:
     """key is the lane's heartbeat counter, me this process's name in it; timeout in seconds."""
 
     def __init__(
-        self, call: Call, key: bytes, me: str, timeout: float, beat_ttl: float, changed: Callable[[], None]
+        self, link: Link, key: bytes, me: str, timeout: float, beat_ttl: float, changed: Callable[[], None]
     ) -> None:
         self.up = False
         self.reason = "not started"
         self.replicas = 1
         self.lease_ttl = 30_000_000
-        self._call = call
+        self._link = link
         self._key = key
         self._me = me
         self._timeout = timeout
@@ -62,7 +88,12 @@ class Lane:
         self._changed = changed
         self._queue: deque[Item] = deque()
         self._kept: deque[Item] = deque(maxlen=KEPT)
-        self._pump: Task[None] | None = None
+        self._rest = True  # no call is under way and none is about to be
+        self._under_way: Sequence[Item] = ()
+        self._sent = 0.0
+        self._pause: TimerHandle | None = None
+        self._watch: TimerHandle | None = None
+        self._flushed: Future[None] | None = None
         self._probe: Task[None] | None = None
         self._failures = 0
         self._jumped = False
@@ -73,20 +104,23 @@ class Lane:
         """Queues an operation that has an answer. Raises `StoreDown` at once while the breaker is open."""
         if not self.up:
             raise StoreDown(self.reason)
-        waiter: Future[Verdict] = self._loop.create_future()
-        self._queue.append((code, lease, plan, what, waiter))
-        if self._pump is None:
-            self._pump = self._loop.create_task(self._run())
+        loop = self._loop
+        waiter: Future[Verdict] = loop.create_future()
+        self._queue.append((code, lease, plan, what, waiter, loop.time()))
+        if self._rest:
+            self._rest = False
+            loop.call_soon(self._send)
         return waiter
 
     def tell(self, code: int, plan: Plan, what: Sequence[Any], lease: str) -> None:
         """Queues an operation without an answer. While the breaker is open settlements are kept, renewals dropped."""
         if self.up:
-            self._queue.append((code, lease, plan, what, None))
-            if self._pump is None:
-                self._pump = self._loop.create_task(self._run())
+            self._queue.append((code, lease, plan, what, None, 0.0))
+            if self._rest:
+                self._rest = False
+                self._loop.call_soon(self._send)
         elif code == SETTLE:
-            self._kept.append((code, lease, plan, what, None))
+            self._kept.append((code, lease, plan, what, None, 0.0))
 
     async def beat(self) -> None:
         with contextlib.suppress(StoreDown):
@@ -100,60 +134,131 @@ class Lane:
             self._probe = self._loop.create_task(self._keep_probing())
 
     async def flush(self) -> None:
-        while self._pump is not None:
-            await asyncio.wait([self._pump])
+        """Sends at once what is queued; returns when nothing is under way."""
+        if not self._rest:
+            flushed = self._flushed = self._flushed or self._loop.create_future()
+            self._resume()
+            await asyncio.shield(flushed)
 
     async def close(self) -> None:
         await self.flush()
         if self.up:
             with contextlib.suppress(StoreDown):
-                await self.ask(BEAT, _NO_PLAN, (self._key, 0), self._me)
-        for task in (self._probe, self._pump):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+                goodbye = self.ask(BEAT, _NO_PLAN, (self._key, 0), self._me)
+                self._resume()
+                await goodbye
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.wait([self._probe])
         self.up, self.reason = False, "closed"
+        self._link.drop()
+        items, self._under_way = self._under_way, ()
+        self._abandon(items, "closed", ran=True)
+        self._abandon_queue("closed")
+        for timer in (self._pause, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._pause = self._watch = None
+        self._come_to_rest()
 
-    async def _run(self) -> None:
+    # -- the one call under way -------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Sends what is queued, or rests."""
         queue = self._queue
-        try:
-            while queue and self.up:
-                items = [queue.popleft() for _ in range(min(len(queue), BATCH))]
-                items = [item for item in items if item[4] is None or not item[4].done()]
-                asked = monotonic()
-                try:
-                    answer = await self._exchange(items, self._timeout)
-                except asyncio.CancelledError:
-                    self._abandon(items, "closed", ran=True)
-                    self._abandon_queue("closed")
-                    raise
-                except Exception as error:
-                    self._failed(items, error)
-                    return
-                self._failures = 0
-                self._resolve(items, answer, monotonic() - asked < self._timeout / 2)
-        finally:
-            self._pump = None
+        items: list[Item] = []
+        waiting = 0
+        while queue and len(items) < BATCH:
+            item = queue.popleft()
+            if item[4] is not None:
+                if item[4].done():  # its client left, or its time was up
+                    continue
+                waiting += 1
+            items.append(item)
+        if not items:
+            self._come_to_rest()
+            return
+        self._under_way = items
+        self._sent = self._loop.time()
+        if waiting > 1 and self._flushed is None:
+            self._pause = self._loop.call_later(PACE, self._resume)
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._timeout, self._look_at_watch)
+        self._call(items, self._timeout, self._heard)
 
-    async def _exchange(self, items: Sequence[Item], within: float) -> list[Verdict]:
-        sent = int(monotonic() * 1_000_000)
+    def _call(self, items: Sequence[Item], within: float, heard: Heard) -> None:
+        self._clock = sent = int(monotonic() * 1_000_000)
         # The server's clock as of sending, never early: an answer's time minus the time its call was sent.
         deadline = 1 << 52 if self._offset is None else sent + self._offset + int(within * 1_000_000)
-        keys, payload = pack(items, deadline, self.lease_ttl)
-        async with asyncio.timeout(within):
-            raw = await self._call(keys, payload)
+        self._link.call(*pack(items, deadline, self.lease_ttl), heard)
+
+    def _answer(self, raw: bytes | Exception) -> list[Verdict]:
+        if isinstance(raw, Exception):
+            raise raw
         now, answer = unpack(raw)
-        self._offset = now - sent
+        self._offset = now - self._clock
         return answer
 
+    def _resume(self) -> None:
+        """Ends the pause after a crowded call."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+            if not self._under_way:
+                self._send()
+
+    def _come_to_rest(self) -> None:
+        self._rest = True
+        if self._flushed is not None:
+            self._flushed.set_result(None)
+            self._flushed = None
+
+    def _heard(self, raw: bytes | Exception) -> None:
+        items, self._under_way = self._under_way, ()
+        try:
+            self._resolve(items, self._answer(raw), self._loop.time() - self._sent < self._timeout / 2)
+        except Exception as error:
+            self._failed(items, error)
+            if self._pause is not None:
+                self._pause.cancel()
+                self._pause = None
+            self._come_to_rest()
+            return
+        self._failures = 0
+        if self._pause is None:
+            self._send()
+
+    def _look_at_watch(self) -> None:
+        """Gives up what has waited for `timeout`. Looked at when the oldest may have, so seldom while answers come."""
+        self._watch = None
+        now = self._loop.time()
+        next_look = None
+        for item in chain(self._under_way, self._queue):
+            waiter = item[4]
+            if waiter is None or waiter.done():
+                continue
+            left = item[5] + self._timeout - now
+            if left > 0:
+                next_look = left
+                break
+            waiter.set_exception(StoreDown(describe(TimeoutError(), self._timeout)))
+        if self._under_way:
+            left = self._sent + self._timeout - now
+            if left <= 0:
+                self._link.drop()
+                self._heard(TimeoutError())
+                return
+            next_look = left if next_look is None else min(left, next_look)
+        if next_look is not None:
+            self._watch = self._loop.call_later(max(next_look, 0.001), self._look_at_watch)
+
     def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict], prompt: bool) -> None:
-        at = 0
+        verdicts = iter(answer)
         late: list[Item] = []
         for item in items:
-            if not answered(item):
+            if item[0] in SILENT:
                 continue
-            verdict, waiter = answer[at], item[4]
-            at += 1
+            verdict, waiter = next(verdicts), item[4]
             if waiter is None:
                 continue
             if waiter.done():  # its client left meanwhile
@@ -174,10 +279,10 @@ class Lane:
                 item[4].set_exception(StoreDown("the store's clock jumps"))
 
     def _undo(self, item: Item, verdict: Verdict) -> None:
-        code, lease, plan, costs, _ = item
+        code, lease, plan, costs, *_ = item
         if code == ADMIT and verdict[0] == -1:
             charged = [(i, verdict[4 + 3 * i], -costs[i]) for i in range(len(costs)) if verdict[4 + 3 * i] >= 0]
-            self._queue.append((SETTLE, lease, plan, charged, None))  # the pump that calls us goes on with it
+            self._queue.append((SETTLE, lease, plan, charged, None, 0.0))  # who calls us sends what is queued
 
     def _failed(self, items: Sequence[Item], error: Exception) -> None:
         self._failures += 1
@@ -219,11 +324,24 @@ class Lane:
         self._recover()
 
     async def _probe_once(self, within: float) -> bool:
+        heard: Future[bytes | Exception] = self._loop.create_future()
+
+        def hear(answer: bytes | Exception) -> None:
+            if not heard.done():
+                heard.set_result(answer)
+
+        probe: Item = (BEAT, self._me, _NO_PLAN, (self._key, self._beat_ttl), None, 0.0)
         try:
-            answer = await self._exchange([(BEAT, self._me, _NO_PLAN, (self._key, self._beat_ttl), None)], within)
+            self._call([probe], within, hear)
+            async with asyncio.timeout(within):
+                answer = self._answer(await heard)
         except Exception as error:
+            self._link.drop()
             self.reason = describe(error, within)
             return False
+        except asyncio.CancelledError:
+            self._link.drop()
+            raise
         self.replicas = max(answer[0][0], 1)
         return True
 
@@ -231,8 +349,9 @@ class Lane:
         self.up, self.reason, self._failures = True, "", 0
         self._queue.extend(self._kept)
         self._kept.clear()
-        if self._queue and self._pump is None:
-            self._pump = self._loop.create_task(self._run())
+        if self._queue and self._rest:
+            self._rest = False
+            self._loop.call_soon(self._send)
         self._changed()
 
 
@@ -240,5 +359,9 @@ def describe(error: Exception, timeout: float) -> str:
     """For a log line: what kind of failure, without addresses or secrets."""
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout * 1000:.0f} ms"
+    if isinstance(error, Refused):
+        said = str(error)[:100]
+        # Where there is a digit there may be an address.
+        return said.partition(" ")[0] if any(map(str.isdigit, said)) else said
     inner = error.__cause__ if isinstance(error, Unsent) and error.__cause__ is not None else error
     return type(inner).__name__

@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from asyncio import Future
+from asyncio import Future, Task
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -26,16 +25,12 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError
 
 from gateway.limits.batch import ADMIT, LOOK, RENEW, RESET, SETTLE, frame
-from gateway.limits.lane import Call, Lane, Unsent
+from gateway.limits.lane import Heard, Lane, Refused, Unsent
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.plan import Layout
 from gateway.limits.store import Settlement
 
 SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
-
-_TRUSTED = 1.0
-"""Seconds for which a connection is taken to be open. After more the pool looks first, so that one that the server has
-closed for idling costs nobody an answer."""
 
 _HEARTBEATS_KEPT = 3.5
 """A replica counts as gone after missing three heartbeats."""
@@ -169,7 +164,7 @@ class RedisStore:
         self._client: Any = None
         self._to_close: list[Any] = []
         self._lanes: list[Lane] = []
-        self._links: list[_Link] = []
+        self._links: list[_Link | _ClusterLink] = []
         self._started = False
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Future[Verdict]:
@@ -193,11 +188,13 @@ class RedisStore:
         for tag in range(self.layout.partitions):
             key = self.layout.key(tag, "replicas")
             beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
-            call: Call = self._call
-            if self._settings.mode != "cluster":
-                call = _Link(self._client.connection_pool, self._script, self._sha)
-                self._links.append(call)
-            lane = Lane(call, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
+            link: _Link | _ClusterLink
+            if self._settings.mode == "cluster":
+                link = _ClusterLink(self._client, self._script, self._sha)
+            else:
+                link = _Link(self._client.connection_pool, self._script, self._sha)
+            self._links.append(link)
+            lane = Lane(link, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
             lane.lease_ttl = round(lease_ttl * 1_000_000)
             self._lanes.append(lane)
         await asyncio.gather(*(lane.start() for lane in self._lanes))
@@ -238,60 +235,138 @@ class RedisStore:
         if known:
             self.replicas = max(known)
 
-    async def _call(self, keys: Sequence[bytes], payload: bytes) -> bytes:
-        """For a cluster: its client finds the node."""
-        try:
-            answer = await self._client.execute_command("EVALSHA", self._sha, len(keys), *keys, payload)
-        except NoScriptError:  # it did not run, so this is no retry
-            answer = await self._client.execute_command("EVAL", self._script, len(keys), *keys, payload)
-        return cast(bytes, answer)
 
-
-class _Link:
-    """One lane's connection to one server. Below the client's own `execute_command` and `get_connection`, which cost
-    three times as much together and hide whether anything was sent."""
+class _Link(asyncio.Protocol):
+    """One lane's connection to one server. The client connects and says who we are; from then on bytes are written and
+    read here: its `execute_command` costs as much as all the rest of a call, and hides whether anything was sent."""
 
     def __init__(self, pool: Any, script: bytes, sha: bytes) -> None:
         self._pool = pool
         self._script = script
         self._sha = sha
         self._connection: Any = None
-        self._used = 0.0
+        self._connecting: Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._clients: asyncio.BaseProtocol | None = None
+        self._asked: tuple[Sequence[bytes], bytes] = ((), b"")
+        self._heard: Heard | None = None
+        self._piece = b""
 
-    async def __call__(self, keys: Sequence[bytes], payload: bytes) -> bytes:
-        connection = self._connection
-        if connection is None or monotonic() - self._used > _TRUSTED:
-            connection = await self._connect()
-        count = b"%d" % len(keys)
-        whole = False
-        try:
-            await connection.send_packed_command(frame((b"EVALSHA", self._sha, count, *keys, payload)))
-            try:
-                answer = await connection.read_response()
-            except NoScriptError:  # it did not run, so this is no retry
-                await connection.send_packed_command(frame((b"EVAL", self._script, count, *keys, payload)))
-                answer = await connection.read_response()
-            whole = True
-        finally:
-            if not whole:  # cut off, or an answer that a healthy primary does not give: start afresh
-                await connection.disconnect(nowait=True)
-                await self.release()
-        self._used = monotonic()
-        return cast(bytes, answer)
+    def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
+        self._asked = keys, payload
+        self._heard = heard
+        if self._transport is not None:
+            self._write(self._transport, b"EVALSHA", self._sha)
+        else:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
-    async def _connect(self) -> Any:
-        """A connection that the pool has just seen to be open."""
-        await self.release()
-        try:
-            self._connection = await self._pool.get_connection()
-        except Exception as error:
-            raise Unsent from error
-        return self._connection
+    def drop(self) -> None:
+        self._heard = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._hang_up()
 
     async def release(self) -> None:
+        """Closes the connection and gives it back to the client's pool."""
+        self._hang_up()
         connection, self._connection = self._connection, None
         if connection is not None:
+            await connection.disconnect(nowait=True)
             await self._pool.release(connection)
+
+    async def _connect(self) -> None:
+        try:
+            await self.release()
+            self._connection = connection = await self._pool.get_connection()
+        except Exception as error:
+            unsent = Unsent()
+            unsent.__cause__ = error
+            self._tell(unsent)
+            return
+        finally:
+            if self._connecting is asyncio.current_task():
+                self._connecting = None
+        # The client has read every answer to what it said, so its own reader misses nothing.
+        self._transport = transport = connection._writer.transport
+        self._clients = transport.get_protocol()
+        transport.set_protocol(self)
+        self._write(transport, b"EVALSHA", self._sha)
+
+    def _write(self, transport: asyncio.Transport, command: bytes, script: bytes) -> None:
+        keys, payload = self._asked
+        transport.write(frame((command, script, b"%d" % len(keys), *keys, payload)))
+
+    def data_received(self, data: bytes) -> None:
+        """A bulk string, `$<bytes>\\r\\n...\\r\\n`, or an error, `-<CODE> <text>\\r\\n`, in one or more pieces."""
+        if self._piece:
+            data = self._piece + data
+        line = data.find(b"\r\n")
+        if line < 0:
+            self._piece = data
+        elif data.startswith(b"$"):
+            end = line + 2 + int(data[1:line])
+            if len(data) < end + 2:
+                self._piece = data
+            else:
+                self._piece = b""
+                self._tell(data[line + 2 : end])
+        elif data.startswith(b"-NOSCRIPT") and self._transport is not None:  # it did not run, so this is no retry
+            self._piece = b""
+            self._write(self._transport, b"EVAL", self._script)
+        else:  # not what a healthy primary says: start afresh
+            self._hang_up()
+            self._tell(Refused(data[1:line].decode(errors="replace")))
+
+    def eof_received(self) -> None:
+        self.connection_lost(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hang_up()
+        self._tell(exc or ConnectionResetError("the server closed the connection"))
+
+    def _hang_up(self) -> None:
+        transport, self._transport = self._transport, None
+        self._piece = b""
+        if transport is not None:
+            assert self._clients is not None
+            transport.set_protocol(self._clients)  # its end is no longer our business: another may be open by then
+            transport.abort()
+
+    def _tell(self, what: bytes | Exception) -> None:
+        heard, self._heard = self._heard, None
+        if heard is not None:
+            heard(what)
+
+
+class _ClusterLink:
+    """The same for a cluster, whose client finds the node."""
+
+    def __init__(self, client: Any, script: bytes, sha: bytes) -> None:
+        self._client = client
+        self._script = script
+        self._sha = sha
+        self._call: Task[None] | None = None
+
+    def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
+        self._call = asyncio.get_running_loop().create_task(self._run(keys, payload, heard))
+
+    def drop(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+
+    async def release(self) -> None:
+        return None
+
+    async def _run(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
+        try:
+            try:
+                answer = await self._client.execute_command("EVALSHA", self._sha, len(keys), *keys, payload)
+            except NoScriptError:  # it did not run, so this is no retry
+                answer = await self._client.execute_command("EVAL", self._script, len(keys), *keys, payload)
+        except Exception as error:
+            answer = error
+        self._call = None
+        heard(answer)
 
 
 __all__ = ["SCRIPT", "RedisSettings", "RedisStore", "connect"]

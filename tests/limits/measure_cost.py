@@ -1,13 +1,16 @@
-"""CPU that the limiter costs this process, by hand: `python -m tests.limits.measure_cost`. Not collected by pytest.
+"""What the limiter costs, by hand: `python -m tests.limits.measure_cost`. Not collected by pytest.
 
-Closed loop of clients, each reserving and settling; three rules on every request. The cost is the process's CPU time
-minus that of the same loop with a limiter that has no rules, so what the loop itself takes is not counted.
+CPU of this process: three rules on every request, each reserved and settled. The cost is the process's CPU time minus
+that of the same loop with a limiter that has no rules, so what the loop itself takes is not counted. Without `--rate`
+the loop is closed: each client asks again as soon as it has settled. With it, requests come at random moments, in the
+mean that many a second, and what counts is how long their admission took.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import sys
 import tempfile
 import time
@@ -26,33 +29,67 @@ RULES = (
 )
 
 
-async def rate(limiter: Limiter, clients: int, seconds: float, subjects: int, hold: float) -> tuple[float, float]:
-    """(CPU microseconds a request, requests a second)"""
-    count = 0
-    until = time.perf_counter() + seconds
-    cost = Cost(1000)
+class Round:
+    """One round of `options.seconds`. waits: seconds that each admission took."""
 
-    async def client(number: int) -> None:
-        nonlocal count
-        subject = Subject(key=f"key{number % subjects}", team=f"team{number % subjects % 4}", model="m")
-        while time.perf_counter() < until:
-            lease = await limiter.reserve(subject, cost)
-            await asyncio.sleep(hold)
-            limiter.settle(lease, 100)
-            count += 1
+    def __init__(self, limiter: Limiter, options: argparse.Namespace) -> None:
+        self.limiter = limiter
+        self.options = options
+        self.waits: list[float] = []
+        self.until = time.perf_counter() + options.seconds
 
-    cpu = time.process_time()
-    await asyncio.gather(*(client(number) for number in range(clients)))
-    return (time.process_time() - cpu) / count * 1e6, count / seconds
+    async def run(self) -> float:
+        """CPU microseconds a request."""
+        cpu = time.process_time()
+        if self.options.rate:
+            await self.arrivals()
+        else:
+            await asyncio.gather(*(self.client(number) for number in range(self.options.clients)))
+        return (time.process_time() - cpu) / len(self.waits) * 1e6
+
+    async def client(self, number: int) -> None:
+        while time.perf_counter() < self.until:
+            await self.request(number)
+
+    async def arrivals(self) -> None:
+        running: set[asyncio.Task[None]] = set()
+        due, number = time.perf_counter(), 0
+        while due < self.until:
+            due += random.expovariate(self.options.rate)
+            number += 1
+            # The loop's timers are too coarse to sleep by.
+            while time.perf_counter() < due:  # noqa: ASYNC110 - there is no event, only the time
+                await asyncio.sleep(0)
+            task = asyncio.create_task(self.request(number))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        if running:
+            await asyncio.wait(running)
+
+    async def request(self, number: int) -> None:
+        subject = Subject(key=f"key{number % self.options.subjects}", team=f"team{number % 4}", model="m")
+        asked = time.perf_counter()
+        lease = await self.limiter.reserve(subject, Cost(1000))
+        self.waits.append(time.perf_counter() - asked)
+        await asyncio.sleep(self.options.hold)
+        self.limiter.settle(lease, 100)
 
 
 async def measure(store: Store, options: argparse.Namespace) -> None:
     for name, rules, one in (("none", (), MemoryStore()), (type(store).__name__, RULES, store)):
         limiter = Limiter(rules, one)
         await limiter.start()
-        best = [await rate(limiter, options.clients, options.seconds, options.subjects, options.hold) for _ in range(3)]
-        cpu, per_second = min(best)
-        sys.stdout.write(f"{name:12s} {cpu:6.2f} us CPU a request, {per_second:8.0f} requests/s\n")
+        cpu, waits = float("inf"), list[float]()
+        for _ in range(3):
+            each = Round(limiter, options)
+            if (used := await each.run()) < cpu:
+                cpu, waits = used, sorted(each.waits)
+        half, most = (waits[len(waits) * share // 100] * 1000 for share in (50, 99))
+        spent = "" if options.rate else f"{cpu:6.2f} us CPU a request, "
+        sys.stdout.write(
+            f"{name:12s} {spent}{len(waits) / options.seconds:8.0f} requests/s, "
+            f"admitted within {half:.2f} ms (half), {most:.2f} ms (99 %)\n"
+        )
         await limiter.close()
 
 
@@ -62,6 +99,7 @@ def main() -> None:
     parser.add_argument("--subjects", type=int, default=32, help="distinct keys among the clients")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--hold", type=float, default=0.0, help="seconds between reserve and settle")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests a second at random moments; 0: closed loop")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, Server(Path(directory)) as server:
         uvloop.run(measure(MemoryStore(), options))

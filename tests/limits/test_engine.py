@@ -171,6 +171,12 @@ async def test_what_can_never_fit_is_refused_for_good(make: Make) -> None:
     assert await left(limiter) == {"tpm": 100, "rpm": 5, "slots": 5}
 
 
+async def test_what_a_request_uses_for_certain_is_charged_at_least(make: Make) -> None:
+    limiter = await make(tokens(100), tokens(10, name="hidden", shadow=True))
+    await limiter.reserve(ANN, Cost(1, least=60))  # a shadow refuses nothing, not for good either
+    assert (await left(limiter))["tpm"] == 40
+
+
 async def test_a_shadow_rule_counts_and_refuses_nothing(make: Make) -> None:
     limiter = await make(requests(2, shadow=True), tokens(100, name="hidden", shadow=True), slots(9))
     leases = [await limiter.reserve(ANN, Cost(60)) for _ in range(4)]

@@ -13,7 +13,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.limits import Cost, Lease, Limited, Limiter, Rule, Subject
 from gateway.limits.store_redis import RedisSettings, RedisStore
-from tests.limits.server import Server
+from tests.limits.server import Server, free_port
 
 ANN = Subject(key="ann")
 REQUESTS = Rule(name="rpm", kind="requests", limit=10)
@@ -203,4 +203,16 @@ async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> Non
     assert limiter.state == "degraded"
     assert "Authentication" in limiter.reason
     assert (await limiter.reserve(ANN)).decision.states[0].limit == 10
+    await limiter.close()
+
+
+async def test_a_primary_that_became_a_replica_is_left_until_it_is_one_again(mortal: Server) -> None:
+    limiter = Limiter([REQUESTS], RedisStore(mortal.settings))
+    await limiter.start()
+    mortal.command("REPLICAOF", "127.0.0.1", free_port())
+    assert [lease.strict for lease in await take(limiter, 3)] == [False] * 3
+    assert (limiter.state, limiter.reason) == ("degraded", "READONLY")
+    mortal.command("REPLICAOF", "NO", "ONE")
+    await reach(limiter, "strict")
+    assert (await limiter.reserve(ANN)).strict
     await limiter.close()

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from gateway.limits import Cost, Limited, Limiter, Rule, Subject
 from gateway.limits.batch import ADMIT, BEAT, pack, unpack
 from gateway.limits.model import Plan
 from gateway.limits.plan import Layout, Plans
-from gateway.limits.store_redis import SCRIPT, RedisSettings, RedisStore, split_address
+from gateway.limits.store_redis import SCRIPT, RedisSettings, RedisStore, _Link, split_address
 from tests.limits.server import Server, free_port
 
 RULES = (
@@ -101,13 +102,147 @@ async def test_one_loop_turn_shares_one_call(server: Server) -> None:
     await limiter.close()
 
 
+async def test_a_freed_slot_is_free_at_once_however_crowded_it_is(server: Server) -> None:
+    limiter = Limiter([Rule(name="slots", kind="concurrency", limit=1)], RedisStore(server.settings))
+    await limiter.start()
+
+    async def client(key: str) -> None:
+        for _ in range(50):
+            lease = await limiter.reserve(Subject(key))
+            await asyncio.sleep(0)
+            limiter.settle(lease, None)
+
+    await asyncio.gather(*(client(f"k{number}") for number in range(20)))
+    assert not limiter.refused
+    await limiter.close()
+
+
+async def test_a_connection_that_the_server_closed_is_not_used_again(server: Server) -> None:
+    store = RedisStore(server.settings)
+    limiter = Limiter(RULES[:1], store, heartbeat=1000)
+    await limiter.start()
+    await limiter.reserve(Subject("k"))
+    link = store._links[0]
+    assert isinstance(link, _Link)
+    for _ in range(3):
+        server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        async with asyncio.timeout(5):
+            while link._transport is not None:  # noqa: ASYNC110 - nobody is told before it is needed again
+                await asyncio.sleep(0.001)
+        assert (await limiter.reserve(Subject("k"))).strict
+    assert limiter.state == "strict"
+    await limiter.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_an_answer_in_pieces(size: int) -> None:
+    link = _Link(None, b"", b"")
+    heard: list[bytes | Exception] = []
+    for answer in (b"one\r\ntwo", b"", b"x" * 100):
+        link._heard = heard.append
+        whole = b"$%d\r\n%b\r\n" % (len(answer), answer)
+        for at in range(0, len(whole), size):
+            assert heard == []
+            link.data_received(whole[at : at + size])
+        assert heard.pop() == answer
+    link._heard = heard.append
+    link.data_received(b"-READONLY no")
+    assert heard == []
+    link.data_received(b"thing is written here\r\n")
+    assert [str(one) for one in heard] == ["READONLY nothing is written here"]
+
+
+class Wire:
+    """A transport, and the connection of the client's that owns it."""
+
+    def __init__(self) -> None:
+        self._writer, self.transport = self, self
+        self.protocol: Any = asyncio.Protocol()
+        self.written: list[bytes] = []
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def abort(self) -> None:
+        pass
+
+    async def disconnect(self, nowait: bool) -> None:
+        pass
+
+
+class Wires:
+    """A pool that gives connections once it is open, and takes its time over being cancelled."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.given: list[Wire] = []
+
+    async def get_connection(self) -> Wire:
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            raise
+        self.given.append(Wire())
+        return self.given[-1]
+
+    async def release(self, connection: Wire) -> None:
+        assert connection in self.given
+
+
+@pytest.mark.parametrize("end", ["eof", "refusal"])
+async def test_a_connection_that_ended_is_neither_used_nor_heard_again(end: str) -> None:
+    pool, heard = Wires(), list[bytes | Exception]()
+    pool.open.set()
+    link = _Link(pool, b"", b"")
+    link.call((), b"first", heard.append)
+    await asyncio.sleep(0)
+    old = pool.given[0]
+    if end == "eof":
+        old.protocol.eof_received()
+    else:
+        old.protocol.data_received(b"-READONLY nothing is written here\r\n")
+    assert len(heard) == 1
+    link.call((), b"second", heard.append)
+    old.protocol.connection_lost(None)  # the loop tells it later
+    await asyncio.sleep(0)
+    assert (len(old.written), len(heard)) == (1, 1)
+    pool.given[1].protocol.data_received(b"$2\r\nok\r\n")
+    assert heard[1:] == [b"ok"]
+
+
+async def test_a_call_that_was_given_up_while_connecting_is_not_made() -> None:
+    pool, heard = Wires(), list[bytes | Exception]()
+    link = _Link(pool, b"", b"")
+    for payload, turns in ((b"first", 1), (b"second", 3)):  # the first is still ending when the second has begun
+        link.call((), payload, heard.append)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        link.drop()
+    link.call((), b"third", heard.append)
+    pool.open.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [b"third" in word for wire in pool.given for word in wire.written] == [True]
+    assert heard == []
+
+
 async def test_late_admissions_do_nothing(server: Server) -> None:
     plan = Plans(RULES, Layout()).of(Subject("k", "t", "m", "10.0.0.1"))
     seconds, micros = server.command("TIME")
     past = int(seconds) * 1_000_000 + int(micros) - 1
 
     def ask(deadline: int) -> list[int]:
-        items = [(ADMIT, "lease", plan, (1, 1, 5, 1, 5), None), (BEAT, "me", Plan((), (), ()), (b"beats", 10**6), None)]
+        items = [
+            (ADMIT, "lease", plan, (1, 1, 5, 1, 5), None, 0.0),
+            (BEAT, "me", Plan((), (), ()), (b"beats", 10**6), None, 0.0),
+        ]
         keys, payload = pack(items, deadline, 10**6)
         return [answer[0] for answer in unpack(server.command("EVAL", SCRIPT, len(keys), *keys, payload))[1]]
 
