@@ -262,8 +262,8 @@ class Run:
         record.model, record.stream = offer.name, op.stream
         if hub.trace is not None:
             hub.trace("request read", id=record.id, operation=record.operation, model=offer.name, stream=op.stream)
+        refuse_beyond(op, offer.can)
         if hub.gate is not None:
-            refuse_beyond(op, offer.can)
             self.permit = await hub.gate.admit(record, op, offer.can.max_context, scope, self.headers)
         if op.timeout is None and offer.total_s is None:
             await self._try(op, offer, principal)
@@ -318,7 +318,6 @@ class Run:
     async def _try(self, op: Any, offer: Offer, principal: Principal) -> None:
         """Sends the same untouched request to one worker after another until one answers, within the retry budget."""
         hub, record, pool = self.hub, self.record, offer.pool
-        refuse_beyond(op, offer.can)
         outgoing = offer.backend.write(totals.without(op), offer.can)
         self._drop(outgoing.dropped)
         if offer.paths is not None and outgoing.path not in offer.paths:
