@@ -7,7 +7,6 @@ silence. Measured with xllamacpp 2026.10.11549; what was seen is in docs/backend
 from __future__ import annotations
 
 import re
-import secrets
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.backends.openai import OpenAI
+from gateway.backends.openai.replies import made_id
 from gateway.backends.openai.requests import RISING, unsupported, unwritten
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
@@ -277,6 +277,7 @@ class _Reader:
 
     def __init__(self, op: Complete) -> None:
         self._op = op
+        self._choices = op.n * len(op.prompts)
         self._json = op.output is not None and op.output.kind in ("json", "schema")
         self._frames = sse.Reader()
         self.held = 0
@@ -301,13 +302,17 @@ class _Reader:
         """A buffered reply: an object, or an array of them for several choices."""
         try:
             found = _decoded(_chunks, body)
-            for chunk in found if isinstance(found, list) else (found,):
+            chunks = found if isinstance(found, list) else [found]
+            if len(chunks) > self._choices:
+                raise wire.malformed()
+            for chunk in chunks:
                 if not chunk.stop and chunk.error is None:
                     raise wire.malformed()
                 yield from self._read(chunk, 0)
         except GatewayError as error:
             yield self._fail(error)
-        yield from self.eof()
+        if not self._over:
+            yield self._fail(wire.malformed())
 
     def _fail(self, error: GatewayError) -> Failed:
         self._over = True
@@ -319,11 +324,15 @@ class _Reader:
             raise _sharpened(wire.late_fault(found.error))
         index = found.index
         if index in self._finished:
+            if found.content:
+                raise wire.malformed()  # what comes after a choice's end would be lost
             return
         choice = self._open.get(index)
         if choice is None:
             if not self._open and not self._finished:
-                yield Start(f"cmpl-{secrets.token_hex(12)}", self._op.model or "", int(time.time()))
+                yield Start(made_id("cmpl-"), self._op.model or "", int(time.time()))
+            elif len(self._open) + len(self._finished) == self._choices:
+                raise wire.malformed()
             choice = self._open[index] = _Open()
             self.held += size
             yield PartStart(index, 0, "text")
@@ -366,9 +375,7 @@ class _Reader:
         if index % self._op.n == 0:
             self._input += found.tokens_evaluated
             self._cached += (found.timings.cache_n if found.timings is not None else None) or 0
-        if len(self._finished) == self._op.n * len(self._op.prompts):
-            if self._open:
-                raise wire.malformed()  # more choices than were asked for
+        if len(self._finished) == self._choices:
             self._over = True
             yield UsageReport(Usage(self._input, self._output, self._cached))
             yield End()

@@ -263,7 +263,9 @@ def classify(status: int, message: str | None, param: str | None) -> GatewayErro
         return GatewayError(Kind.OVERLOADED, "the worker is overloaded", upstream=status, retry_after=1.0)
     if status == 501:
         return GatewayError(Kind.UNSUPPORTED, message or "the worker cannot do this", param=param, upstream=status)
-    if status < 400:
+    if status < 300:
+        text, retryable = f"the worker accepted the request and gave no reply to it ({status})", True
+    elif status < 400:
         text, retryable = "the worker answered with an unexpected redirect", False
     elif status < 500:
         text, retryable = f"the worker rejected the gateway's request ({status})", False

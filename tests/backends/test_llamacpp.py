@@ -43,14 +43,16 @@ def sent(op: Complete | Chat) -> Any:
 
 
 def test_what_a_text_leaves_out_is_named() -> None:
-    output = Output("schema", Raw(b"{}"), description="d", extra={"x": Raw(b"1")})
+    output = Output("schema", Raw(b"{}"), description="d", strict=True, extra={"x": Raw(b"1")})
     options = {"stream_options": Raw(b'{"x":1}')}
     op = complete(
         output=output, stream=True, extra=options, unnamed=("response_format.x", "stream_options.x"), user="u"
     )
-    assert BACKEND.write(op, CAN).dropped == ("response_format.json_schema.description", *op.unnamed, "user")
+    named = ("response_format.json_schema.strict", "response_format.json_schema.description")
+    assert BACKEND.write(op, CAN).dropped == (*named, *op.unnamed, "user")
     assert "stream_options" not in sent(op)
-    assert BACKEND.write(complete(), CAN).dropped == ()
+    lax = Output("schema", Raw(b"{}"), name="n", strict=False)
+    assert BACKEND.write(complete(output=lax), CAN).dropped == BACKEND.write(complete(), CAN).dropped == ()
 
 
 def test_where_an_operation_goes() -> None:
@@ -334,7 +336,7 @@ def test_cut_anywhere_it_never_looks_complete() -> None:
     ("body", "kind"),
     [
         (b"<html>", Kind.UPSTREAM),
-        (b"[]", Kind.TRUNCATED),
+        (b"[]", Kind.UPSTREAM),
         (b'{"content":"x"}', Kind.UPSTREAM),
         (b'{"content":"x","stop":true,"stop_type":"none"}', Kind.UPSTREAM),
         (b'{"error":{"code":500,"message":"m","type":"server_error"}}', Kind.UPSTREAM),
@@ -344,6 +346,26 @@ def test_bodies_that_are_no_reply(body: bytes, kind: Kind) -> None:
     with pytest.raises(GatewayError) as caught:
         fold(BACKEND.read(Response(200, [], body), complete()))
     assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize(("there", "all_there"), [(1, False), (2, True), (3, False)])
+def test_a_reply_has_as_many_choices_as_were_asked_for(there: int, all_there: bool) -> None:
+    choices = [{"index": index, "content": "a", "stop": True, "stop_type": "limit"} for index in range(there)]
+    found = list(checked(BACKEND.read(Response(200, [], json.dumps(choices).encode()), complete(n=2))))
+    assert isinstance(found[-1], End) is all_there
+    if not all_there:
+        assert isinstance(found[-1], Failed)
+        assert found[-1].error.code == "upstream_malformed"
+
+
+@pytest.mark.parametrize(
+    "extra", [frame(index=2, content="c"), frame(index=0, content="late")], ids=["a choice too many", "after its end"]
+)
+def test_what_no_choice_takes_is_not_lost_in_silence(extra: bytes) -> None:
+    begun = [frame(index=1, content="b"), frame(index=0, content="a"), last(index=0)]
+    found = events(complete(n=2, stream=True), *begun, extra, last(index=1))
+    assert isinstance(found[-1], Failed)
+    assert found[-1].error.code == "upstream_malformed"
 
 
 def test_what_waits_is_counted_as_held() -> None:
@@ -445,11 +467,11 @@ FRANCE = "The capital of France is"
 
 def test_real_token_ids_stream_and_add_up(gateway: httpx.Client) -> None:
     whole = ask(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
-    (*sampled, complete_) = stream(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
-    (choice,) = complete_["choices"]
+    (*sampled, all_there) = stream(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
+    (choice,) = all_there["choices"]
     assert "Paris" in choice["text"]
-    assert complete_["choices"] == whole["choices"]
-    assert complete_["usage"] == whole["usage"]
+    assert all_there["choices"] == whole["choices"]
+    assert all_there["usage"] == whole["usage"]
     assert "".join(event["text"] for event in sampled) == choice["text"]
     assert [event["token"] for event in sampled] == choice["tokens"]
     assert len(sampled) == whole["usage"]["completion_tokens"] == 8

@@ -200,7 +200,7 @@ class OpenAI:
             raise wire.malformed() from None
         if found.error is not None:
             raise wire.late_fault(found.error)
-        if found.data is None:
+        if found.data is None or len(found.data) != len(op.inputs):
             raise wire.malformed()
         vectors = tuple(vector.embedding for vector in sorted(found.data, key=lambda vector: vector.index))
         return Embeddings(found.model or "", vectors, wire.usage(found.usage) if found.usage else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -22,27 +23,55 @@ from gateway.core.events import (
     Start,
     UsageReport,
 )
-from gateway.core.messages import Chat, Extra, Generate
+from gateway.core.messages import Chat, Complete, Extra, Generate
 from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
-from gateway.wire.stencil import TRIES, Stencil, cut, text_of
+from gateway.wire.stencil import TRIES, Stencil, cut, is_id, text_of
 
 # Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
 _PART = 512
 
 
-class Parts:
-    """The open parts of one choice."""
+class Call:
+    """An open tool call: which part it is, and what the worker calls it."""
 
-    __slots__ = ("finished", "next", "open_index", "open_kind", "tools")
+    __slots__ = ("id", "name", "part")
+
+    def __init__(self, part: int, said_id: str | None, name: str | None) -> None:
+        self.part = part
+        self.id = said_id
+        self.name = name
+
+
+class Parts:
+    """The open parts of one choice. calls are its tool calls; tools has the last one of each index."""
+
+    __slots__ = ("calls", "finished", "next", "open_index", "open_kind", "tools")
 
     def __init__(self) -> None:
         self.open_kind: PartKind | None = None
         self.open_index = 0
         self.next = 0
-        self.tools: dict[int, int] = {}
+        self.tools: dict[int, Call] = {}
+        self.calls: list[Call] = []
         self.finished = False
+
+    def continued(self, piece: wire.ToolCallIn, position: int | None) -> Call | None:
+        """The call that a streamed piece goes on with, or None when it begins one. position: where several pieces came
+        together, the place of this one among them.
+
+        Not every server counts its calls: the index is missing, or 0 for all of them (Gemini, LMDeploy). There an id
+        tells them apart, or without ids a name. An id without a name does not: some draw a new id for every piece.
+        """
+        number = piece.index if piece.index is not None else position
+        known = self.tools.get(number) if number is not None else self.calls[-1] if self.calls else None
+        name = piece.function.name if piece.function is not None else None
+        if piece.id and (known is None or known.id != piece.id) and (known is not None or piece.index is None):
+            known = next((call for call in self.calls if call.id == piece.id), known)
+        if known is None or not name or (piece.id and known.id == piece.id):
+            return known
+        return known if name == known.name and not (piece.id and known.id) else None
 
 
 def reader_of(op: Generate) -> ChatReader | TextReader:
@@ -51,9 +80,20 @@ def reader_of(op: Generate) -> ChatReader | TextReader:
 
 
 class Reader(ABC):
-    """What the chat and the text reader share: frames, the terminal mark, errors, usage."""
+    """What the chat and the text reader share: frames, the terminal mark, errors, usage.
+
+    A reply is whole when all the choices that were asked for are there and have ended, and it has no more of them: of a
+    beam search, at least one a prompt.
+    """
+
+    prefix: str
 
     def __init__(self, op: Generate) -> None:
+        prompts = 1 if isinstance(op, Chat) else len(op.prompts)
+        beams = op.beams if isinstance(op, Complete) else None
+        self.least = prompts if beams is not None else prompts * op.n
+        self.most = prompts * (beams.width if beams is not None else op.n)
+        self.buffered = False
         self.frames = sse.Reader()
         self.held = 0
         self.started = False
@@ -79,7 +119,7 @@ class Reader(ABC):
         if usual.end:
             close = block.rfind(usual.after)
             digits = block[close + len(usual.after) : -len(usual.end)]
-            if not digits.isdigit() or not block.endswith(usual.end):
+            if not is_id(digits) or not block.endswith(usual.end):
                 return None
             tokens = (int(digits),)
         elif block.endswith(usual.after):
@@ -88,7 +128,7 @@ class Reader(ABC):
             return None
         try:
             text = text_of(block[len(usual.before) - 1 : close + 1])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         choice, index = self.usual_at
         return Delta(choice, index, text, tokens) if text else None
@@ -119,6 +159,7 @@ class Reader(ABC):
 
     def whole(self, body: bytes) -> Iterator[Event]:
         """A buffered reply. A Content-Length or the last chunk framed it, so that its end is its terminal mark."""
+        self.buffered = True
         try:
             yield from self.chunk(body)
             if not self.over:
@@ -131,8 +172,9 @@ class Reader(ABC):
         """The events of one chunk, or of a whole reply; raises GatewayError when it is an error or malformed."""
 
     def finish(self) -> Iterator[Event]:
-        if not self.started or not self.parts or self.unfinished:
-            yield self.fail(wire.truncated())
+        if not self.started or self.unfinished or len(self.parts) < self.least:
+            # Of a buffered reply nothing was cut away: what is not there was never said.
+            yield self.fail(wire.malformed() if self.buffered and not self.unfinished else wire.truncated())
             return
         self.over, self.usual = True, None
         yield End()
@@ -144,7 +186,7 @@ class Reader(ABC):
     def start(self, found: wire.ChatIn | wire.TextIn, extra: Extra) -> Start:
         self.started = True
         return Start(
-            found.id or "",
+            found.id or made_id(self.prefix),
             found.model or "",
             int(found.created or time.time()),
             found.system_fingerprint,
@@ -155,6 +197,8 @@ class Reader(ABC):
     def of(self, choice: int) -> Parts:
         parts = self.parts.get(choice)
         if parts is None:
+            if len(self.parts) == self.most:
+                raise wire.malformed()
             parts = self.parts[choice] = Parts()
             self.unfinished += 1
             self.held += _PART
@@ -189,14 +233,16 @@ class Reader(ABC):
             raise wire.aborted(word)
         if parts.open_kind is not None:
             yield PartEnd(choice, parts.open_index)
-        for index in parts.tools.values():
-            yield PartEnd(choice, index)
+        for call in parts.calls:
+            yield PartEnd(choice, call.part)
         parts.finished = True
         self.unfinished -= 1
         yield Finish(choice, wire.reason(word), word, stop, extra)
 
 
 class ChatReader(Reader):
+    prefix = "chatcmpl-"
+
     def chunk(self, data: bytes) -> Iterator[Event]:
         try:
             found = wire.chat_decoder.decode(data)
@@ -223,14 +269,19 @@ class ChatReader(Reader):
     def choice(self, found: wire.ChatChoiceIn) -> Iterator[Event]:
         index = found.index
         parts = self.of(index)
+        whole = found.message is not None and (self.buffered or found.delta is None)
+        delta = found.message if whole else found.delta
         if parts.finished:
+            if delta is not None and _says(delta):
+                raise wire.malformed()  # what comes after a choice's end would be lost
             return
-        delta = found.delta or found.message
+        if self.buffered and not whole:
+            raise wire.malformed()
         tokens = _spoken(found)
         logprobs = Raw(encode(found.logprobs.content)) if found.logprobs and found.logprobs.content else None
         if delta is not None:
             thinking = delta.reasoning or delta.reasoning_content
-            ends = found.finish_reason is not None and not delta.tool_calls and delta.function_call is None
+            ends = bool(found.finish_reason) and not delta.tool_calls and delta.function_call is None
             if thinking:
                 # Ids and logprobs of a chunk belong to its last text.
                 last = not delta.content
@@ -250,34 +301,38 @@ class ChatReader(Reader):
             elif (tokens or logprobs) and not thinking:
                 yield from self.text(index, parts, parts.open_kind or "text", "", tokens, logprobs, ends)
             if delta.tool_calls:
-                yield from self.calls(index, parts, delta.tool_calls)
+                yield from self.calls(index, parts, delta.tool_calls, whole)
             if delta.function_call is not None:
                 legacy = wire.ToolCallIn(0, None, delta.function_call)
-                yield from self.calls(index, parts, [legacy])
-        if found.finish_reason is not None:
+                yield from self.calls(index, parts, [legacy], whole)
+        if found.finish_reason:  # "" is LocalAI's null
             yield from self.close(index, parts, found.finish_reason, found.stop_reason)
-        elif found.message is not None:
+        elif whole:
             yield from self.close(index, parts, "stop", found.stop_reason)
 
-    def calls(self, choice: int, parts: Parts, calls: Iterable[wire.ToolCallIn]) -> Iterator[Event]:
-        for position, call in enumerate(calls):
-            number = call.index if call.index is not None else position
-            function = call.function or wire.FunctionIn()
-            index = parts.tools.get(number)
-            if index is None:
+    def calls(self, choice: int, parts: Parts, pieces: list[wire.ToolCallIn], whole: bool) -> Iterator[Event]:
+        """`whole`: the pieces are whole calls, whatever their indices."""
+        for position, piece in enumerate(pieces):
+            function = piece.function or wire.FunctionIn()
+            call = None if whole else parts.continued(piece, position if len(pieces) > 1 else None)
+            if call is None:
                 self.usual = None
                 if parts.open_kind is not None:
                     yield PartEnd(choice, parts.open_index)
                     parts.open_kind = None
-                index = parts.tools[number] = parts.next
+                call = Call(parts.next, piece.id or None, function.name)
+                parts.tools[piece.index if piece.index is not None else position] = call
+                parts.calls.append(call)
                 parts.next += 1
                 self.held += _PART
-                yield PartStart(choice, index, "tool", call.id, function.name or "")
+                yield PartStart(choice, call.part, "tool", call.id or made_id("call_"), function.name or "")
             if function.arguments:
-                yield Delta(choice, index, function.arguments)
+                yield Delta(choice, call.part, function.arguments)
 
 
 class TextReader(Reader):
+    prefix = "cmpl-"
+
     def chunk(self, data: bytes) -> Iterator[Event]:
         try:
             found = wire.text_decoder.decode(data)
@@ -292,20 +347,24 @@ class TextReader(Reader):
         for choice in found.choices:
             parts = self.of(choice.index)
             if parts.finished:
+                if choice.text:
+                    raise wire.malformed()  # what comes after a choice's end would be lost
                 continue
+            if choice.text is None and self.buffered:
+                raise wire.malformed()
             tokens = _spoken(choice)
             logprobs = _chat_logprobs(choice.logprobs) if choice.logprobs is not None else None
             if choice.text or tokens or logprobs is not None:
-                ends = choice.finish_reason is not None
+                ends = bool(choice.finish_reason)
                 yield from self.text(choice.index, parts, "text", choice.text or "", tokens, logprobs, ends)
-            if choice.finish_reason is not None:
+            if choice.finish_reason:
                 extra = _extra(prompt_logprobs=choice.prompt_logprobs, prompt_token_ids=choice.prompt_token_ids)
                 yield from self.close(choice.index, parts, choice.finish_reason, choice.stop_reason, extra or None)
         if found.usage is not None:
             yield UsageReport(wire.usage(found.usage))
         elif self.usual is None and self.tries and len(found.choices) == 1:
             choice = found.choices[0]
-            if choice.text and choice.logprobs is None and choice.finish_reason is None and _few(choice.token_ids):
+            if choice.text and choice.logprobs is None and not choice.finish_reason and _few(choice.token_ids):
                 self.learn(data, _CHOICE, "text", choice.index, bool(choice.token_ids))
 
 
@@ -314,12 +373,29 @@ _CHOICE: tuple[str | int, ...] = ("choices", 0)
 _DELTA = (*_CHOICE, "delta")
 
 
+def made_id(prefix: str) -> str:
+    """For what the worker gave no id, as long as vLLM's."""
+    return f"{prefix}{secrets.token_hex(16)}"
+
+
+def _says(found: wire.DeltaIn) -> bool:
+    """Whether anything would be lost without it."""
+    calls = [call.function for call in found.tool_calls or () if call.function is not None]
+    return bool(
+        found.content
+        or found.reasoning
+        or found.reasoning_content
+        or found.refusal
+        or any(function.name or function.arguments for function in (*calls, found.function_call) if function)
+    )
+
+
 def _only_text(found: wire.ChatChoiceIn) -> str | None:
     """The name of the member that is all the choice says, or None."""
     delta = found.delta
     if (
         delta is None
-        or found.finish_reason is not None
+        or found.finish_reason
         or found.logprobs is not None
         or not _few(found.token_ids)
         or delta.tool_calls

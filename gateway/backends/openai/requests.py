@@ -135,6 +135,8 @@ def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def unwritten(op: Chat | Complete) -> Iterator[str]:
     """What an endpoint with a format of its own for the output has no word for."""
+    if op.output is not None and op.output.strict:
+        yield "response_format.json_schema.strict"
     if op.output is not None and op.output.description is not None:
         yield "response_format.json_schema.description"
 

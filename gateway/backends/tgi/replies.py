@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai.replies import ChatReader, Reader
+from gateway.backends.openai.replies import ChatReader, Reader, made_id
 from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Chat, Generate
@@ -120,7 +119,7 @@ class TextReader(Reader):
             tokens = tokens[:-1]  # the model's own end: no text stands for it
         if not self.started:
             self.started = True
-            yield Start(f"cmpl-{secrets.token_hex(12)}", "", int(time.time()))
+            yield Start(made_id("cmpl-"), "", int(time.time()))
         parts = self.of(0)
         ids = tuple(token.id for token in tokens) if self._op.want_tokens else ()
         logprobs = _logprobs(tokens, tops) if self._op.logprobs is not None and tokens else None
@@ -155,11 +154,10 @@ class Mended:
     """What every dialect promises and TGI does not do.
 
     The matched stop sequence is no part of the text: TGI leaves it at the end, so text that may be the beginning of one
-    is held back. A reply has an id. A reply that calls a tool ends for that reason.
+    is held back. A reply that calls a tool ends for that reason.
     """
 
     def __init__(self, op: Generate) -> None:
-        self._chat = isinstance(op, Chat)
         # Its pattern `STOP$` also matches before one newline at the end.
         self._stops = sorted(op.stop, key=len, reverse=True)
         self._heads = tuple(stop + "\n" for stop in self._stops)
@@ -184,9 +182,7 @@ class Mended:
             elif isinstance(event, Finish):
                 yield from self._finish(event)
             else:
-                if isinstance(event, Start) and not event.id:
-                    event.id = f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}"
-                elif isinstance(event, (Failed, End)) and self._held and self._text_part is not None:
+                if isinstance(event, (Failed, End)) and self._held and self._text_part is not None:
                     yield Delta(0, self._text_part, self._held)
                     self._held = ""
                 yield event

@@ -12,7 +12,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.http import Response
 from gateway.core.lifecycle import checked, fold
-from gateway.core.messages import Chat, Complete, Embed
+from gateway.core.messages import Beams, Chat, Complete, Embed
 from gateway.core.usage import Usage
 from tests.backends.openai.exchange import BACKEND, chat, text
 
@@ -56,14 +56,94 @@ def test_legacy_function_calls_are_tool_calls() -> None:
     found = fold(
         streamed(chunk(function_call={"name": "f"}), chunk("function_call", function_call={"arguments": "{}"}))
     )
-    assert [(call.name, call.text) for call in found.choices[0].calls] == [("f", "{}")]
+    (call,) = found.choices[0].calls
+    assert (call.name, call.text) == ("f", "{}")
+    assert call.call_id is not None
+    assert call.call_id.startswith("call_")
     assert found.choices[0].reason == "tool_calls"
 
 
-def test_calls_without_an_index_are_told_apart_by_their_place() -> None:
-    calls = [{"id": one, "function": {"name": one, "arguments": "{}"}} for one in ("a", "b")]
-    found = fold(streamed(chunk("tool_calls", tool_calls=calls)))
+def piece(arguments: str = "", /, **members: Any) -> dict[str, Any]:
+    """Of a tool call; `name` is its function's."""
+    function = {"name": members.pop("name", None), "arguments": arguments}
+    return {**members, "function": function}
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param([[piece("1", index=0, id="a", name="f"), piece("2", index=1, id="b", name="g")]], id="together"),
+        pytest.param([[piece("1", id="a", name="f"), piece("2", id="b", name="g")]], id="together, no index"),
+        pytest.param(
+            [[piece(id="a", name="f"), piece(id="b", name="g")], [piece("1"), piece("2")]], id="by their places"
+        ),
+        pytest.param([[piece("1", id="a", name="f")], [piece("2", id="b", name="g")]], id="no index"),
+        pytest.param(
+            [[piece("1", index=0, id="a", name="f")], [piece("2", index=0, id="b", name="g")]], id="index 0 for all"
+        ),
+        pytest.param(
+            [
+                [piece(index=0, id="a", name="f")],
+                [piece("1", index=0)],
+                [piece(id="b", index=0, name="g")],
+                [piece("2", index=0, id="")],
+            ],
+            id="index 0 for all, in pieces",
+        ),
+        pytest.param(
+            [[piece(id="a", name="f")], [piece("1")], [piece(id="b", name="g")], [piece("2")]], id="no index, in pieces"
+        ),
+        pytest.param(
+            [[piece(id="a", name="f")], [piece(id="b", name="g")], [piece("1", id="a")], [piece("2", id="b")]],
+            id="no index, interleaved",
+        ),
+        pytest.param(
+            [
+                [piece(index=0, id="a", name="f")],
+                [piece(index=1, id="b", name="g")],
+                [piece("2", index=1, id="x")],
+                [piece("1", index=0, id="y")],
+            ],
+            id="a new id for every piece",
+        ),
+        pytest.param(
+            [
+                [piece(index=0, id="a", name="f")],
+                [piece("1", index=0, id="a", name="f")],
+                [piece("2", index=1, id="b", name="g")],
+            ],
+            id="id and name in every piece",
+        ),
+    ],
+)
+def test_calls_side_by_side_stay_apart(chunks: list[list[dict[str, Any]]]) -> None:
+    found = fold(streamed(*(chunk(tool_calls=pieces) for pieces in chunks), chunk("tool_calls")))
+    assert [(call.call_id, call.name, call.text) for call in found.choices[0].calls] == [
+        ("a", "f", "1"),
+        ("b", "g", "2"),
+    ]
+
+
+def test_calls_of_one_function_are_told_apart_by_their_ids() -> None:
+    said = [[piece("1", index=0, id=one, name="f")] for one in ("a", "b")]
+    found = fold(streamed(*(chunk(tool_calls=pieces) for pieces in said), chunk("tool_calls")))
     assert [call.call_id for call in found.choices[0].calls] == ["a", "b"]
+
+
+@pytest.mark.parametrize("numbers", [{"index": 0}, {}])
+def test_calls_without_ids_are_told_apart_by_their_names(numbers: dict[str, int]) -> None:
+    said = [[piece("1", name="f", **numbers)], [piece("2", name="g", **numbers)], [piece("3", **numbers)]]
+    calls = fold(streamed(*(chunk(tool_calls=pieces) for pieces in said), chunk("tool_calls"))).choices[0].calls
+    assert [(call.name, call.text) for call in calls] == [("f", "1"), ("g", "23")]
+    assert len({call.call_id for call in calls}) == 2
+    assert all(call.call_id for call in calls)
+
+
+@pytest.mark.parametrize("indices", [(0, 0), (None, None), (1, 0)])
+def test_in_a_whole_reply_every_call_is_its_own(indices: tuple[int | None, ...]) -> None:
+    calls = [piece(text, index=index, id="a", name="f") for text, index in zip("12", indices, strict=True)]
+    found = fold(whole(chosen({"tool_calls": calls}, "tool_calls"), chat()))
+    assert [call.text for call in found.choices[0].calls] == ["1", "2"]
 
 
 def test_nulls_everywhere_are_absent() -> None:
@@ -72,9 +152,124 @@ def test_nulls_everywhere_are_absent() -> None:
     assert [type(event) for event in found] == [Start, Finish, End]
 
 
-def test_a_choice_that_goes_on_after_its_end_is_not_heard() -> None:
-    found = fold(streamed(chunk(content="a"), chunk("stop"), chunk(content="b"), chunk("length")))
-    assert (found.choices[0].text(), found.choices[0].reason) == ("a", "stop")
+def test_an_empty_reason_is_none() -> None:
+    """LocalAI's chunks have one until the last."""
+    said = [chunk("", content="a"), chunk("", content="b"), chunk("", content="c"), chunk("length", content="")]
+    reply = fold(streamed(*said))
+    assert (reply.choices[0].text(), reply.choices[0].reason) == ("abc", "length")
+    texts = [
+        {"choices": [{"text": text, "finish_reason": word}]} for text, word in (("a", ""), ("b", ""), ("", "stop"))
+    ]
+    assert fold(streamed(*texts, op=text())).choices[0].text() == "ab"
+    assert fold(whole(chosen({"content": "a"}, ""), chat())).choices[0].text() == "a"
+
+
+def test_what_is_empty_may_come_after_the_end() -> None:
+    calls = [piece(index=0)]
+    late = [chunk(content=""), chunk("stop"), chunk(), chunk(role="assistant", tool_calls=calls), chunk("length")]
+    bare = {"choices": [{"index": 0, "finish_reason": "stop"}]}
+    usage = {**chunk(content=""), "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    found = streamed(chunk(content="a"), chunk("stop"), *late, bare, usage)
+    assert isinstance(found[-2], UsageReport)
+    assert (fold(found).choices[0].text(), fold(found).choices[0].reason) == ("a", "stop")
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"content": "b"},
+        {"reasoning": "b"},
+        {"reasoning_content": "b"},
+        {"refusal": "b"},
+        {"tool_calls": [piece("b", index=0)]},
+        {"tool_calls": [piece(index=0, name="f")]},
+        {"function_call": {"arguments": "b"}},
+    ],
+)
+def test_what_comes_after_a_choices_end_is_not_lost_in_silence(late: dict[str, Any]) -> None:
+    assert code(streamed(chunk(content="a"), chunk("stop"), chunk(**late))) == "upstream_malformed"
+
+
+def test_text_after_the_end_of_a_text_completion_is_not_lost_in_silence() -> None:
+    said = [{"choices": [{"text": text, "finish_reason": "stop"}]} for text in ("a", "")]
+    assert fold(streamed(*said, op=text())).choices[0].text() == "a"
+    assert code(streamed(*said, said[0], op=text())) == "upstream_malformed"
+
+
+def whole(body: Any, op: Chat | Complete) -> list[Event]:
+    return list(checked(BACKEND.read(Response(200, [], json.dumps(body).encode()), op)))
+
+
+def chosen(*says: Any) -> dict[str, Any]:
+    """A whole chat completion: a message and its reason, and so on."""
+    pairs = zip(says[::2], says[1::2], strict=True)
+    choices = [
+        {"index": index, "message": message, "finish_reason": word} for index, (message, word) in enumerate(pairs)
+    ]
+    return {"id": "x", "model": "sim", "created": 1, "choices": choices}
+
+
+def texts(count: int) -> dict[str, Any]:
+    return {"choices": [{"index": index, "text": "a", "finish_reason": "stop"} for index in range(count)]}
+
+
+def code(events: list[Event]) -> str | None:
+    """What they failed with."""
+    last = events[-1]
+    return last.error.code or last.error.kind.value if isinstance(last, Failed) else None
+
+
+A = {"content": "a"}
+TWO = Complete(model="m", prompts=("a", "b"), n=2)
+BEAMS = Complete(model="m", prompts=("a",), beams=Beams(3))
+
+
+@pytest.mark.parametrize(
+    ("op", "there", "failure"),
+    [
+        (chat(), 0, "upstream_malformed"),
+        (chat(), 2, "upstream_malformed"),
+        (chat(n=2), 1, "upstream_malformed"),
+        (chat(n=2), 2, None),
+        (chat(n=2), 3, "upstream_malformed"),
+        (text(), 2, "upstream_malformed"),
+        (TWO, 2, "upstream_malformed"),
+        (TWO, 4, None),
+        (TWO, 5, "upstream_malformed"),
+        (BEAMS, 1, None),
+        (BEAMS, 3, None),
+        (BEAMS, 4, "upstream_malformed"),
+    ],
+)
+def test_a_reply_has_as_many_choices_as_were_asked_for(op: Chat | Complete, there: int, failure: str | None) -> None:
+    body = chosen(*(A, "stop") * there) if isinstance(op, Chat) else texts(there)
+    assert code(whole(body, op)) == failure
+    # At the mark of a stream's end, what is not there was cut away.
+    chunks = [chunk("stop", index, **A) for index in range(there)] if isinstance(op, Chat) else [texts(there)]
+    least = 1 if op is BEAMS else op.n * (len(op.prompts) if isinstance(op, Complete) else 1)
+    assert code(streamed(*chunks, op=op)) == ("upstream_truncated" if there < least else failure)
+
+
+@pytest.mark.parametrize("choice", [{}, {"finish_reason": "stop"}, {"index": 0, "finish_reason": "stop", "delta": {}}])
+def test_a_whole_choice_that_has_nothing_is_no_reply(choice: dict[str, Any]) -> None:
+    for op in (chat(), text()):
+        assert code(whole({"choices": [choice]}, op)) == "upstream_malformed"
+
+
+def test_a_stream_may_end_a_choice_without_a_delta() -> None:
+    found = fold(streamed(chunk(content="a"), {"choices": [{"index": 0, "finish_reason": "length"}]}))
+    assert (found.choices[0].text(), found.choices[0].reason) == ("a", "length")
+
+
+@pytest.mark.parametrize(("op", "prefix"), [(chat(), "chatcmpl-"), (text(), "cmpl-")])
+@pytest.mark.parametrize("said", [{}, {"id": None}, {"id": ""}])
+def test_a_reply_without_an_id_is_given_one(op: Chat | Complete, prefix: str, said: dict[str, Any]) -> None:
+    body = {**(chosen(A, "stop") if isinstance(op, Chat) else texts(1)), **said}
+    if not said:
+        body.pop("id", None)
+    ids = {fold(whole(body, op)).start.id for _ in range(2)}
+    assert len(ids) == 2
+    assert all(one.startswith(prefix) and len(one) == len(prefix) + 32 for one in ids)
 
 
 @pytest.mark.parametrize("word", ["abort", "error"])
@@ -95,6 +290,14 @@ def test_what_has_no_canonical_name_is_kept() -> None:
     reply = fold(BACKEND.read(Response(200, [], json.dumps(whole).encode()), text()))
     assert reply.start.extra == {"kv_transfer_params": Raw(b"{}")}
     assert reply.choices[0].extra == {"prompt_logprobs": Raw(b"[null]")}
+
+
+@pytest.mark.parametrize("there", [0, 1, 3])
+def test_every_input_has_its_vector(there: int) -> None:
+    said = {"data": [{"index": index, "embedding": [0.5]} for index in range(there)]}
+    with pytest.raises(GatewayError) as caught:
+        BACKEND.read_embeddings(Response(200, [], json.dumps(said).encode()), Embed(model="m", inputs=("a", "b")))
+    assert caught.value.code == "upstream_malformed"
 
 
 def test_embeddings_are_put_in_order() -> None:
@@ -128,6 +331,7 @@ def test_what_are_no_embeddings(said: bytes) -> None:
         (503, {"error": "secret"}, Kind.OVERLOADED, "overloaded", True),
         (401, {"error": "secret"}, Kind.UPSTREAM, "(401)", False),
         (404, {"error": "secret"}, Kind.UPSTREAM, "(404)", False),
+        (204, {}, Kind.UPSTREAM, "no reply to it (204)", True),
         (302, {}, Kind.UPSTREAM, "redirect", False),
         (500, {"error": "secret"}, Kind.UPSTREAM, "(500)", True),
     ],

@@ -201,12 +201,14 @@ def test_messages_and_tools() -> None:
 
 
 def test_what_is_left_out_is_named() -> None:
-    schema = Output("schema", Raw(b"{}"), description="d", extra={"x": Raw(b"1")})
+    schema = Output("schema", Raw(b"{}"), description="d", strict=True, extra={"x": Raw(b"1")})
     unnamed = ("max_tokens", "messages[].x", "response_format.x", "stream_options.x")
-    named = "response_format.json_schema.description"
+    named = ("response_format.json_schema.strict", "response_format.json_schema.description")
     op = chat(output=schema, unnamed=unnamed, user="u", parallel_tools=True, tools=(Tool("f"),))
-    assert TGI.write(op, CAN).dropped == (named, "max_tokens", "response_format.x", "parallel_tool_calls")
-    assert TGI.write(text(output=schema, unnamed=unnamed, user="u"), CAN).dropped == (named, *unnamed, "user")
+    assert TGI.write(op, CAN).dropped == (*named, "max_tokens", "response_format.x", "parallel_tool_calls")
+    assert TGI.write(text(output=schema, unnamed=unnamed, user="u"), CAN).dropped == (*named, *unnamed, "user")
+    lax = Output("schema", Raw(b"{}"), name="n", strict=False)
+    assert TGI.write(chat(output=lax), CAN).dropped == TGI.write(text(output=lax), CAN).dropped == ()
     assert TGI.write(chat(parallel_tools=False, user="u"), CAN).dropped == ()
     assert TGI.write(text(), CAN).dropped == ()
 
