@@ -25,8 +25,8 @@ _ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
 MARK = rb"\u0001stencil\u0002"
 _TOKEN = 1_000_003
 
-is_id = re.compile(rb"0|[1-9][0-9]{0,9}").fullmatch
-"""Whether bytes are a token id as JSON has it."""
+id_of = msgspec.json.Decoder(int).decode
+"""A JSON integer -> a token id. Raises msgspec.DecodeError when it is none."""
 text_of = msgspec.json.Decoder(str).decode
 """A JSON string, quotes included -> its text. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
 

@@ -27,7 +27,7 @@ from gateway.core.messages import Chat, Complete, Extra, Generate
 from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
-from gateway.wire.stencil import TRIES, Stencil, cut, is_id, text_of
+from gateway.wire.stencil import TRIES, Stencil, cut, id_of, text_of
 
 # Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
 _PART = 512
@@ -115,18 +115,18 @@ class Reader(ABC):
 
     def ordinary(self, block: bytes, usual: Stencil) -> Delta | None:
         """The one event of a block that is the usual chunk with another text, which is read without the rest."""
-        tokens: tuple[int, ...] = ()
+        digits = b""
         if usual.end:
             close = block.rfind(usual.after)
             digits = block[close + len(usual.after) : -len(usual.end)]
-            if not is_id(digits) or not block.endswith(usual.end):
+            if not digits.isdigit() or not block.endswith(usual.end):
                 return None
-            tokens = (int(digits),)
         elif block.endswith(usual.after):
             close = len(block) - len(usual.after)
         else:
             return None
         try:
+            tokens = (id_of(digits),) if digits else ()
             text = text_of(block[len(usual.before) - 1 : close + 1])
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
