@@ -163,6 +163,7 @@ class Lease:
         self._client: Redis | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = False
+        self._leaving = False
         self._writing = asyncio.Lock()
 
     async def join(self) -> None:
@@ -176,6 +177,9 @@ class Lease:
 
     async def leave(self) -> None:
         """Takes the record away; without the registry it ends with its lease."""
+        self._leaving = (
+            True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
+        )
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -189,7 +193,7 @@ class Lease:
             return await self._try(self._write)
 
     async def _renew(self) -> None:
-        while True:
+        while not self._leaving:
             await asyncio.sleep(self._renew_s)
             with contextlib.suppress(OSError, ValueError):
                 self.record.running, self.record.waiting = await self._look()

@@ -132,6 +132,7 @@ class Discovery:
         self._shown: Fleet = {}
         self._lost: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
 
     async def start(self) -> None:
         """Reads every source once, and goes on in the background."""
@@ -141,6 +142,9 @@ class Discovery:
         self._tasks = [asyncio.create_task(self._watch(source)) for source in self._sources]
 
     async def close(self) -> None:
+        self._closed = (
+            True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
+        )
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -167,7 +171,7 @@ class Discovery:
             await self._show(model)
 
     async def _watch(self, source: Source) -> None:
-        while True:
+        while not self._closed:
             await asyncio.sleep(source.interval_s)
             try:
                 await self.look(source)

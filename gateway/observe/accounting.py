@@ -51,6 +51,7 @@ class Stream:
         self._to_close: list[Any] = []
         self._waiting: deque[bytes] = deque()
         self._writer: asyncio.Task[None] | None = None
+        self._closing = False
 
     def add(self, record: Record) -> None:
         if len(self._waiting) >= _BACKLOG:
@@ -63,9 +64,9 @@ class Stream:
 
     async def _write(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting and not self._closing:
                 await asyncio.sleep(_EVERY_S)
-                while self._waiting and await self._one_batch():
+                while self._waiting and not self._closing and await self._one_batch():
                     pass
         finally:
             self._writer = None
@@ -105,6 +106,9 @@ class Stream:
 
     async def close(self) -> None:
         """Writes what is left if the server takes it now."""
+        self._closing = (
+            True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
+        )
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])

@@ -44,6 +44,52 @@ class Heard:
         self.said.set()
 
 
+class Deaf:
+    """A source (at its second reading), or a look at a worker's load, that once does not hear that it is cancelled.
+    Before Python 3.12 so is asyncio.wait_for, which redis-py calls, when its answer comes in the same turn."""
+
+    name = "deaf"
+    interval_s = 0.0
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.begun = False
+
+    async def read(self) -> Fleet:
+        if self.begun:
+            await self.look()
+        self.begun = True
+        return {}
+
+    async def look(self) -> tuple[int, int]:
+        again = self.asked.is_set()
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if again:
+                raise
+        return 0, 0
+
+
+async def test_it_ends_although_a_source_swallows_the_cancellation() -> None:
+    heard, source = Heard(), Deaf()
+    discovery = Discovery([source], {}, heard.apply, heard.report)
+    await discovery.start()
+    await source.asked.wait()
+    async with asyncio.timeout(10):
+        await discovery.close()
+
+
+async def test_a_worker_leaves_although_its_renewal_swallows_the_cancellation() -> None:
+    deaf, record = Deaf(), writer.Record("http://h:1", ("m",), "simulated")
+    lease = writer.Lease(writer.Place("redis://127.0.0.1:1"), record, deaf.look, renew_s=0.0, say=lambda text: None)
+    await lease.join()
+    await deaf.asked.wait()
+    async with asyncio.timeout(10):
+        await lease.leave()
+
+
 async def test_a_name_with_many_addresses_is_many_workers() -> None:
     async def resolve(host: str, port: int) -> list[str]:
         assert (host, port) == ("engines", 8000)
