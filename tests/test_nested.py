@@ -282,6 +282,10 @@ SENT: list[tuple[Place, dict[str, Any]]] = [
         ("response_format", "json_schema", "description"),
         _chat(response_format={**_FORMAT, "json_schema": {**_FORMAT["json_schema"], "description": "what for"}}),
     ),
+    (
+        ("response_format", "json_schema", "strict"),
+        _chat(response_format={**_FORMAT, "json_schema": {**_FORMAT["json_schema"], "strict": True}}),
+    ),
     (("response_format", "schema"), _chat(response_format={"type": "json_object", "schema": _SCHEMA})),
     (("response_format", "json_schema"), _chat(response_format={**_FORMAT, "type": "text"})),
     (
