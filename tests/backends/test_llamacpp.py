@@ -467,11 +467,11 @@ FRANCE = "The capital of France is"
 
 def test_real_token_ids_stream_and_add_up(gateway: httpx.Client) -> None:
     whole = ask(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
-    (*sampled, all_there) = stream(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
-    (choice,) = all_there["choices"]
+    (*sampled, complete_) = stream(gateway, prompt=FRANCE, max_tokens=8, temperature=0, seed=1)
+    (choice,) = complete_["choices"]
     assert "Paris" in choice["text"]
-    assert all_there["choices"] == whole["choices"]
-    assert all_there["usage"] == whole["usage"]
+    assert complete_["choices"] == whole["choices"]
+    assert complete_["usage"] == whole["usage"]
     assert "".join(event["text"] for event in sampled) == choice["text"]
     assert [event["token"] for event in sampled] == choice["tokens"]
     assert len(sampled) == whole["usage"]["completion_tokens"] == 8
@@ -586,3 +586,11 @@ def test_real_chats_share_openais_wire(gateway: httpx.Client) -> None:
         assert reply["usage"]["completion_tokens"] == 12
         said.append(reply["choices"][0]["message"]["content"])
     assert said[0] == said[1] != ""
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/friendli/v1/chat/completions"])
+def test_real_chats_have_all_their_choices(gateway: httpx.Client, path: str) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "n": 2}
+    assert [choice["index"] for choice in gateway.post(path, json=body).json()["choices"]] == [0, 1]
+    *_, mark = sse_data(gateway.post(path, json={**body, "stream": True}).content)
+    assert mark == b"[DONE]"
