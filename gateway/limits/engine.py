@@ -11,6 +11,7 @@ import secrets
 from asyncio import Future, Task
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import ceil
 from weakref import ref
 
 from gateway.core.errors import GatewayError, Kind
@@ -287,5 +288,5 @@ def _say(decision: Decision) -> str:
         return f"limit '{rule.name}' reached: {state.limit} requests in flight; try again when one has ended"
     return (
         f"limit '{rule.name}' reached: {state.limit} {rule.kind} {_per(rule)}, {state.remaining} left; "
-        f"try again in {decision.retry_after_s or 0.0:.1f} s"
+        f"try again in {ceil(decision.retry_after_s or 0.0)} s"  # as Retry-After, which says nothing finer
     )

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -29,6 +30,8 @@ SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 FRIENDLI = Path(__file__).parents[2] / ".venv-friendli" / "bin" / "python"
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 WINDOW_S = 0.6
+# On a busy machine a window may be over before the second request comes.
+TRIES = 100
 
 
 @pytest.fixture(scope="module")
@@ -80,18 +83,20 @@ def test_openai(stack: Stack, keys: dict[str, str]) -> None:
 
 
 def test_openai_waits_as_long_as_it_is_told(stack: Stack, keys: dict[str, str]) -> None:
-    """Left to itself it would ask again within half a second, twice, and then give up."""
-    chat(stack, keys["quick-openai"], 0)
-    before, began = stack.sim.ledger.received, time.monotonic()
-    assert chat(stack, keys["quick-openai"], 1).status_code == 200
-    assert time.monotonic() - began >= WINDOW_S * 0.9
-    assert stack.sim.ledger.received == before + 1
+    """Left to itself it would ask again within half a second, be refused, and give up."""
+    for _ in range(TRIES):
+        before = stack.sim.ledger.received
+        reply = chat(stack, keys["quick-openai"], 1)
+        assert (reply.status_code, stack.sim.ledger.received) == (200, before + 1)
+        if reply.retries_taken:
+            return
+    raise AssertionError("it was never over the limit")
 
 
-def complete(stack: Stack, key: str, retries: int) -> Any:
+def complete(stack: Stack, key: str, retries: int, **options: Any) -> Any:
     client: Any = ChatCompletionsClient(stack.url + "/azure", AzureKeyCredential(key), retry_total=retries)
     with client:
-        return client.complete(messages=[UserMessage("hello")])
+        return client.complete(messages=[UserMessage("hello")], **options)
 
 
 def test_azure(stack: Stack, keys: dict[str, str]) -> None:
@@ -105,50 +110,76 @@ def test_azure(stack: Stack, keys: dict[str, str]) -> None:
 
 
 def test_azure_waits_as_long_as_it_is_told(stack: Stack, keys: dict[str, str]) -> None:
-    """It does not retry a 429 at all without Retry-After."""
-    complete(stack, keys["quick-azure"], 0)
-    began = time.monotonic()
-    assert complete(stack, keys["quick-azure"], 1).choices
-    assert time.monotonic() - began >= WINDOW_S * 0.9
+    """It does not retry a 429 at all without Retry-After, and at once what it is not told to wait for."""
+    statuses: list[int] = []
+
+    def look(response: Any) -> None:
+        statuses.append(response.http_response.status_code)
+
+    for _ in range(TRIES):
+        assert complete(stack, keys["quick-azure"], 1, raw_response_hook=look).choices
+        if 429 in statuses:
+            return
+    raise AssertionError("it was never over the limit")
 
 
-def invoke(stack: Stack, name: str, attempts: int) -> Any:
+def runtime(stack: Stack, name: str, attempts: int) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
             patch.setenv(variable, "/dev/null")
         session = boto3.Session(region_name="eu-west-1")
-        client = session.client(
+        return session.client(
             "sagemaker-runtime",
             endpoint_url=stack.url + "/sagemaker",
             aws_access_key_id="AKID" + name.upper(),
             aws_secret_access_key=SECRET,
             config=Config(retries={"total_max_attempts": attempts, "mode": "standard"}),
         )
-    try:
-        reply = client.invoke_endpoint(
-            EndpointName="ep", ContentType="application/json", Body=json.dumps({"messages": MESSAGES})
-        )
-        reply["Body"].read()
-        return reply
-    finally:
-        client.close()
+
+
+def invoke(client: Any) -> Any:
+    body = json.dumps({"messages": MESSAGES})
+    reply = client.invoke_endpoint(EndpointName="ep", ContentType="application/json", Body=body)
+    reply["Body"].read()
+    return reply
 
 
 def test_boto3(stack: Stack) -> None:
-    invoke(stack, "boto3", 1)
+    client = runtime(stack, "boto3", 1)
+    invoke(client)
     with pytest.raises(ClientError) as caught:
-        invoke(stack, "boto3", 1)
+        invoke(client)
+    client.close()
     response: Any = caught.value.response
     assert response["Error"]["Code"] == "ThrottlingException"
     assert "limit 'requests' reached" in response["Error"]["Message"]
     assert 59_000 < int(response["ResponseMetadata"]["HTTPHeaders"]["x-amz-retry-after"]) <= 61_000
 
 
-def test_boto3_waits_as_long_as_it_is_told(stack: Stack) -> None:
-    invoke(stack, "quick-boto3", 1)
-    began = time.monotonic()
-    assert invoke(stack, "quick-boto3", 2)["ResponseMetadata"]["RetryAttempts"] == 1
-    assert time.monotonic() - began >= WINDOW_S * 0.9
+def test_boto3_waits_as_long_as_it_is_told(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself it would wait for a random part of a second: it does so where that is longer."""
+    told: list[float] = []
+    slept: list[float] = []
+
+    def listen(response_dict: Any, **_: Any) -> None:
+        if response_dict["status_code"] == 429:
+            told.append(int(response_dict["headers"]["x-amz-retry-after"]) / 1000)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        time.sleep(seconds)
+
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=sleep))
+    client = runtime(stack, "quick-boto3", 2)
+    client.meta.events.register("response-received.sagemaker-runtime", listen)
+    for _ in range(TRIES):
+        reply = invoke(client)
+        if told:
+            break
+    client.close()
+    assert reply["ResponseMetadata"]["RetryAttempts"] == 1
+    assert len(slept) == len(told) == 1
+    assert slept[0] >= told[0]
 
 
 PROGRAM = """

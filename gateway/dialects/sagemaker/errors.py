@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil
 from typing import Any
 
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -60,7 +61,7 @@ def refuse(error: GatewayError, request: Request) -> Response:
     if status in (429, 503):
         headers += replies.error_headers(error, status)
         if error.retry_after is not None:
-            headers.append((b"x-amz-retry-after", str(max(1, round(error.retry_after * 1000))).encode()))
+            headers.append((b"x-amz-retry-after", b"%d" % max(1, ceil(error.retry_after * 1000))))
     return Response(status, headers, encode(body))
 
 

@@ -97,6 +97,8 @@ def test_how_long_to_wait() -> None:
     error = GatewayError(Kind.LIMITED, "m", retry_after=1.5)
     _, headers, _ = refused(error, ENDPOINT)
     assert (headers[b"x-amz-retry-after"], headers[b"retry-after"]) == (b"1500", b"2")
+    _, headers, _ = refused(GatewayError(Kind.LIMITED, "m", retry_after=0.0124), ENDPOINT)
+    assert headers[b"x-amz-retry-after"] == b"13"
     _, headers, _ = refused(GatewayError(Kind.LIMITED, "m"), ENDPOINT)
     assert b"x-amz-retry-after" not in headers
     _, headers, _ = refused(GatewayError(Kind.UPSTREAM, "m", retry_after=1.5), ENDPOINT)
