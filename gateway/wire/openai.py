@@ -28,7 +28,7 @@ class ToolCallIn(Struct):
 
 
 class DeltaIn(Struct):
-    """A chat delta, or the message of a buffered choice."""
+    """A chat delta."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -38,6 +38,13 @@ class DeltaIn(Struct):
     function_call: FunctionIn | None = None
 
 
+class MessageIn(DeltaIn):
+    """The message of a buffered choice."""
+
+    annotations: Raw = NULL
+    audio: Raw = NULL
+
+
 class LogprobsIn(Struct):
     content: list[Raw] | None = None
 
@@ -45,7 +52,7 @@ class LogprobsIn(Struct):
 class ChatChoiceIn(Struct):
     index: int = 0
     delta: DeltaIn | None = None
-    message: DeltaIn | None = None
+    message: MessageIn | None = None
     logprobs: LogprobsIn | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None

@@ -269,8 +269,9 @@ class ChatReader(Reader):
     def choice(self, found: wire.ChatChoiceIn) -> Iterator[Event]:
         index = found.index
         parts = self.of(index)
-        whole = found.message is not None and (self.buffered or found.delta is None)
-        delta = found.message if whole else found.delta
+        message = found.message
+        whole = message is not None and (self.buffered or found.delta is None)
+        delta = message if whole else found.delta
         if parts.finished:
             if delta is not None and _says(delta):
                 raise wire.malformed()  # what comes after a choice's end would be lost
@@ -305,10 +306,9 @@ class ChatReader(Reader):
             if delta.function_call is not None:
                 legacy = wire.ToolCallIn(0, None, delta.function_call)
                 yield from self.calls(index, parts, [legacy], whole)
-        if found.finish_reason:  # "" is LocalAI's null
-            yield from self.close(index, parts, found.finish_reason, found.stop_reason)
-        elif whole:
-            yield from self.close(index, parts, "stop", found.stop_reason)
+        if found.finish_reason or whole:  # "" is LocalAI's null
+            extra = _extra(annotations=message.annotations, audio=message.audio) if message is not None else None
+            yield from self.close(index, parts, found.finish_reason or "stop", found.stop_reason, extra or None)
 
     def calls(self, choice: int, parts: Parts, pieces: list[wire.ToolCallIn], whole: bool) -> Iterator[Event]:
         """`whole`: the pieces are whole calls, whatever their indices."""

@@ -50,12 +50,13 @@ def _stop(sequence: str | int | None) -> str | None:
 
 def chat_choice(choice: ReplyChoice) -> dict[str, Any]:
     """Of a whole chat."""
+    extra = choice.extra or {}
     message: dict[str, Any] = {
         "role": "assistant",
         "content": choice.text() or "",
         "refusal": choice.text("refusal"),
-        "annotations": None,
-        "audio": None,
+        "annotations": extra.get("annotations"),
+        "audio": extra.get("audio"),
         "function_call": None,
         "tool_calls": [
             {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}

@@ -57,6 +57,22 @@ def test_every_plain_sample_is_reproduced(name: str, body: dict[str, Any], route
     assert (b"content-type", b"application/json") in response.headers
 
 
+def test_annotations_and_audio_of_a_message_pass_through() -> None:
+    said = {
+        "annotations": [{"type": "url_citation", "url_citation": {"url": "http://x", "start_index": 0}}],
+        "audio": {"id": "a", "data": "AA==", "transcript": "hi"},
+    }
+    choices = [
+        {"index": 0, "message": {"content": None, **said}, "finish_reason": "stop"},
+        {"index": 1, "message": {"content": "x", "annotations": []}, "finish_reason": "stop"},
+    ]
+    op = read({"messages": HI, "n": 2}, RAW)
+    body = json.dumps({"id": "chatcmpl-1", "created": 1, "choices": choices}).encode()
+    found = json.loads(DIALECT.write(fold(VLLM.read(Response(200, [], body), op)), op).body)["choices"]
+    assert {name: found[0]["message"][name] for name in said} == said
+    assert (found[1]["message"]["annotations"], found[1]["message"]["audio"]) == ([], None)
+
+
 def sample_stream(name: str) -> list[bytes]:
     """The lines of a printed stream."""
     return (SAMPLES / f"{name}.sse").read_bytes().splitlines()
