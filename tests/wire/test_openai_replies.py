@@ -180,7 +180,8 @@ def test_a_failed_stream_has_no_end() -> None:
 @given(streams)
 def test_any_stream_reads_back(events: list[Event]) -> None:
     """Whatever is legal can be written, and says the same when it is read; of texts side by side, in their order."""
-    op = Chat(model="m", messages=(), include_usage=True)
+    choices = [event.choice for event in events if isinstance(event, PartStart | Finish)]
+    op = Chat(model="m", messages=(), include_usage=True, n=max(choices, default=0) + 1)
     writer = replies.StreamWriter(op, lambda error: b"")
     out = b"".join(writer.write(event) for event in events)
     finished = [event for event in events if isinstance(event, Finish)]
