@@ -374,8 +374,8 @@ _DELTA = (*_CHOICE, "delta")
 
 
 def made_id(prefix: str) -> str:
-    """For what the worker gave no id, as long as vLLM's."""
-    return f"{prefix}{secrets.token_hex(16)}"
+    """For what the worker gave no id."""
+    return f"{prefix}{secrets.token_hex(12)}"
 
 
 def _says(found: wire.DeltaIn) -> bool:

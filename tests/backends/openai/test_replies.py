@@ -269,7 +269,7 @@ def test_a_reply_without_an_id_is_given_one(op: Chat | Complete, prefix: str, sa
         body.pop("id", None)
     ids = {fold(whole(body, op)).start.id for _ in range(2)}
     assert len(ids) == 2
-    assert all(one.startswith(prefix) and len(one) == len(prefix) + 32 for one in ids)
+    assert all(one.startswith(prefix) and len(one) == len(prefix) + 24 for one in ids)
 
 
 @pytest.mark.parametrize("word", ["abort", "error"])
