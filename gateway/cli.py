@@ -21,7 +21,7 @@ from gateway.app.routes import active_dialects, route_table
 from gateway.auth import new_key
 from gateway.config import Config, ConfigError, Listen, config_file, json_schema, load
 from gateway.core.errors import GatewayError
-from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.http import JSON_TYPE, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.limiting import table, unseen
 from gateway.limits import Subject
@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=_serve)
 
     check = commands.add_parser("check", help="say everything that is wrong with a configuration")
-    check.add_argument("config", metavar="FILE")
+    named = check.add_mutually_exclusive_group()
+    named.add_argument("file", nargs="?", metavar="FILE", help=_WHERE)
+    named.add_argument("--config", metavar="FILE", help="the same")
     check.add_argument("--strict", action="store_true", help="fail where a dialect asks what a model cannot do")
     check.set_defaults(run=_check)
 
@@ -74,16 +76,20 @@ def _parser() -> argparse.ArgumentParser:
         "--from", dest="source", required=True, choices=dialects.REGISTRY, help="the client's dialect"
     )
     crossing.add_argument("--to", dest="target", required=True, choices=backends.REGISTRY, help="worker's backend")
-    crossing.add_argument("--route", metavar="NAME", help="the dialect's route (default: the first that fits the body)")
+    crossing.add_argument(
+        "--route", metavar="NAME", help="the dialect's route (default: that which knows most of the body)"
+    )
     crossing.add_argument("--model", metavar="NAME", default="model", help="the model's name for its workers")
     crossing.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
     crossing.add_argument("--query", metavar="STRING", default="", help="the request's query string")
-    crossing.add_argument("--header", metavar="NAME:VALUE", action="append", default=[], help="one of its headers")
+    crossing.add_argument(
+        "--header", metavar="NAME:VALUE", action="append", type=_header, default=[], help="one of its headers"
+    )
     crossing.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
     crossing.add_argument(
         "--reply", metavar="FILE", help="print what the client would get of this reply; - needs --body"
     )
-    crossing.add_argument("--status", metavar="N", type=int, default=200, help="the status of that reply")
+    crossing.add_argument("--status", metavar="N", type=int, help="the status of that reply (default: 200)")
     crossing.set_defaults(run=_translate)
 
     schema = commands.add_parser("schema", help="print the JSON Schema of gateway.yaml, for editors")
@@ -120,10 +126,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> int:
     """Faults end it; holes, which are what is offered or asked for and a model's workers cannot do, are told."""
-    config = load(options.config, KNOWN)
+    config, path = _load(options.file or options.config)
+    offered = active_dialects(config)
     holes = [
         hole
-        for dialect in active_dialects(config)
+        for dialect in offered
         for name, model in config.models.items()
         for hole in translate.holes(
             dialect,
@@ -140,17 +147,34 @@ def _check(options: argparse.Namespace) -> int:
         ]
     for hole in holes:
         print(f"hole: {hole}", file=sys.stderr)
-    return 1 if holes and options.strict else 0
+    if holes and options.strict:
+        return 1
+    held = ", ".join(
+        _counted(len(what), name)
+        for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
+    )
+    print(f"{path or 'environment'}: {held}: good" + (f", but for {_counted(len(holes), 'hole')}" if holes else ""))
+    return 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _header(given: str) -> tuple[bytes, bytes]:
+    name, colon, value = given.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError("must be NAME:VALUE")
+    return name.strip().lower().encode(), value.strip().encode()
 
 
 def _translate(options: argparse.Namespace) -> int:
     """The request that a worker would get; with --reply, what the client would get of its reply."""
+    if options.status is not None and options.reply is None:
+        print("dragoman: --status is of a reply: it needs --reply", file=sys.stderr)
+        return 2
     dialect = dialects.create(options.source, Settings())
     backend = backends.create(options.target)
-    headers: Headers = []
-    for given in options.header:
-        name, _, value = given.partition(":")
-        headers.append((name.strip().lower().encode(), value.strip().encode()))
     try:
         crossing = translate.send(
             dialect,
@@ -160,7 +184,7 @@ def _translate(options: argparse.Namespace) -> int:
             route=options.route,
             stream=options.stream,
             query=options.query.encode(),
-            headers=headers,
+            headers=options.header,
         )
         dropped = (*crossing.op.dropped, *crossing.outgoing.dropped)
         if dropped:
@@ -173,16 +197,18 @@ def _translate(options: argparse.Namespace) -> int:
             print(f"{outgoing.method} {outgoing.path}\n")
             print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
             return 0
-        answer = Response(options.status, [JSON_TYPE], _file(options.reply))
+        answer = Response(options.status or 200, [JSON_TYPE], _file(options.reply))
         written, status = translate.reply(dialect, backend, crossing, answer), 0
+        whole = not crossing.op.stream
     except translate.Refused as refused:
         written, status = refused.response.body, 1
+        whole = any(name == JSON_TYPE[0] for name, _ in refused.response.headers)  # else it is what was streamed
         print(f"status {refused.response.status}", file=sys.stderr)
     except (OSError, ValueError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
     sys.stdout.flush()
-    sys.stdout.buffer.write(written)
+    sys.stdout.buffer.write(written + b"\n" if whole and not written.endswith(b"\n") else written)
     sys.stdout.buffer.flush()
     return status
 
@@ -246,10 +272,12 @@ def _load(given: str | None) -> tuple[Config, str | None]:
     path = given if given is not None else config_file()
     try:
         return load(path, KNOWN), path
-    except ConfigError:
-        if path is None:
-            print(_NO_FILE, file=sys.stderr)
-        raise
+    except ConfigError as error:
+        if path is not None:
+            raise
+        print(_NO_FILE, file=sys.stderr)
+        # That there are no models says nothing more than that.
+        raise ConfigError(fault for fault in error.faults if fault.key != "models" or fault.line) from None
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -375,7 +375,6 @@ def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Pa
 
 
 def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> None:
-    assert dragoman("check", str(CONFIG)).returncode == 0
     bad = tmp_path / "bad.yaml"
     bad.write_text("listen:\n  prot: 1\nmodels:\n  m:\n    backend: nothing\n    workers: [ftp://x]\n")
     found = dragoman("check", str(bad))
@@ -388,7 +387,30 @@ def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> 
     assert len(missing.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [(), ("nothing",), ("check",), ("keys",), ("worker",), ("worker", "nothing")])
+def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path) -> None:
+    model = "{backend: vllm, workers: ['http://127.0.0.1:1']}"
+    (tmp_path / "gateway.yaml").write_text(
+        f"models: {{a: {model}, b: {model}}}\ndialects: {{azure: {{enabled: false}}}}\n"
+    )
+    (tmp_path / "other.yaml").write_text(f"models: {{a: {model}}}\nkeys: {{a: {{hash: 'sha256:{'ab' * 32}'}}}}\n")
+    here = dragoman("check", folder=tmp_path)
+    assert (here.returncode, here.stdout, here.stderr) == (0, "gateway.yaml: 2 models, 0 keys, 4 dialects: good\n", "")
+    other = "other.yaml: 1 model, 1 key, 5 dialects: good\n"
+    assert dragoman("check", "other.yaml", folder=tmp_path).stdout == other
+    assert dragoman("check", "--config", "other.yaml", folder=tmp_path).stdout == other
+    assert dragoman("check", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml").stdout == other
+    alone = json.dumps({"a": {"backend": "tgi", "workers": ["http://127.0.0.1:1"]}})
+    (tmp_path / "gateway.yaml").unlink()
+    said = dragoman("check", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    holes = len(said.stderr.splitlines())
+    assert said.stdout == f"environment: 1 model, 0 keys, 5 dialects: good, but for {holes} holes\n"
+    strict = dragoman("check", "--strict", folder=tmp_path, DRAGOMAN_MODELS=alone)
+    assert (strict.returncode, strict.stdout, strict.stderr) == (1, "", said.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("nothing",), ("check", "a", "--config", "b"), ("keys",), ("worker",), ("worker", "nothing")]
+)
 def test_wrong_use_is_explained(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
@@ -459,12 +481,13 @@ def test_a_key_with_an_impossible_name_is_refused(capsys: pytest.CaptureFixture[
 
 
 def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:
-    for command in (["serve"], ["limits", "show"]):
+    for command in (["serve"], ["check"], ["limits", "show"]):
         found = dragoman(*command, folder=tmp_path)
         assert (found.returncode, found.stdout) == (2, "")
-        first, second = found.stderr.splitlines()
-        assert first.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")
-        assert second.endswith("models: must hold at least one model")
+        (line,) = found.stderr.splitlines()
+        assert line.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")
+    half = dragoman("serve", folder=tmp_path, DRAGOMAN_LISTEN__PORT="http").stderr.splitlines()[1:]
+    assert half == ["environment:0: DRAGOMAN_LISTEN__PORT: must be a whole number"]
     (tmp_path / "gateway.yaml").write_text("models: 1\n")
     (tmp_path / "other.yaml").write_text("models: 2\n")
     assert dragoman("serve", folder=tmp_path).stderr.startswith("gateway.yaml:1: models: ")

@@ -110,6 +110,7 @@ def test_an_error_is_the_clients_own(run: Any, dialect: str, body: bytes, param:
     assert ran.status == 1
     assert json.loads(ran.out)["error"]["param"] == param
     assert ran.err.startswith("status 4")
+    assert ran.out.endswith("}\n")
 
 
 def test_what_is_asked_first_is_said(run: Any) -> None:
@@ -132,6 +133,7 @@ def test_replies(run: Any, tmp_path: Path, dialect: str) -> None:
     common = ("--from", dialect, "--to", "vllm", "--body", str(body))
     ran = run(*common, "--reply", str(whole))
     assert (ran.status, "Hello" in ran.out) == (0, True)
+    assert ran.out.endswith("}\n")
     again = run(*common, "--reply", "-", body=WHOLE)
     assert again.out == ran.out
     ran = run(*common, "--stream", "--reply", str(stream))
@@ -151,6 +153,15 @@ def test_a_reply_that_fails(run: Any, tmp_path: Path, dialect: str) -> None:
     ran = run(*common, "--status", "400", body=b'{"error":{"message":"no such thing","code":400}}')
     assert (ran.status, ran.err) == (1, "status 400\n")
     assert json.loads(ran.out)["error"]["message"] == "no such thing"
+
+
+def test_options_that_mean_nothing_are_refused(run: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    ran = run("--from", "openai", "--to", "vllm", "--status", "400", body=CHAT)
+    assert (ran.status, ran.out, ran.err) == (2, "", "dragoman: --status is of a reply: it needs --reply\n")
+    for header in ("extra-parameters", ": drop"):
+        with pytest.raises(SystemExit):
+            run("--from", "azure", "--to", "vllm", "--header", header, body=CHAT)
+        assert "--header: must be NAME:VALUE" in capfd.readouterr().err
 
 
 def test_files_that_are_not_there(run: Any, tmp_path: Path) -> None:

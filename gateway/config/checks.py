@@ -22,6 +22,8 @@ from gateway.config.source import why
 
 MOST_SECRET_BYTES = 16384
 _LEAST_SALT = 32
+# What a rule matches that nothing is, by its dimension.
+_STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is no model"}
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ def _limits(config: Config, names: set[str]) -> Found:
                 known = open_to.get(dimension)
                 stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
                 if known is not None and value not in known and not stranger and (known or dimension != "model"):
-                    yield (*path, "match", dimension, at), f"is no {dimension}" + _meant(value, known)
+                    yield (*path, "match", dimension, at), _STRANGERS[dimension] + _meant(value, known)
 
 
 def _known(config: Config, known: Known) -> Found:

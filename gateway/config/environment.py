@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from gateway.config.faults import ENVIRONMENT, Fault, Path, Position, Positions, shown
+from gateway.config.kinds import Loose
 from gateway.config.model import PREFIX, Config
 
 FILE_VARIABLE = PREFIX + "CONFIG"
@@ -83,7 +84,7 @@ def _decoded(text: str) -> Any:
         return None
     if text.lstrip()[:1] in ("{", "["):
         return json.loads(text, object_pairs_hook=_once)
-    return text
+    return Loose(text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

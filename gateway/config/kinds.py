@@ -32,6 +32,12 @@ _OWN = """accept-encoding connection content-encoding content-length content-typ
 OWN_HEADERS = frozenset(_OWN.split())
 
 
+class Loose(str):
+    """Text that stands for a value of any kind, as all text in the environment does; a file has kinds of its own."""
+
+    __slots__ = ()
+
+
 class _Also:
     """Adds a string form to a number's JSON Schema."""
 
@@ -46,6 +52,20 @@ def _number(value: Any) -> Any:
     # Python's True is an int: `port: true` would mean port 1.
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
+    if isinstance(value, str) and not isinstance(value, Loose):
+        raise ValueError("must be a number")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str) and not isinstance(value, Loose):
+        raise ValueError("must be a whole number")
+    return _number(value)
+
+
+def _flag(value: Any) -> Any:
+    if not isinstance(value, (bool, Loose)):
+        raise ValueError("must be true or false")
     return value
 
 
@@ -229,11 +249,14 @@ def nothing_is_no_item(value: Any) -> Any:
     return () if value is None else value
 
 
-Whole = Annotated[int, BeforeValidator(_number)]
-"""A whole number; true and false are none."""
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number; true and false are none, and no text."""
+
+Flag = Annotated[bool, BeforeValidator(_flag)]
+"""true or false; words such as no and on are neither, but from the environment."""
 
 Share = Annotated[float, BeforeValidator(_number)]
-"""A number, such as 0.2; true and false are none."""
+"""A number, such as 0.2; true and false are none, and no text."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), _Also(_DURATION, "30s")]
 """A duration; read from a number of seconds or "500ms", "30s", "2m", "1h", "1d"."""

@@ -157,8 +157,9 @@ class _Gathered:
         except ConfigError as error:
             self.faults = error.faults
             self.more_keys = True
-            if not os.path.isfile(path) or not os.access(path, os.R_OK):  # a name too long is no file either
-                self.faults[-1] = locate(self.positions, ("keys_file",)).fault("names a file that cannot be read")
+            stop = self.faults[-1]
+            if stop.key == WHOLE and stop.message.startswith("cannot be read: "):
+                self.faults[-1] = locate(self.positions, ("keys_file",)).fault(f"names a file that {stop.message}")
             return
         keys = self.values.get("keys") or {}
         if not isinstance(keys, dict):

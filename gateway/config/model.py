@@ -17,6 +17,7 @@ from gateway.config.kinds import (
     Bytes,
     Expiry,
     Feature,
+    Flag,
     Hash,
     Host,
     Name,
@@ -119,7 +120,7 @@ class Key(Section):
     expires: Expiry | None = Field(
         default=None, description="From this moment it is refused. A bare date lasts through the end of that day, UTC."
     )
-    disabled: bool = Field(default=False, description="Refuse it for now.")
+    disabled: Flag = Field(default=False, description="Refuse it for now.")
     priority: Whole = Field(
         default=0, ge=-100, le=100, description="Of requests that wait for a worker, the highest goes first."
     )
@@ -161,7 +162,7 @@ class Deadlines(Section):
 class Discover(Section):
     """Where workers are found while the gateway runs, beside those that are listed."""
 
-    redis: bool = Field(default=False, description="In the registry that workers join, in the server of `redis`.")
+    redis: Flag = Field(default=False, description="In the registry that workers join, in the server of `redis`.")
     dns: Address | None = Field(
         default=None, description="`name:port`: every address of the name is a worker, called by plain HTTP."
     )
@@ -229,7 +230,7 @@ class Model(Section):
 class DialectOptions(Section):
     """How one dialect is offered."""
 
-    enabled: bool = Field(default=True, description="Offer it.")
+    enabled: Flag = Field(default=True, description="Offer it.")
     prefixes: tuple[Prefix, ...] | None = Field(
         default=None, min_length=1, description="Path prefixes it answers under; `/` is the root. Absent: its own."
     )
@@ -309,7 +310,7 @@ class Queue(Section):
 class Log(Section):
     """What is written to standard output."""
 
-    requests: bool = Field(default=True, description="One record a request.")
+    requests: Flag = Field(default=True, description="One record a request.")
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Least level that is written. `debug` says of every request to which worker it went and what came"
@@ -320,7 +321,7 @@ class Log(Section):
 class Metrics(Section):
     """Figures for Prometheus."""
 
-    enabled: bool = Field(default=True, description="Serve `/metrics`.")
+    enabled: Flag = Field(default=True, description="Serve `/metrics`.")
     listen: Address | None = Field(
         default=None,
         description="`host:port` of their own, for `/metrics`, `/livez` and `/readyz`; then `/metrics` is nowhere else."

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from gateway.config.kinds import (
     Address,
+    Flag,
     RedisServer,
     RedisUrl,
     Seconds,
@@ -56,7 +57,7 @@ class Redis(Section):
     sentinel_name: str = Field(
         default="mymaster", min_length=1, description="The name under which the Sentinels know the primary."
     )
-    sentinel_auth: bool = Field(default=False, description="The Sentinels ask for the same user and password.")
+    sentinel_auth: Flag = Field(default=False, description="The Sentinels ask for the same user and password.")
     db: Whole = Field(default=0, ge=0, le=65535, description="Number of the database; a cluster has only 0.")
     username: str | None = Field(default=None, min_length=1, description="ACL user.")
     password_file: str | None = Field(
@@ -65,7 +66,7 @@ class Redis(Section):
         description="File with the password, read at every connect; relative to this file's folder.",
     )
     password_env: Variable | None = Field(default=None, description="Environment variable with the password.")
-    tls: bool = Field(default=False, description="Connect by TLS.")
+    tls: Flag = Field(default=False, description="Connect by TLS.")
     ca_file: str | None = Field(
         default=None, min_length=1, description="PEM bundle that its certificate must chain to. Absent: the system's."
     )
@@ -108,7 +109,7 @@ class Limit(Section):
     match: dict[Dimension, tuple[str, ...]] = Field(
         default={}, description="Applies only where these dimensions have one of these values."
     )
-    shadow: bool = Field(default=False, description="Counts what it would refuse, and refuses nothing.")
+    shadow: Flag = Field(default=False, description="Counts what it would refuse, and refuses nothing.")
     on_redis_failure: Literal["local", "open", "closed"] = Field(
         default="local",
         description="While Redis is away: the limit's share counted here, no limit, or no request (503).",
