@@ -47,6 +47,9 @@ def test_schema_is_a_schema_and_describes_every_option() -> None:
         ({"listen": None, "keys": None}, True),
         ({"listen": {"prot": 9000}}, False),
         ({"listen": {"port": 70000}}, False),
+        ({"listen": {"port": "80"}}, False),
+        ({"log": {"requests": "no"}}, False),
+        ({"log": {"requests": 0}}, False),
         ({"log": {"level": "loud"}}, False),
         ({"deadlines": {"idle_s": "soon"}}, False),
         ({"models": {"small": {"backend": "openai"}}}, False),
@@ -101,3 +104,14 @@ def test_examples_on_the_page_are_valid(tmp_path: Path) -> None:
         load(tmp_path / "gateway.yaml", KNOWN, {"UPSTREAM_KEY": "x", "NOTEBOOKS_SECRET": "x"})
         values, _, _ = read_yaml(tmp_path / "gateway.yaml", "gateway.yaml")
         validator.validate(values)
+
+
+def test_the_example_of_limits_is_whole(tmp_path: Path) -> None:
+    """As it is printed, with the file that it names; and so is the one to try on one machine."""
+    page = (ROOT / "docs" / "limits.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (trial,) = re.findall(r"<<'END'\n(.*?)END\n", page, re.DOTALL)
+    (tmp_path / "redis-password").write_text("secret")
+    for text in (example, trial):
+        (tmp_path / "gateway.yaml").write_text(text)
+        assert load(tmp_path / "gateway.yaml", app.KNOWN, {}).limits

@@ -1,0 +1,65 @@
+"""The map in docs/architecture.md names every room of the product and of the tests, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.repo.test_imports import ARROWS
+from tests.repo.tree import ROOT, tracked
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def rooms(root: Path, top: str, files: Iterable[Path]) -> set[str]:
+    """`name/` of the folders right below `top`; below gateway/ also `name.py` of modules."""
+    found = set()
+    for path in files:
+        below = path.relative_to(root).parts
+        if below[0] == top and len(below) > 2:
+            found.add(f"{below[1]}/")
+        elif below[0] == top == "gateway" and below[1] != "__init__.py":
+            found.add(below[1])
+    return found
+
+
+def named(page: str, top: str) -> set[str]:
+    """What the map names below `top`: a line each, and in its own line the folders that mirror the code."""
+    tree = page.split("## The house", 1)[1].split("```")[1]
+    section = re.split(rf"^{top}/", tree, flags=re.MULTILINE)[1]
+    section = re.split(r"^\S", section, flags=re.MULTILINE)[0]
+    mirrors = re.findall(r"mirrors the code \(([\w, ]+)\)", section)
+    found = set(re.findall(r"^  ([\w.]+/?) ", section, re.MULTILINE))
+    return found | {f"{name}/" for names in mirrors for name in names.split(", ")}
+
+
+@pytest.mark.parametrize("top", ["gateway", "tests"])
+def test_the_map_names_every_room_and_no_other(top: str) -> None:
+    assert named(PAGE, top) == rooms(ROOT, top, tracked(f"{top}/*"))
+
+
+def test_every_top_folder_is_there() -> None:
+    tree = PAGE.split("## The house", 1)[1].split("```")[1]
+    held = {path.relative_to(ROOT).parts[0] for path in tracked("*.py")}
+    assert set(re.findall(r"^(\w+)/", tree, re.MULTILINE)) == held
+
+
+def test_the_arrows_are_told_in_words() -> None:
+    told = PAGE.split("An arrow points at", 1)[1].split("\n\n")[0]
+    assert [room for room in ARROWS if not re.search(rf"\b{room}\b", told)] == []
+
+
+def test_a_room_that_is_missing_is_found() -> None:
+    tree = "gateway/\n  cli.py          x\n  core/           y\ntests/            mirrors the code (core, app)\n"
+    page = f"## The house\n\n```\n{tree}```\n"
+    files = [
+        Path("/r/gateway/cli.py"),
+        Path("/r/gateway/core/a.py"),
+        Path("/r/gateway/new.py"),
+        Path("/r/tests/x/a.py"),
+    ]
+    assert rooms(Path("/r"), "gateway", files) - named(page, "gateway") == {"new.py"}
+    assert (named(page, "tests"), rooms(Path("/r"), "tests", files)) == ({"core/", "app/"}, {"x/"})
