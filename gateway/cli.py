@@ -247,7 +247,9 @@ def _new_key(options: argparse.Namespace) -> int:
 
 def _limits(options: argparse.Namespace) -> int:
     config, _ = _load(options.config)
-    if options.key is not None and options.key not in config.keys and config.auth == "keys":
+    # Whom tokens name is their issuer's business.
+    token = config.jwt is not None and (options.key or "").startswith("jwt:")
+    if options.key is not None and options.key not in config.keys and config.auth == "keys" and not token:
         print(f"dragoman: there is no key {options.key}", file=sys.stderr)
         return 2
     if config.redis is None or config.limiter.store == "memory":

@@ -6,13 +6,13 @@ Composition: sees configuration and limits, and is what the pipeline knows as `c
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 from msgspec import Struct
 
 from gateway.config import Config, Redis
+from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Record
@@ -144,6 +144,11 @@ class Limiting:
         self._by_address = any("address" in rule.scope or "address" in rule.match for rule in found)
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """host:port of where the counters lie; none for this process's own memory."""
+        return self._where.settings.addresses if self._where.settings is not None else ()
+
     async def start(self) -> None:
         if not self._running:
             self._running = True
@@ -170,16 +175,32 @@ class Limiting:
         told = plan.told
         if told is None:
             told = plan.told = _told(plan)
-        for rules, remaining, reset in told:
+        for one in told:
             # The rule with the least left; nearly always there is one of each kind.
-            at, limit = rules[0] if len(rules) == 1 else min(rules, key=lambda rule: raw[rule[0]])
-            headers += (limit, (remaining, b"%d" % raw[at]), (reset, duration(raw[at + 1] // 1000)))
+            at, limit = one.rules[0] if len(one.rules) == 1 else min(one.rules, key=lambda rule: raw[rule[0]])
+            if raw[at + 1] != one.reset:
+                one.reset = raw[at + 1]
+                one.said = (one.name, duration(one.reset // 1000))
+            headers += (limit, (one.remaining, b"%d" % raw[at]), one.said)
         return Permit(self.limiter, lease, cost.prompt)
 
 
-def _told(plan: Plan) -> list[tuple[list[tuple[int, tuple[bytes, bytes]]], bytes, bytes]]:
-    """For each kind that headers can tell: where a verdict holds what is left of each rule, with the finished header of
-    the rule's limit; and the names of the other two headers."""
+class _Told(Struct):
+    """What clients are told of one kind of limits of a plan.
+
+    rules      (place of what is left in a verdict, the header of the limit) of each rule
+    remaining  the name of its header         name  that of the reset's
+    reset      as last told, in microseconds  said  its header: all that one call decided share it
+    """
+
+    rules: list[tuple[int, tuple[bytes, bytes]]]
+    remaining: bytes
+    name: bytes
+    reset: int = -1
+    said: tuple[bytes, bytes] = (b"", b"")
+
+
+def _told(plan: Plan) -> list[_Told]:
     found = []
     for kind, (limit, remaining, reset) in _HEADERS:
         limits = [
@@ -188,7 +209,7 @@ def _told(plan: Plan) -> list[tuple[list[tuple[int, tuple[bytes, bytes]]], bytes
             if rule.kind == kind and not rule.shadow
         ]
         if limits:
-            found.append((limits, remaining, reset))
+            found.append(_Told(limits, remaining, reset))
     return found
 
 
@@ -201,25 +222,22 @@ def _tell(stands: Decision, headers: Headers) -> None:
             headers.append((reset, duration(round(state.reset_s * 1000))))
 
 
-class Permit:
-    """One admitted request. Implements core.ports.Permit."""
+class Permit(Struct, eq=False):
+    """One admitted request. Implements core.ports.Permit. prompt: the estimate of its tokens."""
 
-    __slots__ = ("_lease", "_limiter", "_prompt")
-
-    def __init__(self, limiter: Limiter, lease: Lease, prompt: int) -> None:
-        self._limiter = limiter
-        self._lease = lease
-        self._prompt = prompt
+    limiter: Limiter
+    lease: Lease
+    prompt: int
 
     def settle(self, record: Record) -> None:
         """See core.ports.Permit."""
         usage = record.usage
-        if usage is not None and usage.input is None and self._prompt:
-            record.usage = Usage(self._prompt, usage.output, usage.cached, usage.reasoning, "estimated")
-        lease = self._lease
+        if usage is not None and usage.input is None and self.prompt:
+            record.usage = Usage(self.prompt, usage.output, usage.cached, usage.reasoning, "estimated")
+        lease = self.lease
         if not lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
-            self._limiter.settle(lease, _used(record, outcome), outcome)
+            self.limiter.settle(lease, _used(record, outcome), outcome)
 
 
 _OUTCOMES: dict[str, Outcome] = {
@@ -277,7 +295,6 @@ def _within(address: str, networks: list[Any]) -> bool:
     return any(mapped in network for network in networks)
 
 
-@lru_cache(4096)
 def duration(ms: int) -> bytes:
     """As OpenAI writes it: 0s, 20ms, 1.500s, 6m0s, 1h0m0s."""
     if 0 < ms < 1000:
@@ -295,22 +312,28 @@ def duration(ms: int) -> bytes:
 def unseen(config: Config, subject: Subject) -> list[str]:
     """Which limits of `config` `table` did not look at, for it was told too little of whom; one sentence each."""
     found = []
+    # A key says itself whether it has a team; a token may bring any.
+    alone = subject.key in config.keys and subject.team is None
     for rule in rules(config):
-        wanted = [
-            f"--{one}"
+        missing = [
+            one
             for one in ("key", "team", "address")
             if (one in rule.scope or one in rule.match) and getattr(subject, one) is None
         ]
-        if wanted:
-            counted = f"counts by {', '.join(rule.scope)}" if rule.scope else "counts all together"
+        wanted = [f"--{one}" for one in missing]
+        counted = f"counts by {', '.join(rule.scope)}" if rule.scope else "counts all together"
+        if alone and "team" in missing:
+            found.append(f"limit '{rule.name}' {counted}: it does not apply to key {subject.key}, which has no team")
+        elif wanted:
             found.append(f"limit '{rule.name}' {counted}: to see it, give {' and '.join(wanted)}")
     return list(dict.fromkeys(found))
 
 
 async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[str]:
     """How the limits of `subjects` stand in Redis, as lines for a terminal; with `forget` their counters are dropped
-    before. Raises GatewayError while Redis is down."""
-    limiter = Limiting(config).limiter
+    before. Raises GatewayError, which says where Redis was looked for and what was met there, while it is down."""
+    limiting = Limiting(config)
+    limiter = limiting.limiter
     await limiter.connect()
     try:
         rows: dict[tuple[str, str], RuleState] = {}
@@ -320,6 +343,9 @@ async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = F
             for state in (await limiter.inspect(subject)).states:
                 whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
                 rows.setdefault((state.rule.name, whom), state)
+    except GatewayError as error:
+        where = ", ".join(limiting.addresses)
+        raise GatewayError(error.kind, f"{error.message}: {where}: {error.__cause__ or limiter.reason}") from None
     finally:
         await limiter.close()
     if not rows:

@@ -255,7 +255,10 @@ class Run:
         op = self.op = dialect.read(request)
         self._drop(op.dropped)
         if isinstance(op, ListModels):
-            await self.respond(self._models(op, principal))
+            cards = self._models(op, principal)
+            if cards.status >= 500:  # a health check, answered with what it asks for: nothing can be served
+                record.outcome, record.code = "failed", dialect.errors[Kind.NO_WORKER][2]
+            await self.respond(cards)
             return
         offer = self._offer(op, principal)
         op.salt = principal.salt
@@ -458,6 +461,7 @@ class Run:
             if self.client.started:
                 record.status = 200
             if lane.error is not None and self.client.started:
+                self._report(lane.error)
                 self._failed(lane.error, "failed")
 
     def _done(self) -> None:
@@ -500,6 +504,7 @@ class Run:
 
     async def refuse(self, error: GatewayError) -> None:
         """Tells the client, if it has seen nothing yet; else its connection is cut."""
+        self._report(error)
         if self.client.gone or error.kind is Kind.CLIENT_GONE:
             self._cancelled()
             return
@@ -509,6 +514,12 @@ class Run:
             await self.client.cut(b"")
         else:
             await self.respond(reply)
+
+    def _report(self, error: GatewayError) -> None:
+        """A bug that was met where only an error could be handed on is its cause."""
+        if error.kind is Kind.INTERNAL and error.__cause__ is not None:
+            self.hub.observer.bug(self.record, error.__cause__)
+            error.__cause__ = None  # holds the frames it passed, and they the error
 
     def _failed(self, error: GatewayError, outcome: str) -> None:
         """After the client was told, whose dialect may have given the error a kind or a code of its own."""

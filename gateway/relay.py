@@ -111,9 +111,15 @@ class Pump:
     # -- called by the transport, for every block -------------------------------------------------------------------
 
     def block(self, data: bytes) -> None:
-        lane = self.lane
         if self._over.done():
             return
+        try:
+            self._pass_on(data)
+        except Exception as error:
+            self._broken(error)
+
+    def _pass_on(self, data: bytes) -> None:
+        lane = self.lane
         out = lane.feed(data)
         if out:
             self._last = self._loop.time()
@@ -135,7 +141,10 @@ class Pump:
         if not lane.done and lane.error is None:
             out = b""
             if error is None:
-                out = lane.eof()
+                try:
+                    out = lane.eof()
+                except Exception as bug:
+                    self._broken(bug)
             else:
                 lane.error = error
             if out:
@@ -143,6 +152,13 @@ class Pump:
         self._end()
         if not self._closed.done():
             self._closed.set_result(None)
+
+    def _broken(self, bug: Exception) -> None:
+        """A bug of ours ends this reply alone: raised through the transport it would be taken for the connection's,
+        and who waits for the end would not hear of it."""
+        self.lane.error = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
+        self.lane.error.__cause__ = bug
+        self._end()
 
     # -- called by the pipeline -------------------------------------------------------------------------------------
 

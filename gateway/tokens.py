@@ -46,14 +46,20 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
     """
     found: dict[str | None, tuple[Any, str]] = {}
     try:
-        listed = json.loads(text)["keys"]
+        read = json.loads(text)
+    except ValueError as error:
+        raise ValueError("is not JSON") from error
+    except RecursionError as error:
+        raise ValueError("is no set of keys (RFC 7517)") from error
+    try:
+        listed = read["keys"]
         for one in listed:
             algorithm = _KINDS.get(one.get("kty", ""))
             fits = one.get("use", "sig") == "sig" and one.get("alg", algorithm) == algorithm
             if algorithm is None or not fits or (algorithm == "ES256" and one.get("crv") != "P-256"):
                 continue
             found[one.get("kid")] = (jwt.PyJWK(one, algorithm).key, algorithm)
-    except (KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
+    except (KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise ValueError("is no set of keys (RFC 7517)") from error
     if not found:
         raise ValueError("holds no RSA or P-256 key for signatures")

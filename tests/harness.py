@@ -98,12 +98,12 @@ class Stack:
         return asyncio.run_coroutine_threadsafe(awaited(), self.loop).result(timeout + 5)
 
     def records(self) -> list[dict[str, Any]]:
-        """The request records logged so far, flushed."""
+        """All request records, once no request is under way: a client may have its reply before that is written."""
+        self.run(self.gateway.state.hub.running.empty(5))
         return self.events("request")
 
     def record(self) -> dict[str, Any]:
-        """The last request's record, once none is under way: a client may have its reply before that is written."""
-        self.run(self.gateway.state.hub.running.empty(5))
+        """The last one."""
         return self.records()[-1]
 
     def events(self, name: str) -> list[dict[str, Any]]:

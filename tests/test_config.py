@@ -536,3 +536,30 @@ def test_a_cluster_has_one_database(tmp_path: Path) -> None:
         assert [one.split(": ", 1)[1] for one in found] == [
             f"redis.{option}: must name database 0: a cluster has no other"
         ]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "host", "apart"),
+    [
+        ("127.0.0.1:8080", "127.0.0.1", False),
+        ("127.0.0.1:8081", "127.0.0.1", True),
+        ("127.0.0.2:8080", "127.0.0.1", True),
+        ("0.0.0.0:8080", "127.0.0.1", False),
+        ("127.0.0.1:8080", "0.0.0.0", False),
+        ("[::]:8080", "127.0.0.1", False),
+        ("[::1]:8080", "::", False),
+        ("0.0.0.0:8080", "::", False),
+        ("[::1]:8080", "0.0.0.0", True),
+        ("[0:0::1]:8080", "::1", False),
+        ("localhost:8080", "127.0.0.1", False),
+        ("Gate.example:8080", "gate.example", False),
+        ("gate.example:8080", "10.0.0.1", True),
+    ],
+)
+def test_metrics_are_not_where_clients_call(tmp_path: Path, metrics: str, host: str, apart: bool) -> None:
+    text = SMALL + f"auth: open\nlisten: {{host: '{host}', port: 8080}}\nmetrics:\n  listen: '{metrics}'\n"
+    if apart:
+        assert read(tmp_path, text).metrics.listen == metrics
+        return
+    (fault,) = faults(tmp_path, text)
+    assert fault.startswith("gateway.yaml:8: metrics.listen: is where clients call")

@@ -14,8 +14,10 @@ import httpx
 import pytest
 import yaml
 
+from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli import main
+from gateway.config import load
 from gateway.limiting import Limiting, client_address, duration, rules
 from gateway.limits import Decision, Limiter, Rule, Subject
 from tests.clients import CHAT, REQUESTS
@@ -389,6 +391,89 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
         server.kill()
         assert main(shown) == 1
         assert "unavailable" in capsys.readouterr().err
+
+
+def test_only_known_callers_are_accounted_for(tmp_path: Path) -> None:
+    """Strangers cannot push the records of others out of a stream that keeps so many and no more."""
+    key, keys = made("a")
+    with Server(tmp_path) as server:
+        config = {"redis": {"addresses": [server.address], "timeout_s": 1}, "accounting": {"redis_stream": "usage"}}
+        with Stack(({},), {**config, "keys": keys}) as stack:
+            for path in ("/v1/models", "/nowhere", "/ping"):
+                httpx.get(stack.url + path)
+            assert ask(stack, "wrong").status_code == 401
+            assert ask(stack, key, model="none").status_code == 404
+            assert ask(stack, key).status_code == 200
+        with Stack(({},), config) as stack:
+            httpx.get(stack.url + "/nowhere")
+            assert ask(stack).status_code == 200
+        entries = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "usage", "-", "+")]
+    found = {one["id"]: (one["key"], one["status"]) for one in entries}
+    assert list(found.values()) == [("a", 404), ("a", 200), ("anonymous", 200)]
+
+
+def test_the_command_shows_what_was_used_of_a_limit_with_a_burst(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, keys = made("bob")
+    with Server(tmp_path) as server:
+        path = tmp_path / "gateway.yaml"
+        limits = [
+            {"name": "paced", "kind": "requests", "limit": 60, "burst": 5},
+            {"name": "teams", "kind": "requests", "limit": 9, "scope": ["team"]},
+        ]
+        section = {"issuer": "https://id.example", "audience": "d", "jwks_url": "https://id.example/keys"}
+        config = {"keys": keys, "limits": limits, "redis": {"addresses": [server.address], "timeout_s": 1}}
+        models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
+        path.write_text(json.dumps({**config, "models": models, "jwt": section}))
+
+        def run(*words: str) -> tuple[list[list[str]], list[str]]:
+            assert main(["limits", words[0], "--config", str(path), *words[1:]]) == 0
+            said = capsys.readouterr()
+            return [line.split()[:5] for line in said.out.splitlines()[1:]], said.err.splitlines()
+
+        alone = "dragoman: limit 'teams' counts by team: it does not apply to key bob, which has no team"
+        whole = (["paced", "key", "bob", "0", "5"], [alone])
+        assert run("show", "--key", "bob") == ([whole[0]], whole[1])
+        assert run("reset", "--key", "bob") == ([whole[0]], whole[1])
+
+        async def two() -> None:
+            limiter = Limiting(load(path, KNOWN, {})).limiter
+            await limiter.connect()
+            for _ in range(2):
+                await limiter.reserve(Subject("jwt:alice", model="m"))
+            await limiter.close()
+
+        asyncio.run(two())
+        (row,), said = run("show", "--key", "jwt:alice")
+        assert row[:4] == ["paced", "key", "jwt:alice", "2"]
+        assert said == ["dragoman: limit 'teams' counts by team: to see it, give --team"]
+        assert run("reset", "--key", "jwt:alice")[0] == [["paced", "key", "jwt:alice", "0", "5"]]
+
+
+@pytest.mark.parametrize("trouble", ["gone", "no password", "wrong password"])
+def test_the_command_says_why_redis_cannot_be_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], trouble: str
+) -> None:
+    with Server(tmp_path, *(["--requirepass", "canary"] if trouble != "gone" else [])) as server:
+        redis: dict[str, Any] = {"addresses": [server.address], "timeout_s": 1}
+        if trouble == "wrong password":
+            (tmp_path / "password").write_text("canary-not")
+            redis["password_file"] = "password"
+        if trouble == "gone":
+            server.kill()
+        path = tmp_path / "gateway.yaml"
+        models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
+        limits = [{"name": "rpm", "kind": "requests", "limit": 6, "scope": ["model"]}]
+        path.write_text(json.dumps({"models": models, "limits": limits, "redis": redis}))
+        assert main(["limits", "show", "--config", str(path)]) == 1
+        said = capsys.readouterr().err
+    reason = {
+        "gone": "ConnectionError (Connection refused)",
+        "no password": "NOAUTH Authentication required.",
+        "wrong password": "AuthenticationError",
+    }[trouble]
+    assert said == f"dragoman: the limit store is unavailable: {server.address}: {reason}\n"
 
 
 def test_without_redis_there_is_nothing_to_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

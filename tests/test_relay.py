@@ -10,12 +10,14 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from gateway.relay import EventLane
 from gateway.server import EXTENSION
+from gateway.wire.openai_relay import Relay
 from tests.harness import Stack, sse_data
 
 PATH = "/v1/chat/completions"
@@ -361,3 +363,41 @@ def test_reload_serves_new_requests_under_the_new_configuration(stack: Stack) ->
     while b"[DONE]" not in received:
         received += running.recv(65536)
     running.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "lane"), [(PATH, Relay), ("/friendli/v1/chat/completions", EventLane)], ids=["bytes lane", "event lane"]
+)
+@pytest.mark.parametrize("where", ["first block", "later block", "end"])
+def test_a_bug_in_a_lane_ends_its_stream_and_is_reported(
+    wrap: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, path: str, lane: Any, where: str
+) -> None:
+    """Counted, and logged with the request's id; the worker is not blamed and the gateway goes on."""
+    feed, fed = lane.feed, 0
+
+    def broken(self: Any, block: bytes) -> bytes:
+        nonlocal fed
+        fed += 1
+        if where != "end" and fed > (where == "later block"):
+            raise ZeroDivisionError
+        return cast(bytes, feed(self, block))
+
+    def ended(self: Any) -> bytes:
+        raise ZeroDivisionError
+
+    script = scripted(text="one two three", **({"fault": "eof@2"} if where == "end" else {}))
+    with Stack(({"itl_ms": 30},), wrap=wrap) as stack:
+        with monkeypatch.context() as patched:
+            patched.setattr(lane, "eof" if where == "end" else "feed", ended if where == "end" else broken)
+            with contextlib.suppress(httpx.RemoteProtocolError):  # cut, where something was sent
+                reply = httpx.post(
+                    stack.url + path, json=chat(script, stream=True), headers={"x-request-id": "unlucky"}, timeout=10
+                )
+                assert (reply.status_code == 500) == (where == "first block")
+        record = stack.record()
+        assert (record["outcome"], record["code"], record["attempts"]) == ("failed", "internal_error", 1)
+        (bug,) = stack.events("bug")
+        assert (bug["id"], bug["error"]) == ("unlucky", "ZeroDivisionError")
+        assert "dragoman_bugs_total 1.0" in httpx.get(stack.url + "/metrics").text
+        assert stack.events("worker ejected") == []
+        assert post(stack, chat()).status_code == 200

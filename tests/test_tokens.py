@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from gateway.app import KNOWN
 from gateway.auth import Keyring, new_key
-from gateway.config import CacheSalt, Config, ConfigError, Jwt, Key, Model
+from gateway.config import CacheSalt, Config, ConfigError, Jwt, Key, Model, load
 from gateway.core.errors import GatewayError, Kind
 from gateway.tokens import Tokens, read_keys
 from tests.clients import CHAT
@@ -105,6 +106,28 @@ def test_a_remembered_token_still_expires() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("x", "is not JSON"),
+        ("", "is not JSON"),
+        ("[]", "is no set of keys (RFC 7517)"),
+        ("[" * 100_000, "is no set of keys (RFC 7517)"),
+        ('{"keys": "a"}', "is no set of keys (RFC 7517)"),
+        ('{"keys": []}', "holds no RSA or P-256 key for signatures"),
+    ],
+    ids=lambda one: one[:10],
+)
+def test_a_file_of_no_keys_is_refused_with_the_configuration(tmp_path: Path, text: str, wrong: str) -> None:
+    (tmp_path / "keys.json").write_text(text)
+    path = tmp_path / "gateway.yaml"
+    section = f"jwt:\n  issuer: {ISSUER}\n  audience: {AUDIENCE}\n  jwks_file: keys.json\n"
+    path.write_text(section + "models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, KNOWN, {})
+    assert str(caught.value) == f"{path}:4: jwt.jwks_file: names a file that {wrong}"
+
+
+@pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"keys": [1]}', '{"keys": []}', '{"keys": [{"kty": "RSA", "n": "!", "e": "AQAB"}]}']
 )
 def test_what_is_no_key_set(text: str) -> None:
@@ -168,7 +191,8 @@ def test_end_to_end(tmp_path: Path) -> None:
 
         good = ask(models=["alias"], org="red")
         assert (good.status_code, good.headers["x-ratelimit-remaining-requests"]) == (200, "1")
-        assert (stack.records()[-1]["key"], stack.records()[-1]["team"]) == ("jwt:alice", "red")
+        record = stack.record()
+        assert (record["key"], record["team"]) == ("jwt:alice", "red")
         assert ask(models=["other"]).status_code == 404
         assert ask(aud="other").status_code == 401
         assert httpx.get(stack.url + "/v1/models").status_code == 401

@@ -127,6 +127,7 @@ class Place:
             socket_timeout=_CALL_S,
             socket_connect_timeout=_CALL_S,
             retry=Retry(NoBackoff(), 0),
+            driver_info=None,  # else CLIENT SETINFO at every connect, which an ACL need not allow
             **options,
         )
 

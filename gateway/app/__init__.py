@@ -20,10 +20,12 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.pipeline import request_id
 from gateway.server import Refusal
+from gateway.tokens import read_keys
 
 KNOWN = Known(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
+    key_set=read_keys,
 )
 
 # For the error that ends a request which outlived the grace to reach its client.

@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 
 from gateway import backends
-from gateway.auth import Keyring
-from gateway.config import Config, ConfigError, Fault
+from gateway.auth import ANONYMOUS, Keyring
+from gateway.config import Config
 from gateway.config import Model as ModelOptions
-from gateway.config.faults import WHOLE
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.ports import Capabilities, Deadlines, Record
@@ -36,6 +35,8 @@ from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
+_NOBODY = ("", ANONYMOUS.key)
+
 
 class Observer:
     """What the pipeline reports, to the log and the metrics."""
@@ -49,7 +50,9 @@ class Observer:
     def finished(self, record: Record) -> None:
         self._metrics.finished(record)
         self._log.request(record)
-        if self._stream is not None:
+        # Where nobody is known there is nobody to bill, and strangers could push out the records of those who are.
+        # Who needs no key is anonymous too, and accounted for what models did.
+        if self._stream is not None and (record.model or record.key not in _NOBODY):
             self._stream.add(record)
 
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
@@ -95,10 +98,7 @@ class State:
                 offers[known_as] = offer
         self.tokens: Tokens | None = None
         if config.jwt is not None:
-            try:
-                self.tokens = Tokens(config.jwt, time.time, lambda told: log.event("warning", told))
-            except ValueError as error:
-                raise ConfigError([Fault(config.jwt.jwks_file or "", 1, WHOLE, str(error))]) from None
+            self.tokens = Tokens(config.jwt, time.time, lambda told: log.event("warning", told))
         self._keyring = Keyring(config, tokens=self.tokens)
         self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
         self.stream: Stream | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path as FilePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from gateway.config.source import why
 
 MOST_SECRET_BYTES = 16384
 _LEAST_SALT = 32
+_LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What a rule matches that nothing is, by its dimension.
 _STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is no model"}
 
@@ -32,10 +34,12 @@ class Known:
 
     dialects  name -> the path prefixes it answers under by default
     backends  names
+    key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     backends: frozenset[str] = frozenset()
+    key_set: Callable[[str], object] | None = None
 
 
 Found = Iterator[tuple[Path, str]]
@@ -182,6 +186,32 @@ def _timing(config: Config) -> Found:
 def _metrics(config: Config) -> Found:
     if config.metrics.listen is not None and not config.metrics.enabled:
         yield ("metrics", "listen"), "has no effect: metrics are not enabled"
+    elif config.metrics.listen is not None:
+        host, _, port = config.metrics.listen.rpartition(":")
+        if int(port) == config.listen.port and _overlap(host.strip("[]"), config.listen.host.strip("[]")):
+            yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two hosts cannot both be listened on at one port. `::` takes IPv4 too; a name is only known as itself,
+    but for localhost."""
+    if one.lower() == other.lower():
+        return True
+    places = [_LOCALHOST if name.lower() == "localhost" else _addresses(name) for name in (one, other)]
+    return any(
+        first == second
+        or (first.is_unspecified and (first.version == 6 or second.version == 4))
+        or (second.is_unspecified and (second.version == 6 or first.version == 4))
+        for first in places[0]
+        for second in places[1]
+    )
+
+
+def _addresses(host: str) -> tuple[IPv4Address | IPv6Address, ...]:
+    try:
+        return (ip_address(host),)
+    except ValueError:
+        return ()
 
 
 def _jwt(config: Config) -> Found:
@@ -312,15 +342,21 @@ def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
     return "; there are " + ", ".join(sorted(names)) if names else ""
 
 
-def read_secrets(config: Config, environ: Mapping[str, str]) -> Found:
+def read_secrets(config: Config, environ: Mapping[str, str], known: Known | None = None) -> Found:
     """Reads the secrets that `config` refers to into it and tries its certificate bundles; the faults it met."""
     if config.redis is not None:
         yield from _redis(config.redis, environ)
     if config.jwt is not None and config.jwt.jwks_file is not None:
         try:
-            config.jwt._keys_text = FilePath(config.jwt.jwks_file).read_text(encoding="utf-8")
+            config.jwt._keys_text = text = FilePath(config.jwt.jwks_file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             yield ("jwt", "jwks_file"), f"names a file that cannot be read: {why(error)}"
+        else:
+            try:
+                if known is not None and known.key_set is not None:
+                    known.key_set(text)
+            except ValueError as error:
+                yield ("jwt", "jwks_file"), f"names a file that {error}"
     if config.cache_salt is not None:
         secret, option, wrong = _secret(config.cache_salt, "secret", environ)
         if secret is not None and len(secret) < _LEAST_SALT:

@@ -78,7 +78,7 @@ def load(
     faults = gathered.faults
     config, more, wrong = _validated(gathered)
     faults += more
-    found = [*check(config, gathered.values, known, gathered.more_keys), *read_secrets(config, environ)]
+    found = [*check(config, gathered.values, known, gathered.more_keys), *read_secrets(config, environ, known)]
     # What is wrong in itself already was left out or replaced: what seems wrong around it proves nothing.
     faults += [locate(gathered.positions, path).fault(text) for path, text in found if not _within(path, wrong)]
     if faults:

@@ -216,7 +216,7 @@ class Accounting(Section):
     redis_stream: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_.:{}-]{1,128}$",
-        description="Append every request's record to this stream of `redis`.",
+        description="Append the record of every request of a known caller to this stream of `redis`.",
     )
     max_length: Whole = Field(
         default=1_000_000, ge=1000, le=_MOST, description="About how many records the stream keeps."

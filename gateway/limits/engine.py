@@ -170,9 +170,13 @@ class Limiter:
         down."""
         plan = self._plans.of(subject)
         try:
-            return decide(plan, await self._store.look(plan), True) if plan.rules else decide(plan, (-1, 0), True)
+            raw = await self._store.look(plan) if plan.rules else (-1, 0)
         except StoreDown as down:
             raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
+        decision = decide(plan, raw, True)
+        for index, state in enumerate(decision.states):
+            state.used = raw[4 + 3 * index]
+        return decision
 
     async def reset(self, subject: Subject) -> None:
         """Forgets what `subject` used. Requests in flight keep running uncounted. Raises as `inspect`."""

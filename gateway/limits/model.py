@@ -91,17 +91,15 @@ class Cost(Struct, frozen=True):
 
 
 class RuleState(Struct):
-    """One counter as a client may see it. remaining is never negative; reset_s is seconds until it is whole again
-    if nothing more is admitted (0 for concurrency, which no clock frees)."""
+    """One counter as a client may see it. remaining is what would be admitted now, never negative: with a burst often
+    less than what the window has left. reset_s is seconds until it is whole again if nothing more is admitted (0 for
+    concurrency, which no clock frees). used is what the window or the slots hold; -1 but from `Limiter.inspect`."""
 
     rule: Rule
     limit: int
     remaining: int
     reset_s: float
-
-    @property
-    def used(self) -> int:
-        return self.limit - self.remaining
+    used: int = -1
 
 
 class Decision(Struct):

@@ -108,6 +108,7 @@ def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
         "socket_timeout": None,  # the lane has one deadline for all of a call
         "socket_connect_timeout": 1.0,
         "retry": Retry(NoBackoff(), 0),
+        "driver_info": None,  # else CLIENT SETINFO at every connect, which an ACL need not allow
     }
     auth: dict[str, Any] = {}
     if settings.password_file is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -24,6 +24,9 @@ MOST_TEAMS = 100
 """Teams that have series of their own; the rest together are `other`."""
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()
+
+# The library's own counters would tell when they were made, as gauges beside them; ours do not.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class _Series:

@@ -189,11 +189,10 @@ class Connection(asyncio.BufferedProtocol):
             self._spare += nbytes
             self.parser.feed_data(data)
         except HttpParserCallbackError as error:
-            # The parser wraps what a sink raised: our bug, not the worker's.
-            self.loop.call_exception_handler(
-                {"message": "a response sink failed", "exception": error.__context__ or error, "protocol": self}
-            )
-            self.fail(GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on"))
+            # The parser wraps what a sink raised: our bug, not the worker's. Whoever hears of the end reports it.
+            failed = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
+            failed.__cause__ = error.__context__ or error
+            self.fail(failed)
             return
         except (HttpParserError, HttpParserUpgrade):
             if self._whole is None:

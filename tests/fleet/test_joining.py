@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,14 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import httpx
+import msgspec
 import pytest
 
+from gateway.fleet.registry import Registry
+from gateway.limits.store_redis import connect
 from tests.harness import Stack, sse_data
 from tests.limits.server import Server, free_port
+from workers import registry as writer
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {"m": {"discover": {"redis": True}}}
@@ -104,6 +109,30 @@ def test_a_worker_joins_and_leaves_by_itself(redis: Server) -> None:
 def _only(redis: Server) -> str:
     (worker,) = redis.command("SMEMBERS", "{dragoman-workers}")
     return str(worker.decode())
+
+
+async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) -> None:
+    """Nor do they try to: what is denied would fill the server's ACL LOG at every connect."""
+    text = (ROOT / "docs" / "workers.md").read_text()
+    (granted,) = re.findall(r"`ACL SETUSER (worker on >SECRET [^`]*)`", text)
+    redis.command("ACL", "SETUSER", *granted.split())
+    redis.command("ACL", "SETUSER", "gateway", "on", ">SECRET", "~{dragoman-workers}*", "+mget", "+smembers")
+    (tmp_path / "password").write_text("SECRET")
+
+    async def idle() -> tuple[int, int]:
+        return 0, 0
+
+    record = writer.Record("http://h:1", ("m",), "simulated")
+    place = writer.Place(f"redis://worker@{redis.address}", str(tmp_path / "password"))
+    lease = writer.Lease(place, record, idle)
+    assert await lease.write()
+    client, to_close = connect(msgspec.structs.replace(redis.settings, username="gateway", password="SECRET"))
+    fleet = await Registry(client, {"m": "m"}, monotonic).read()
+    assert [member.address for member in fleet["m"]] == ["http://h:1"]
+    await lease.leave()
+    for one in to_close:
+        await one.aclose()
+    assert redis.command("ACL", "LOG") == []
 
 
 def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server) -> None:

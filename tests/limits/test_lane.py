@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Callable, Sequence
+from socket import gaierror
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from msgspec import msgpack
 
 from gateway.limits import lane as module
 from gateway.limits.batch import ADMIT, BEAT, SETTLE
-from gateway.limits.lane import Heard, Lane, Refused, describe
+from gateway.limits.lane import Heard, Lane, Refused, Unsent, describe
 from gateway.limits.model import Plan, Rule, Subject, Verdict
 from gateway.limits.plan import Layout, Plans
 from gateway.limits.store import StoreDown
@@ -307,6 +308,13 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(bench: Bench, answer: 
     assert bench.lane.up
 
 
+def instead_of(met: OSError) -> Unsent:
+    """As redis-py puts its own error in place of the socket's, and a link tells it."""
+    unsent, raised = Unsent(), ConnectionError("to 10.1.2.3:6379")
+    raised.__context__, unsent.__cause__ = met, raised
+    return unsent
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -314,6 +322,9 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(bench: Bench, answer: 
         (Refused("MOVED 3999 10.1.2.3:6381"), "MOVED"),
         (OSError("connect to 10.1.2.3:6379 failed"), "OSError"),
         (TimeoutError(), "no answer within 50 ms"),
+        (instead_of(ConnectionRefusedError(111, "connect to 10.1.2.3:6379")), "ConnectionError (Connection refused)"),
+        (instead_of(gaierror(-2, "Name not known")), "ConnectionError (Name not known)"),
+        (instead_of(OSError("Multiple exceptions: 10.1.2.3:6379")), "ConnectionError"),
     ],
 )
 def test_a_reason_holds_no_address(error: Exception, text: str) -> None:

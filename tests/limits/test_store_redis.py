@@ -350,6 +350,8 @@ async def test_an_acl_user_with_a_password_file(
     assert (limiter.state, limiter.reason) == ("strict", "")
     await limiter.close()
     assert [record.message for record in caplog.records if record.name == "redis.credentials"] == []
+    denied = {entry[b"reason"] for entry in mortal.command("ACL", "LOG")}
+    assert denied == {b"auth"}, "the wrong password, and no command"
 
 
 @pytest.mark.parametrize("user", [None, "limits"])

@@ -174,6 +174,8 @@ def test_an_unknown_access_key_is_refused_before_its_body_is_there() -> None:
 def test_ping_without_a_ready_worker() -> None:
     with Stack(({"loading_s": 3600},)) as running:
         assert httpx.get(running.url + "/ping").status_code == 503
+        record = running.record()
+        assert (record["status"], record["outcome"], record["code"]) == (503, "failed", "no_worker_available")
 
 
 def test_ping_of_a_gateway_that_ends() -> None:
