@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +27,7 @@ def id_of(said: str, chat: bool) -> str:
     """The worker's id. What it has behind a UUID (the number of the attempt) is dropped: the UUID is our request id."""
     prefix = "chatcmpl-" if chat else "cmpl-"
     if not said.startswith(prefix):
-        return prefix + (said or uuid.uuid4().hex)
+        return prefix + said
     found = _UUID.match(said)
     return found[0] if found else said
 

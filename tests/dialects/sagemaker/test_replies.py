@@ -6,6 +6,7 @@ The `.json` and `.sse` files beside this one are every sample reply of the speci
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ def test_a_reply_of_tool_calls_alone_and_a_worker_without_id_or_usage() -> None:
     assert reply["choices"][0]["message"]["tool_calls"] == [call]
     assert "reasoning_content" not in reply["choices"][0]["message"]
     assert reply["usage"] is None
-    assert len(reply["id"]) == len("chatcmpl-") + 32
+    assert re.fullmatch("chatcmpl-[0-9a-f]{24}", reply["id"])
 
 
 def test_what_was_held_back_is_sent_before_the_failure() -> None:
