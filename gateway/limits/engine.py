@@ -218,8 +218,7 @@ class Limiter:
             tokens = least
         for index in plan.tokens:
             limit = plan.shapes[index][1]
-            rule = plan.rules[index]
-            if least > rule.limit and not rule.shadow:
+            if least > limit and least > (rule := plan.rules[index]).limit and not rule.shadow:
                 self.refused[rule.name] += 1
                 raise Limited(
                     Decision(False, rule, None, ()),

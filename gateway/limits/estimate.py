@@ -46,12 +46,7 @@ class Estimator(Struct, frozen=True):
 
     def cost(self, op: Op, max_context: int | None = None) -> Cost:
         """Prompt plus output cap. max_context in tokens bounds the whole, for each of the n choices."""
-        if isinstance(op, ListModels):
-            return Cost()
-        if isinstance(op, Embed):
-            tokens, least = self._texts(op.inputs)
-            return Cost(tokens, least, tokens)
-        if isinstance(op, Chat):
+        if isinstance(op, Chat):  # the most frequent first: for a Struct, to be found no instance is slow
             prompt = _FRAME * len(op.messages)
             for message in op.messages:
                 for part in message.parts:
@@ -59,6 +54,11 @@ class Estimator(Struct, frozen=True):
             for tool in op.tools:
                 prompt += self._tool(tool)
             return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)
+        if isinstance(op, ListModels):
+            return Cost()
+        if isinstance(op, Embed):
+            tokens, least = self._texts(op.inputs)
+            return Cost(tokens, least, tokens)
         tokens, least = self._texts(op.prompts)
         return Cost(tokens + self._completions(op, tokens, max_context), least, tokens)
 
