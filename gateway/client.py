@@ -231,6 +231,7 @@ class DirectClient(_Base):
         self._downstream.respond(response.status, response.headers + extra, response.body)
 
     async def finish(self, data: bytes) -> None:
+        self._downstream.flush()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def cut(self, data: bytes) -> None:

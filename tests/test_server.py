@@ -8,13 +8,16 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from gateway.app import Gateway
 from gateway.server import Edge
+from gateway.server.connection import Downstream
 from tests.harness import Stack
 
 QUICK = Edge(
@@ -709,3 +712,28 @@ def test_names_of_dropped_fields_break_no_header() -> None:
         assert sorted(dropped) == sorted([b"a??set-cookie??x?y", b"b??c", b"?", b"z" * 64, b"ok"])
         record = stack.records()[-1]
         assert all(len(name) <= 64 for name in record["dropped"])
+
+
+def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None:
+    sent: list[bytes] = []
+    soon: list[Callable[[], None]] = []
+    protocol = SimpleNamespace(
+        transport=SimpleNamespace(write=sent.append),
+        loop=SimpleNamespace(call_soon=lambda call, *rest: soon.append(partial(call, *rest))),
+        outbox=[],
+        cut=lambda: sent.append(b"cut"),
+    )
+    one, two, left = (Downstream(cast(Any, protocol), cast(Any, SimpleNamespace())) for _ in range(3))
+    one.write(b"a")
+    two.write(b"b")
+    left.write(b"nobody reads it")
+    one.write(b"c")
+    left.gone = True
+    assert (sent, len(soon)) == ([], 1)
+    soon.pop()()
+    assert sent == [b"1\r\na\r\n1\r\nc\r\n", b"1\r\nb\r\n"]
+    two.write(b"d")
+    two.cut()
+    assert sent[2:] == [b"1\r\nd\r\n", b"cut"]
+    soon.pop()()
+    assert len(sent) == 4

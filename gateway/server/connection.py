@@ -27,12 +27,13 @@ class Downstream:
     the handler calls the request, if it says so; refused what the server has answered it with by itself: status, code.
     """
 
-    __slots__ = ("cycle", "gone", "id", "on_gone", "on_pause", "on_resume", "protocol", "refused")
+    __slots__ = ("cycle", "gone", "id", "on_gone", "on_pause", "on_resume", "pending", "protocol", "refused")
 
     def __init__(self, protocol: Connection, cycle: RequestResponseCycle) -> None:
         self.protocol = protocol
         self.cycle = cycle
         self.gone = False
+        self.pending = b""
         self.id = ""
         self.refused: tuple[int, str] | None = None
         self.on_gone: Callable[[], None] | None = None
@@ -52,9 +53,27 @@ class Downstream:
         return bytes(body)
 
     def write(self, data: bytes) -> None:
-        """One body block of a chunked response whose head was sent by plain ASGI. `data` must not be empty."""
-        if not self.gone:
-            self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        """One body block of a chunked response whose head was sent by plain ASGI. `data` must not be empty.
+
+        It goes out when the loop's turn ends, after those of all other connections were made: neither our code nor the
+        kernel's is then driven out of the processor's caches by the other for each block.
+        """
+        if self.gone:
+            return
+        if self.pending:
+            self.pending += b"%x\r\n%b\r\n" % (len(data), data)
+            return
+        self.pending = b"%x\r\n%b\r\n" % (len(data), data)
+        outbox = self.protocol.outbox
+        if not outbox:
+            self.protocol.loop.call_soon(_send_all, outbox)
+        outbox.append(self)
+
+    def flush(self) -> None:
+        """Sends what was written at once."""
+        pending, self.pending = self.pending, b""
+        if pending and not self.gone:
+            self.protocol.transport.write(pending)
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole response in one write; plain ASGI makes two. Raises ValueError when a header would end its line."""
@@ -90,18 +109,28 @@ class Downstream:
 
     def cut(self) -> None:
         """Ends the connection after what was written, without the last chunk: the client can tell that it was cut."""
+        self.flush()
         self.cycle.disconnected = True  # or uvicorn would log an incomplete response as an application error
         self.gone = True
         self.protocol.cut()
 
 
+def _send_all(outbox: list[Downstream]) -> None:
+    due = outbox[:]
+    outbox.clear()
+    for downstream in due:
+        downstream.flush()
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol, less the reading of requests, with deadlines and orderly endings.
 
-    edge and refused are the class's, see `protocol_class`: a changed edge holds for connections that are open, too.
+    edge, refused and outbox are the class's, see `protocol_class`: a changed edge holds for connections that are open,
+    too; in the outbox are those who have written in this turn of the server's loop.
     """
 
     edge: Edge
+    outbox: list[Downstream]
     refused: Refused
     downstream: Downstream | None = None
     _dry = 0  # bytes since the parser last made something of them

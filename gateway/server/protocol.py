@@ -307,4 +307,4 @@ def _until_closed(app: Any, cycle: RequestResponseCycle) -> Any:
 
 def protocol_class(edge: Edge, refused: Refused) -> type[EdgeProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
-    return type("Protocol", (EdgeProtocol,), {"edge": edge, "refused": staticmethod(refused)})
+    return type("Protocol", (EdgeProtocol,), {"edge": edge, "refused": staticmethod(refused), "outbox": []})
