@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -365,8 +366,12 @@ def collect(client: Client, asked: list[Any], found: list[StreamingChatCompletio
 @pytest.mark.parametrize("fault", ["reset@2", "fin@2", "eof@2", "error-frame@2", "bad-json@2", "no-done"])
 def test_a_cut_stream_raises(client: Client, fault: str) -> None:
     found: list[StreamingChatCompletionsUpdate] = []
-    with pytest.raises(HttpResponseError, match=r"Response ended prematurely|Response payload is not completed"):
+    with pytest.raises(HttpResponseError) as caught:
         collect(client, script(pieces=["a", "b", "c"], fault=fault), found)
+    if caught.value.status_code == 502:  # all that the worker sent came at once: nothing was passed on yet
+        assert found == []
+        return
+    assert re.search(r"Response ended prematurely|Response payload is not completed", str(caught.value))
     text = "".join(update.choices[0].delta.content or "" for update in found)
     whole = "abc" if fault == "no-done" else "ab"
     # aiohttp forgets what it had not handed on when the connection is cut.
