@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from bench import report
-from bench.load import HOST, Sample, measure
+from bench.load import HOST, Sample, Target, measure
 from bench.process import BenchError, Process, Stopped, cores, cpu_seconds, free_port
 from bench.rows import REFERENCE, ROWS, Row
 from bench.subjects import SUBJECTS, Subject
@@ -65,6 +66,11 @@ def requests(subject: Subject, rows: Sequence[Row]) -> list[Row]:
     return rows if subject.understands else [REFERENCE[kind] for kind in dict.fromkeys(row.kind for row in rows)]
 
 
+def target(row: Row, port: int, process: Process) -> Target:
+    """A row against a subject that runs."""
+    return Target(row, port, functools.partial(cpu_seconds, process.popen.pid))
+
+
 def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence[Row]) -> report.Report:
     """Starts everything once, then measures in turns: every subject's first row, then every subject's second, again."""
     machine = report.machine()
@@ -84,14 +90,15 @@ def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence
         plan = [(kind, s, row) for kind in REFERENCE for s in subjects for row in requests(s, rows) if row.kind == kind]
         samples: dict[tuple[str, str], list[Sample]] = {}
         for number in range(options.rounds):
-            for kind, subject, row in plan:
-                port, process = running[subject.name]
+            for kind, group in itertools.groupby(plan, key=lambda one: one[0]):
+                members = list(group)
+                targets = [target(row, *running[subject.name]) for _, subject, row in members]
                 connections = options.connections if kind == "plain" else options.streams
-                cpu = functools.partial(cpu_seconds, process.popen.pid)
-                taken = uvloop.run(measure(row, port, connections, options.warm_up, options.seconds, cpu))
-                samples.setdefault((subject.name, row.name), []).append(taken)
-                label = f"round {number + 1}/{options.rounds}  {subject.name:9} {row.name:30}"
-                print(f"{label} {taken.micros:8.1f} µs", file=sys.stderr)
+                found = uvloop.run(measure(targets, connections, options.warm_up, options.seconds))
+                for (_, subject, row), taken in zip(members, found, strict=True):
+                    samples.setdefault((subject.name, row.name), []).append(taken)
+                    label = f"round {number + 1}/{options.rounds}  {subject.name:9} {row.name:30}"
+                    print(f"{label} {taken.micros:8.1f} µs", file=sys.stderr)
     return report.Report(
         taken=report.now(),
         machine=machine | {"pinned": "no" if measured == rest else "yes"},

@@ -28,13 +28,23 @@ class Sample(Struct, frozen=True):
         return self.cpu / self.count * 1e6
 
 
+SLICE = 0.25
+"""Seconds that a plain row runs before it is another one's turn."""
+RUN_UP = 0.05
+"""Seconds of each turn that do not count: the subject's code and data come back into the processor's caches."""
+
+
 class Load:
-    """What all connections of one run share."""
+    """What all connections of one run share. resting: who has its reply does not ask again; busy: those still waiting
+    for one."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.count = 0
         self.stopped = False
+        self.resting = False
+        self.busy = 0
+        self.rested = asyncio.Event()
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, reason: str) -> None:
@@ -87,8 +97,12 @@ class Plain(Connection):
         elif len(self.buffer) >= end + 4 + int(rest.partition(b"\r\n")[0]):
             self.buffer = b""
             self.load.count += 1
-            if not self.load.stopped:
+            if not self.load.resting:
                 self.transport.write(self.load.request)
+            else:
+                self.load.busy -= 1
+                if self.load.busy == 0:
+                    self.load.rested.set()
 
 
 class Stream(Connection):
@@ -109,28 +123,100 @@ class Stream(Connection):
         self.tail = data[1 - len(MARK) :]
 
 
-async def measure(
-    row: Row, port: int, connections: int, warm_up: float, seconds: float, cpu: Callable[[], float]
-) -> Sample:
-    """Runs `row` against `port` on that many connections and takes one window after `warm_up` seconds."""
-    load = Load(row.request(f"{HOST}:{port}"))
-    loop = asyncio.get_running_loop()
-    kind = Plain if row.kind == "plain" else Stream
-    opened: list[Connection] = []
-    try:
+class Target(Struct, frozen=True):
+    """What is sent where. cpu: seconds that whoever listens at this port has used so far."""
+
+    row: Row
+    port: int
+    cpu: Callable[[], float]
+
+
+class Run:
+    """One target under load."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.load = Load(target.row.request(f"{HOST}:{target.port}"))
+        self.opened: list[Connection] = []
+        self.taken = Sample(0, 0.0, 0.0)
+
+    async def open(self, connections: int) -> None:
+        kind = Plain if self.target.row.kind == "plain" else Stream
+        self.load.busy = connections
         for _ in range(connections):
-            _, connection = await loop.create_connection(lambda: kind(load), HOST, port)
-            opened.append(connection)
-        await load.wait(warm_up)
-        count, used, start = load.count, cpu(), loop.time()
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: kind(self.load), HOST, self.target.port
+            )
+            self.opened.append(connection)
+
+    async def take(self, seconds: float) -> None:
+        """Adds a window to what was taken."""
+        load, loop = self.load, asyncio.get_running_loop()
+        count, used, start = load.count, self.target.cpu(), loop.time()
         await load.wait(seconds)
-        sample = Sample(load.count - count, cpu() - used, loop.time() - start)
+        so_far = self.taken
+        self.taken = Sample(
+            so_far.count + load.count - count,
+            so_far.cpu + self.target.cpu() - used,
+            so_far.wall + loop.time() - start,
+        )
+
+    async def rest(self) -> None:
+        """Returns when all replies are in; nothing more is asked."""
+        self.load.rested.clear()
+        self.load.resting = True
+        while not self.load.rested.is_set():
+            await self.load.wait(0.01)
+
+    def go_on(self) -> None:
+        self.load.resting = False
+        self.load.busy = len(self.opened)
+        for connection in self.opened:
+            connection.transport.write(self.load.request)
+
+    def sample(self) -> Sample:
+        """What was taken. Raises BenchError when that is nothing."""
+        if self.taken.count == 0:
+            raise BenchError(f"{self.target.row.name}: nothing was received")
+        return self.taken
+
+
+async def measure(targets: Sequence[Target], connections: int, warm_up: float, seconds: float) -> list[Sample]:
+    """Loads each target on that many connections, for `seconds` after `warm_up` seconds.
+
+    Plain rows take turns of `SLICE`: what slows the machine down for a second or a minute then slows all of them, and
+    their differences stay true. Streams cannot be halted; each has its window after the other's.
+    """
+    if targets[0].row.kind == "stream":
+        return [await _alone(Run(target), connections, warm_up, seconds) for target in targets]
+    runs = [Run(target) for target in targets]
+    try:
+        for run in runs:
+            await run.open(connections)
+            await run.load.wait(warm_up)
+            await run.rest()
+        for turn in range(max(round(seconds / SLICE), 1)):
+            for run in runs if turn % 2 else runs[::-1]:
+                run.go_on()
+                await run.load.wait(RUN_UP)
+                await run.take(min(SLICE, seconds))
+                await run.rest()
     finally:
-        load.stopped = True
-        await hang_up(opened)
-    if sample.count == 0:
-        raise BenchError(f"{row.name}: nothing was received in {seconds} s")
-    return sample
+        for run in runs:
+            run.load.stopped = True
+            await hang_up(run.opened)
+    return [run.sample() for run in runs]
+
+
+async def _alone(run: Run, connections: int, warm_up: float, seconds: float) -> Sample:
+    try:
+        await run.open(connections)
+        await run.load.wait(warm_up)
+        await run.take(seconds)
+    finally:
+        run.load.stopped = True
+        await hang_up(run.opened)
+    return run.sample()
 
 
 async def hang_up(connections: Sequence[Connection]) -> None:

@@ -18,7 +18,7 @@ from gateway.core.messages import Op
 from gateway.core.ports import Record
 from gateway.core.usage import Usage
 from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
-from gateway.limits.model import LimitKind, Plan, RuleState
+from gateway.limits.model import LimitKind, Plan, RuleState, Verdict
 from gateway.limits.plan import Layout
 from gateway.limits.store_redis import RedisSettings, RedisStore
 
@@ -172,44 +172,45 @@ class Limiting:
             _tell(limited.decision, headers)
             raise
         plan, raw = lease.plan, lease.raw
-        told = plan.told
-        if told is None:
-            told = plan.told = _told(plan)
-        for one in told:
-            # The rule with the least left; nearly always there is one of each kind.
-            at, limit = one.rules[0] if len(one.rules) == 1 else min(one.rules, key=lambda rule: raw[rule[0]])
-            if raw[at + 1] != one.reset:
-                one.reset = raw[at + 1]
-                one.said = (one.name, duration(one.reset // 1000))
-            headers += (limit, (one.remaining, b"%d" % raw[at]), one.said)
+        for left, limit, name, told in plan.told or _told(plan, raw):
+            reset = raw[left + 1] // 1000
+            if reset != told.reset:
+                told.tell(reset)
+            headers += (limit, (name, b"%d" % raw[left]), told.header)
         return Permit(self.limiter, lease, cost.prompt)
 
 
-class _Told(Struct):
-    """What clients are told of one kind of limits of a plan.
+class _Reset(Struct):
+    """When one counter is whole again, as last told: in milliseconds, and the header, which all that one call decided
+    share."""
 
-    rules      (place of what is left in a verdict, the header of the limit) of each rule
-    remaining  the name of its header         name  that of the reset's
-    reset      as last told, in microseconds  said  its header: all that one call decided share it
-    """
-
-    rules: list[tuple[int, tuple[bytes, bytes]]]
-    remaining: bytes
     name: bytes
     reset: int = -1
-    said: tuple[bytes, bytes] = (b"", b"")
+    header: tuple[bytes, bytes] = (b"", b"")
+
+    def tell(self, reset: int) -> None:
+        self.reset, self.header = reset, (self.name, duration(reset))
 
 
-def _told(plan: Plan) -> list[_Told]:
-    found = []
+_Told = tuple[int, tuple[bytes, bytes], bytes, _Reset]
+"""(place of what is left in a verdict, the header of the limit, the name of that of what is left, its reset)."""
+
+
+def _told(plan: Plan, raw: Verdict) -> list[_Told]:
+    """What clients are told of the limits of `plan`: of each kind of that with the least left. Nearly always there is
+    one of each, and the plan keeps what is found."""
+    found, kept = [], True
     for kind, (limit, remaining, reset) in _HEADERS:
-        limits = [
+        places = [
             (2 + 3 * index, (limit, b"%d" % plan.shapes[index][1]))
             for index, rule in enumerate(plan.rules)
             if rule.kind == kind and not rule.shadow
         ]
-        if limits:
-            found.append(_Told(limits, remaining, reset))
+        if places:
+            found.append((*min(places, key=lambda one: raw[one[0]]), remaining, _Reset(reset)))
+        kept = kept and len(places) < 2
+    if kept:
+        plan.told = found
     return found
 
 

@@ -12,12 +12,10 @@ from gateway.limits.model import Plan, Verdict
 from gateway.limits.window import Shape
 
 ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET = 1, 2, 3, 4, 5, 6
-SILENT = (SETTLE, RENEW)
-"""What the script does not answer."""
 
 Item = tuple[int, str, Plan, Sequence[Any], "Future[Verdict] | None", float]
 """(code, lease, plan, what the code needs, who waits, since when in the loop's seconds). ADMIT: costs. SETTLE:
-settlements. BEAT: (key, ttl in us)."""
+settlements. RENEW: slots. BEAT: (key, ttl in us). The script answers all but SETTLE and RENEW."""
 
 _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder().decode
@@ -30,21 +28,23 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
     plans: list[tuple[int, int]] = []
     seen: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
     ops: list[Any] = []
+    last, number = None, 0
     for code, lease, plan, what, _, _ in items:
-        if code == BEAT:
-            keys.append(what[0])
-            ops.append((code, lease, len(keys), what[1]))
-            continue
-        number = seen.get(id(plan))
-        if number is None:
-            form = seen.get(id(plan.shapes))
-            if form is None:
-                forms.append(plan.shapes)
-                form = seen[id(plan.shapes)] = len(forms)
-            plans.append((len(keys), form))
-            number = seen[id(plan)] = len(plans)
-            keys += plan.keys
-        ops.append((code, lease, number, plan.slots if code == RENEW else what))
+        if plan is not last:  # a busy subject's come one after the other
+            if code == BEAT:
+                keys.append(what[0])
+                ops.append((code, lease, len(keys), what[1]))
+                continue
+            last, number = plan, seen.get(id(plan), 0)
+            if not number:
+                form = seen.get(id(plan.shapes))
+                if form is None:
+                    forms.append(plan.shapes)
+                    form = seen[id(plan.shapes)] = len(forms)
+                plans.append((len(keys), form))
+                number = seen[id(plan)] = len(plans)
+                keys += plan.keys
+        ops.append((code, lease, number, what))
     return keys, _encode((deadline, lease_ttl, forms, plans, ops))
 
 

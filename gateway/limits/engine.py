@@ -110,7 +110,7 @@ class Limiter:
         lease_id = f"{self._prefix}{count}"
         if not plan.rules:
             return Lease(lease_id, plan, (), (-1, 0), self._store.up)
-        costs = self._costs(plan, cost)
+        costs = self._costs(plan, cost) if plan.tokens else plan.costs
         if not self._store.up:
             return self._reserve_alone(plan, cost, lease_id)
         store = self._store
@@ -139,21 +139,20 @@ class Limiter:
             return
         lease.settled = True
         plan, raw, charged = lease.plan, lease.raw, lease.charged
-        settlements: list[Settlement] = []
-        for index in plan.slots:
-            if raw[4 + 3 * index] >= 0:
-                settlements.append((index, 0, 0))
+        settlements: list[Settlement] = list(plan.releases)
+        if settlements:
+            self._live.pop(lease.id, None)
+            if plan.shadows:  # which may have charged nothing
+                settlements = [one for one in settlements if raw[4 + 3 * one[0]] >= 0]
         if outcome == "unserved":
             for index, cost in enumerate(charged):
                 if index not in plan.slots and raw[4 + 3 * index] >= 0:
                     settlements.append((index, raw[4 + 3 * index], -cost))
         elif tokens is not None:
-            for index in plan.tokens:
-                entry = raw[4 + 3 * index]
-                if entry >= 0 and tokens != charged[index]:
-                    settlements.append((index, entry, tokens - charged[index]))
-        if plan.slots:
-            self._live.pop(lease.id, None)
+            for index, place, _ in plan.tokens:
+                entry, delta = raw[place], tokens - charged[index]
+                if delta and entry >= 0:
+                    settlements.append((index, entry, delta))
         if not settlements:
             return
         if lease.strict:
@@ -204,20 +203,17 @@ class Limiter:
         plan = scaled(plan, self._store.replicas)
         if not plan.rules:
             return Lease(lease_id, plan, (), (-1, 0), False)
-        costs = self._costs(plan, cost)
+        costs = self._costs(plan, cost) if plan.tokens else plan.costs
         return self._verdict(plan, costs, self._local.admit(plan, costs, lease_id), lease_id, False)
 
     def _costs(self, plan: Plan, cost: Cost) -> Sequence[int]:
         """What each rule is charged. A reservation is bounded by the limit, so that a generous output cap does not
         lock a small limit for good; a request that surely uses more than the limit is refused for good."""
-        if not plan.tokens:
-            return plan.costs
         costs = list(plan.costs)
         tokens, least = cost.tokens, cost.least
         if least > tokens:
             tokens = least
-        for index in plan.tokens:
-            limit = plan.shapes[index][1]
+        for index, _, limit in plan.tokens:
             if least > limit and least > (rule := plan.rules[index]).limit and not rule.shadow:
                 self.refused[rule.name] += 1
                 raise Limited(

@@ -32,9 +32,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from random import uniform
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from gateway.limits.batch import ADMIT, BEAT, SETTLE, SILENT, Item, only_releases, pack, unpack
+from gateway.limits.batch import ADMIT, BEAT, SETTLE, Item, only_releases, pack, unpack
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.store import StoreDown
 
@@ -168,20 +168,20 @@ class Lane:
         """Sends what is queued, or rests."""
         queue = self._queue
         items: list[Item] = []
-        waiting = 0
-        while queue and len(items) < BATCH:
-            item = queue.popleft()
-            if item[4] is not None:
-                if item[4].done():  # its client left, or its time was up
-                    continue
-                waiting += 1
-            items.append(item)
+        while queue and not items:
+            if len(queue) <= BATCH:
+                due = list(queue)
+                queue.clear()
+            else:
+                due = [queue.popleft() for _ in range(BATCH)]
+            # Without those whose client left, or whose time was up.
+            items = [item for item in due if (waiter := item[4]) is None or not waiter.done()]
         if not items:
             self._come_to_rest()
             return
         self._under_way = items
         self._sent = self._loop.time()
-        if waiting > 1 and self._flushed is None:
+        if self._flushed is None and len([1 for item in items if item[4] is not None]) > 1:
             self._pause = self._loop.call_later(PACE, self._resume)
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout, self._look_at_watch)
@@ -254,14 +254,10 @@ class Lane:
             self._watch = self._loop.call_later(max(next_look, 0.001), self._look_at_watch)
 
     def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict], prompt: bool) -> None:
-        verdicts = iter(answer)
         late: list[Item] = []
-        for item in items:
-            if item[0] in SILENT:
-                continue
-            verdict, waiter = next(verdicts), item[4]
-            if waiter is None:
-                continue
+        asked = [item for item in items if item[4] is not None]
+        for item, verdict in zip(asked, answer, strict=True):
+            waiter = cast("Future[Verdict]", item[4])
             if waiter.done():  # its client left meanwhile
                 self._undo(item, verdict)
             elif verdict[0] == -2:

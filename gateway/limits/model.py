@@ -145,8 +145,10 @@ class Plan(Struct, eq=False):
     keys    the counter of each rule
     shapes  the numbers of each rule, see `gateway.limits.window.Shape`
     tag     which partition of the store holds all of them
-    slots, tokens, shadows  the indices of such rules
-    costs   what a request is charged, but for tokens
+    slots, shadows  the indices of such rules
+    tokens    (index, where its entry is in a verdict, limit) of each rule of tokens
+    costs     what a request is charged, but for tokens
+    releases  the settlements that free all its slots
     local   (replicas, the plan of one of them alone), once it was needed
     told    what whoever tells clients of these limits keeps here
     """
@@ -156,11 +158,12 @@ class Plan(Struct, eq=False):
     shapes: tuple[tuple[int, ...], ...]
     tag: int = 0
     slots: tuple[int, ...] = ()
-    tokens: tuple[int, ...] = ()
+    tokens: tuple[tuple[int, int, int], ...] = ()
     shadows: tuple[int, ...] = ()
     costs: tuple[int, ...] = ()
+    releases: tuple[tuple[int, int, int], ...] = ()
     local: tuple[int, Plan] | None = None
-    told: Any = None
+    told: Sequence[Any] = ()
 
 
 Verdict = Sequence[int]

@@ -87,15 +87,17 @@ class Plans:
 
 
 def _plan(rules: Sequence[Rule], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
+    slots = tuple(index for index, rule in enumerate(rules) if rule.kind == "concurrency")
     return Plan(
         tuple(rules),
         tuple(keys),
         shapes,
         tag,
-        tuple(index for index, rule in enumerate(rules) if rule.kind == "concurrency"),
-        tuple(index for index, rule in enumerate(rules) if rule.kind == "tokens"),
+        slots,
+        tuple((index, 4 + 3 * index, shapes[index][1]) for index, rule in enumerate(rules) if rule.kind == "tokens"),
         tuple(index for index, rule in enumerate(rules) if rule.shadow),
         tuple(0 if rule.kind == "tokens" else 1 for rule in rules),
+        tuple((index, 0, 0) for index in slots),
     )
 
 

@@ -176,7 +176,7 @@ class RedisStore:
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         for lease, plan in leases:
-            self._lanes[plan.tag].tell(RENEW, plan, (), lease)
+            self._lanes[plan.tag].tell(RENEW, plan, plan.slots, lease)
 
     async def look(self, plan: Plan) -> Verdict:
         return await self._lanes[plan.tag].ask(LOOK, plan, ())

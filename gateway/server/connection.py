@@ -13,6 +13,7 @@ from gateway.core.http import Headers
 from gateway.server.edge import Edge, Refusal, Refused
 
 EXTENSION = "dragoman"
+_STATUS = {status: line.rstrip() for status, line in STATUS_LINE.items()}
 # Up to this size copying a body behind its head is cheaper than handing over two buffers.
 _JOINED = 65536
 # How long what a client still sends is thrown away after the last answer. Closing a socket with unread data resets the
@@ -80,18 +81,14 @@ class Downstream:
         if self.gone:
             return
         cycle = self.cycle
-        lines = [STATUS_LINE[status]]
-        for name, value in headers:
-            lines.append(b"%b: %b\r\n" % (name, value))
-        lines.append(b"content-length: %d\r\n" % len(body))
+        lines = [_STATUS[status], *map(b": ".join, headers), b"content-length: %d" % len(body)]
+        if not cycle.keep_alive:
+            lines.append(b"connection: close")
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1:
+            raise ValueError("a response header holds a line ending")
         if cycle.scope["method"] == "HEAD":
             body = b""
-        if not cycle.keep_alive:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):
-            raise ValueError("a response header holds a line ending")
         cycle.response_started = cycle.response_complete = True
         if len(body) <= _JOINED:
             self.protocol.transport.write(head + body)

@@ -108,7 +108,7 @@ def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: 
             memory.settle(plan, lease, changes)
         elif action == "renew" and live:
             lease = live[which % len(live)][0]
-            script.add(RENEW, plan, (), lease)
+            script.add(RENEW, plan, plan.slots, lease)
             memory.renew([(lease, plan)])
         elif action == "look":
             script.add(LOOK, plan, ())
