@@ -16,7 +16,7 @@ from time import monotonic_ns
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.plan import Layout
 from gateway.limits.store import Settlement
-from gateway.limits.window import RATE, RETRY_SLOT, Shape, Slots, Window
+from gateway.limits.window import RATE, Shape, Slots, Window
 
 Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
 
@@ -48,54 +48,44 @@ class MemoryStore:
         return self._size
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict:
-        now = self._clock()
-        violated, longest = -1, 0
+        now, ttl, groups = self._clock(), self._ttl, self._groups
         counters: list[Window | Slots] = []
         waits: list[int] = []
-        for index, key in enumerate(plan.keys):
-            shape = plan.shapes[index]
-            counter = self._touch(key, shape, now)
+        for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
+            group = groups.get(shape[7])
+            found = group.get(key) if group is not None else None
+            if group is None or found is None:
+                counter = self._touch(key, shape, now)
+            else:
+                group.move_to_end(key)
+                counter = found[0]
             counters.append(counter)
-            if isinstance(counter, Window):
-                counter.slide(now, shape)
-                wait = counter.delay(now, costs[index], shape)
-            else:
-                counter.slide(now)
-                wait = RETRY_SLOT if len(counter.held) >= shape[1] else 0
-            waits.append(wait)
-            if wait > longest and not shape[5]:
-                violated, longest = index, wait
+            waits.append(counter.delay(now, cost, shape))
+        violated, longest = -1, 0
+        if any(waits):
+            for index, wait in enumerate(waits):
+                if wait > longest and not plan.shapes[index][5]:
+                    violated, longest = index, wait
         out = [violated, longest]
-        for index, counter in enumerate(counters):
-            shape = plan.shapes[index]
-            taken, entry = violated < 0 and not waits[index], -1
-            if isinstance(counter, Window):
-                if taken:
-                    entry = counter.charge(now, costs[index], shape)
-                left, reset = counter.state(now, shape)
+        for counter, shape, cost, wait in zip(counters, plan.shapes, costs, waits, strict=True):
+            if wait or violated >= 0:
+                out += counter.state(now, shape)
+                out.append(-1)
             else:
-                if taken:
-                    counter.take(now, lease, self._ttl)
-                    entry = 0
-                left, reset = max(shape[1] - len(counter.held), 0), 0
-            out += (left, reset, entry)
+                out += counter.take(now, cost, shape, lease, ttl)
         return out
 
     def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
         now = self._clock()
         for index, entry, delta in settlements:
-            shape = plan.shapes[index]
+            key, shape = plan.keys[index], plan.shapes[index]
             if shape[0] == RATE and delta > 0:
-                counter = self._touch(plan.keys[index], shape, now)
-            else:  # nothing to give back to a counter that is gone
-                found = self._find(plan.keys[index], shape)
-                if found is None:
-                    continue
-                counter = found[0]
-            if isinstance(counter, Window):
-                counter.adjust(now, entry, delta, shape)
-            else:
-                counter.held.pop(lease, None)
+                self._touch(key, shape, now).settle(now, entry, delta, shape, lease)
+                continue
+            group = self._groups.get(shape[7])
+            found = group.get(key) if group is not None else None
+            if found is not None:  # else there is nothing to give back to: the counter is gone
+                found[0].settle(now, entry, delta, shape, lease)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         now = self._clock()
@@ -103,33 +93,27 @@ class MemoryStore:
             for index in plan.slots:
                 counter = self._touch(plan.keys[index], plan.shapes[index], now)
                 assert isinstance(counter, Slots)
-                counter.take(now, lease, self._ttl)
+                counter.hold(now, lease, self._ttl)
 
     async def look(self, plan: Plan) -> Verdict:
         now = self._clock()
         out = [-1, 0]
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
-            found = self._find(key, shape)
+            group = self._groups.get(shape[7])
+            found = group.get(key) if group is not None else None
             if found is None:
                 out += (shape[4] or shape[1], 0, 0)
                 continue
             counter = found[0]
-            if isinstance(counter, Window):
-                counter.slide(now, shape)
-                out += (*counter.state(now, shape), counter.used)
-            else:
-                counter.slide(now)
-                out += (max(shape[1] - len(counter.held), 0), 0, len(counter.held))
+            counter.slide(now, shape)
+            out += (*counter.state(now, shape), counter.used)
         return out
 
     async def reset(self, plan: Plan) -> None:
         now = self._clock()
         for key, shape in zip(plan.keys, plan.shapes, strict=True):
             counter = self._touch(key, shape, now)
-            if isinstance(counter, Window):
-                counter.reset(now, shape)
-            else:
-                counter.held.clear()
+            counter.reset(now, shape)
 
     async def start(self, lease_ttl: float) -> None:
         self._ttl = round(lease_ttl * 1_000_000)
@@ -144,10 +128,6 @@ class MemoryStore:
 
     async def close(self) -> None:
         return None
-
-    def _find(self, key: bytes, shape: Shape) -> tuple[Window | Slots, Shape] | None:
-        group = self._groups.get(shape[7])
-        return group.get(key) if group else None
 
     def _touch(self, key: bytes, shape: Shape, now: int) -> Window | Slots:
         group = self._groups.get(shape[7])

@@ -57,11 +57,12 @@ def shape(rule: Rule, limit: int | None = None) -> Shape:
 class Window:
     """One rate counter in this process. All times in integer microseconds of one monotonic clock."""
 
-    __slots__ = ("expires", "floor", "paced", "slices", "used")
+    __slots__ = ("expires", "floor", "paced", "slices", "stale", "used")
 
     def __init__(self) -> None:
         self.used = 0
         self.slices: dict[int, int] = {}  # ascending, as requests come in the order of the clock
+        self.stale = 0  # until then every slice counts
         self.floor = 0  # slices below it were forgotten by a reset
         self.paced = 0.0
         self.expires = 0
@@ -73,13 +74,16 @@ class Window:
         while slices:
             oldest = next(iter(slices))
             if oldest > over:
+                self.stale = (oldest + 1) * shape[2] + shape[6]
                 return
             self.used -= slices.pop(oldest)
 
     def delay(self, now: int, cost: int, shape: Shape) -> int:
-        """Microseconds until `cost` fits; 0 when it fits now. `slide` came before."""
-        wait = 0
+        """Microseconds until `cost` fits; 0 when it fits now. Forgets what no longer counts."""
+        if now >= self.stale:
+            self.slide(now, shape)
         over = self.used + cost - shape[1]
+        wait = 0
         if over > 0:
             wait = shape[2]  # stands only for a cost above the limit, which never fits
             for index, amount in self.slices.items():
@@ -94,19 +98,33 @@ class Window:
                 wait = max(wait, int(ahead) + 1)
         return wait
 
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
+        """Charges `cost`, after `delay`. Returns what `state` does, and the slice that holds it."""
+        index = self.charge(now, cost, shape)
+        if shape[4]:
+            return (*self.state(now, shape), index)
+        left = shape[1] - self.used
+        return left if left > 0 else 0, (index + 1) * shape[2] + shape[6] - now if self.used > 0 else 0, index
+
     def charge(self, now: int, cost: int, shape: Shape) -> int:
         """Adds `cost` and returns the slice that holds it."""
-        index = max(now // shape[2], self.floor)
-        self.slices[index] = self.slices.get(index, 0) + cost
+        index = now // shape[2]
+        if index < self.floor:
+            index = self.floor
+        slices = self.slices
+        slices[index] = slices.get(index, 0) + cost
         self.used += cost
-        self.expires = max(self.expires, now + shape[7] * 1000)
+        keep = now + shape[7] * 1000
+        if keep > self.expires:
+            self.expires = keep
         if shape[4]:
             self.paced = max(self.paced, now) + cost * (SLICES * shape[2] / shape[1])
         return index
 
-    def adjust(self, now: int, index: int, delta: int, shape: Shape) -> None:
-        """Settles what `charge` put into slice `index`: gives back -delta, or charges delta to now."""
-        self.slide(now, shape)
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
+        """Settles what was charged to slice `index`: gives back -delta, or charges delta to now."""
+        if now >= self.stale:
+            self.slide(now, shape)
         if delta > 0:
             self.charge(now, delta, shape)
             return
@@ -122,12 +140,13 @@ class Window:
         """Forgets all. What was charged before can no longer be refunded, so the next slice is a fresh one."""
         self.slices.clear()
         self.used = 0
+        self.stale = 0
         self.paced = 0.0
         self.floor = now // shape[2] + 1
         self.expires = now + shape[7] * 1000
 
     def state(self, now: int, shape: Shape) -> tuple[int, int]:
-        """(remaining, reset in microseconds). `slide` came before."""
+        """(remaining, reset in microseconds). `slide` or `delay` came before."""
         left = shape[1] - self.used
         if shape[4]:
             unit = SLICES * shape[2] / shape[1]
@@ -139,23 +158,47 @@ class Window:
 
 
 class Slots:
-    """What is in flight: lease id -> when its holder must have renewed it."""
+    """What is in flight: lease id -> when its holder must have renewed it. Methods as those of `Window`."""
 
-    __slots__ = ("expires", "held")
+    __slots__ = ("expires", "held", "stale")
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}  # ascending by expiry, as every renewal moves to the end
+        self.stale = 0  # until then none has expired
         self.expires = 0
 
-    def slide(self, now: int) -> None:
+    @property
+    def used(self) -> int:
+        return len(self.held)
+
+    def slide(self, now: int, shape: Shape) -> None:
         held = self.held
         while held:
             oldest = next(iter(held))
             if held[oldest] > now:
+                self.stale = held[oldest]
                 return
             del held[oldest]
 
-    def take(self, now: int, lease: str, ttl: int) -> None:
+    def delay(self, now: int, cost: int, shape: Shape) -> int:
+        if now >= self.stale:
+            self.slide(now, shape)
+        return RETRY_SLOT if len(self.held) >= shape[1] else 0
+
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
+        self.hold(now, lease, ttl)
+        return shape[1] - len(self.held), 0, 0
+
+    def hold(self, now: int, lease: str, ttl: int) -> None:
+        """Takes a slot, or renews it."""
         self.held.pop(lease, None)
-        self.held[lease] = now + ttl
-        self.expires = now + ttl
+        self.held[lease] = self.expires = now + ttl
+
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
+        self.held.pop(lease, None)
+
+    def reset(self, now: int, shape: Shape) -> None:
+        self.held.clear()
+
+    def state(self, now: int, shape: Shape) -> tuple[int, int]:
+        return max(shape[1] - len(self.held), 0), 0

@@ -49,7 +49,7 @@ def test_never_above_the_limit_and_never_refused_without_need(
         if used is not None and pending:
             at, entry, reserved = pending.pop(0)
             delta = min(used, reserved) - reserved
-            window.adjust(now, entry, delta, numbers)
+            window.settle(now, entry, delta, numbers, "")
             log.amounts[at] += delta
     assert log.most(length) <= limit
     assert window.used == sum(window.slices.values())
@@ -124,7 +124,7 @@ def test_a_refund_goes_to_where_it_was_charged() -> None:
     window, now = Window(), 1000 * SECOND
     first = window.charge(now, 6, ONE)
     window.charge(now + 5 * SECOND, 4, ONE)
-    window.adjust(now + 6 * SECOND, first, -5, ONE)
+    window.settle(now + 6 * SECOND, first, -5, ONE, "")
     assert window.used == 5
     window.slide(now + 13 * SECOND, ONE)  # the first slid out with what was left of it
     assert window.used == 4
@@ -134,17 +134,17 @@ def test_a_refund_after_the_window_slid_changes_nothing() -> None:
     window, now = Window(), 1000 * SECOND
     first = window.charge(now, 6, ONE)
     window.charge(now + 10 * SECOND, 3, ONE)
-    window.adjust(now + 13 * SECOND, first, -6, ONE)
+    window.settle(now + 13 * SECOND, first, -6, ONE, "")
     assert window.used == 3
 
 
 def test_more_than_reserved_counts_from_when_it_is_known() -> None:
     window, now = Window(), 1000 * SECOND
     first = window.charge(now, 6, ONE)
-    window.adjust(now + 13 * SECOND, first, 9, ONE)
+    window.settle(now + 13 * SECOND, first, 9, ONE, "")
     assert window.used == 9
     assert window.state(now + 13 * SECOND, ONE)[0] == 1
-    window.adjust(now + 13 * SECOND, first, 9, ONE)
+    window.settle(now + 13 * SECOND, first, 9, ONE, "")
     assert window.state(now + 13 * SECOND, ONE)[0] == 0  # never negative
     assert not fits(window, now + 20 * SECOND, 1, ONE)
     assert fits(window, now + 26 * SECOND, 1, ONE)
@@ -153,8 +153,8 @@ def test_more_than_reserved_counts_from_when_it_is_known() -> None:
 def test_no_more_comes_back_than_was_charged() -> None:
     window, now = Window(), 1000 * SECOND
     entry = window.charge(now, 3, ONE)
-    window.adjust(now, entry, -5, ONE)
-    window.adjust(now, entry, -5, ONE)
+    window.settle(now, entry, -5, ONE, "")
+    window.settle(now, entry, -5, ONE, "")
     assert window.used == 0
 
 
@@ -163,7 +163,7 @@ def test_after_a_reset_earlier_charges_have_nothing_to_take_back() -> None:
     before = window.charge(now, 8, ONE)
     window.reset(now, ONE)
     after = window.charge(now, 8, ONE)
-    window.adjust(now, before, -8, ONE)
+    window.settle(now, before, -8, ONE, "")
     assert (window.used, after) == (8, before + 1)
 
 
@@ -193,8 +193,8 @@ def test_a_cost_above_the_burst_waits_for_a_full_one_and_pays_after() -> None:
 
 def test_slots_expire_and_come_back() -> None:
     slots = Slots()
-    slots.take(0, "a", 10)
-    slots.take(5, "b", 10)
-    slots.take(6, "a", 10)
-    slots.slide(15)
+    slots.hold(0, "a", 10)
+    slots.hold(5, "b", 10)
+    slots.hold(6, "a", 10)
+    slots.slide(15, ONE)
     assert list(slots.held) == ["a"]
