@@ -22,7 +22,7 @@ from gateway.client import Client, Receive, Scope, Send, connect
 from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Headers, Request, Response, Route
+from gateway.core.http import Headers, Request, Response, Route, first
 from gateway.core.lifecycle import fold
 from gateway.core.messages import PLACEHOLDERS, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import (
@@ -536,11 +536,9 @@ class Run:
 
 def request_id(headers: Headers) -> str:
     """The client's own X-Request-Id where it is harmless in a log and a header, else a new one."""
-    for name, value in headers:
-        if name == b"x-request-id":
-            if _REQUEST_ID.match(value):
-                return value.decode()
-            break
+    given = first(headers, b"x-request-id")
+    if given is not None and _REQUEST_ID.match(given):
+        return given.decode()
     return f"{random.getrandbits(128):032x}"
 
 

@@ -10,6 +10,11 @@ from msgspec import Struct
 Headers = list[tuple[bytes, bytes]]
 
 
+def first(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of `name` (lower-case) in `headers`, or None."""
+    return dict(reversed(headers)).get(name)
+
+
 class Request(Struct):
     """One HTTP request, from a client or to a worker.
 
@@ -37,10 +42,7 @@ class Request(Struct):
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return first(self.headers, name)
 
 
 class Response(Struct):
@@ -52,10 +54,7 @@ class Response(Struct):
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return first(self.headers, name)
 
 
 class Route(Struct, frozen=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
+from operator import itemgetter
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -12,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from gateway.server.connection import EXTENSION, Connection, Downstream
 from gateway.server.edge import Edge, Refusal, Refused
 
+_NAME = itemgetter(0)
 _ASGI: Any = {"version": "3.0", "spec_version": "2.3"}
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
 _WRITE_HIGH = 65536
@@ -50,9 +53,6 @@ class _Arrival:
 class EdgeProtocol(Connection):
     """A connection that reads requests, with limits."""
 
-    _head_size = 0
-    _hosts = 0
-    _coded = False  # there is a Transfer-Encoding
     _discarded = 0
     _resumed = False  # the parser is being told again what is known
 
@@ -92,7 +92,9 @@ class EdgeProtocol(Connection):
                 if self.cycle.response_complete:
                     self._rest()  # what came was a blank line, or the rest of a request that is answered
             elif self._in_head:
-                if not self._deadline:
+                if len(self.headers) > self.edge.max_header_count:
+                    self._refuse(Refusal(431, "headers_too_large", "the request has too many header fields"))
+                elif not self._deadline:
                     self._watch(self.edge.header_timeout_s)
             else:
                 self._watch_body(len(data))
@@ -145,8 +147,6 @@ class EdgeProtocol(Connection):
             "state": {},
         }
         self.scope = scope
-        self._head_size = self._hosts = 0
-        self._coded = False
         self._in_head = True
         self._whole = False
 
@@ -158,34 +158,32 @@ class EdgeProtocol(Connection):
             raise Refusal(431, "headers_too_large", "the request line is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        if not self._in_head:
-            return  # a trailer: nothing here reads them, and a header they must not become
-        if name == b"host":
-            self._hosts += 1
-        elif name == b"transfer-encoding":
-            if value.strip().lower() != b"chunked":
-                raise Refusal(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
-            self._coded = True
-        self._head_size += len(name) + len(value) + 4
-        self.headers.append((name, value))
-        if len(self.headers) > self.edge.max_header_count:
-            raise Refusal(431, "headers_too_large", "the request has too many header fields")
+        # Called for each field, so all that can wait is done for all of them at the end of the head.
+        if self._in_head:  # else a trailer: nothing here reads them, and a header they must not become
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self._resumed:
             return
-        version = self.parser.get_http_version()
-        if self._coded and version != "1.1":
-            raise Refusal(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
+        version, headers, edge = self.parser.get_http_version(), self.headers, self.edge
+        if len(headers) > edge.max_header_count:
+            raise Refusal(431, "headers_too_large", "the request has too many header fields")
+        if len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > edge.max_header_bytes:
+            raise Refusal(431, "headers_too_large", "the request head is too large")
         if version not in ("1.1", "1.0"):
             raise Refusal(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
-        if len(self.url) + self._head_size > self.edge.max_header_bytes:
-            raise Refusal(431, "headers_too_large", "the request head is too large")
-        if self._hosts != 1 and (self._hosts or version == "1.1"):
+        names = list(map(_NAME, headers))
+        hosts = names.count(b"host")
+        if hosts != 1 and (hosts or version == "1.1"):
             raise Refusal(400, "invalid_request", "a request must have exactly one Host header")
+        if b"transfer-encoding" in names:
+            if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
+                raise Refusal(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
+            if version != "1.1":
+                raise Refusal(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
+        if b"expect" in names:
+            expected = [value.lower() for name, value in headers if name == b"expect"]
+            self.expect_100_continue = b"100-continue" in expected
         method = self.parser.get_method()
         if not self.url.startswith(b"/") or method == b"CONNECT":
             raise Refusal(400, "invalid_request", "the request target must be a path")

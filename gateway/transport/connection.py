@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 from math import inf
+from operator import itemgetter
 from typing import Final, Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -17,6 +18,8 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
 from gateway.transport.incoming import READ_BYTES, Incoming
+
+_NAME = itemgetter(0)
 
 HEAD_BYTES: Final = 32 * 1024
 """Most bytes a worker may send before its response head is complete, interim (1xx) heads included; also most framing
@@ -262,21 +265,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _judge(self, status: int, headers: Headers) -> str | None:
         """What is wrong with a response head beyond its syntax, and whether its body is framed."""
-        self._framed = False
-        chunked = False
         if not 200 <= status < 600:
             return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
         if len(headers) > HEAD_FIELDS:
             return "the worker's response head is too large"
-        for name, value in headers:
-            if name == b"content-length":
-                self._framed = True
-            elif name == b"transfer-encoding":
-                # Anything but one plain "chunked" is compression, or a matter on which two parsers may disagree.
-                if chunked or value.strip().lower() != b"chunked":
-                    return "the worker's transfer encoding is not supported"
-                self._framed = chunked = True
-            elif name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+        names = list(map(_NAME, headers))
+        self._framed = b"content-length" in names
+        if b"transfer-encoding" in names:
+            # Anything but one plain "chunked" is compression, or a matter on which two parsers may disagree.
+            if [value.strip().lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
+                return "the worker's transfer encoding is not supported"
+            self._framed = True
+        if b"content-encoding" in names:
+            codings = {value.strip().lower() for name, value in headers if name == b"content-encoding"}
+            if not codings <= {b"", b"identity"}:
                 return "the worker compressed its answer although asked not to"
         return None
 
