@@ -7,6 +7,7 @@ key set comes from a file, or from a URL that is read again in the background; n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -20,6 +21,7 @@ from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
 
 _KINDS = {"RSA": "RS256", "EC": "ES256"}
+_PUBLIC = ("kty", "n", "e", "crv", "x", "y")
 _LEEWAY_S = 30.0
 _LONGEST = 8192
 _REMEMBERED = 10_000
@@ -27,7 +29,7 @@ _EVERY_S = 300.0
 _RETRY_S = 10.0
 
 Fetch = Callable[[str], Any]
-"""Awaited with a URL; gives the body."""
+"""Awaited with a URL; gives the body. It must end by itself: a start and a reload wait for it."""
 
 
 class Bearer(Struct, frozen=True):
@@ -42,7 +44,8 @@ class Bearer(Struct, frozen=True):
 def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
     """Key id -> (public key, its algorithm). Raises ValueError when there is none that can be used.
 
-    Keys of other kinds, and those that are not for signatures, are passed over, as RFC 7517 says.
+    Keys of other kinds, and those that are not for signatures, are passed over, as RFC 7517 says. Of a private key,
+    which no provider should show, the public half counts.
     """
     found: dict[str | None, tuple[Any, str]] = {}
     try:
@@ -58,7 +61,8 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
             fits = one.get("use", "sig") == "sig" and one.get("alg", algorithm) == algorithm
             if algorithm is None or not fits or (algorithm == "ES256" and one.get("crv") != "P-256"):
                 continue
-            found[one.get("kid")] = (jwt.PyJWK(one, algorithm).key, algorithm)
+            public = {name: one[name] for name in _PUBLIC if name in one}
+            found[one.get("kid")] = (jwt.PyJWK(public, algorithm).key, algorithm)
     except (KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise ValueError("is no set of keys (RFC 7517)") from error
     if not found:
@@ -69,10 +73,17 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
 class Tokens:
     """Raises ValueError when the file of `options` holds no usable key.
 
-    clock gives Unix seconds; told is called with what happened to the keys of a URL, for the log.
+    clock gives Unix seconds; told is called with a level and what happened to the keys of a URL, for the log. before is
+    what served until now: keys that it read from the same URL stay known.
     """
 
-    def __init__(self, options: Jwt, clock: Callable[[], float], told: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        options: Jwt,
+        clock: Callable[[], float],
+        told: Callable[[str, str], None] | None = None,
+        before: Tokens | None = None,
+    ) -> None:
         self._options = options
         self._clock = clock
         self._told = told
@@ -81,8 +92,11 @@ class Tokens:
         self._reading: asyncio.Task[None] | None = None
         self._trouble = ""
         self._body: bytes | str = b""
+        self._unknown = asyncio.Event()
         if options.keys_text is not None:
             self._keys = read_keys(options.keys_text)
+        elif before is not None and before._options.jwks_url == options.jwks_url:
+            self._keys, self._body, self._trouble = before._keys, before._body, before._trouble
 
     @staticmethod
     def like(token: bytes) -> bool:
@@ -121,10 +135,11 @@ class Tokens:
             )
             return self._bearer(claims)
         except KeyError:
+            self._unknown.set()
             raise _refused("the token is not signed by a known key") from None
-        except jwt.ExpiredSignatureError:
-            raise _refused("the token has expired") from None
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except _TOLD as error:  # the provider did sign it, so its bearer may hear what is wrong with it
+            raise _refused(_why(error)) from None
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             raise _refused("the token is not valid") from None
 
     def _bearer(self, claims: Mapping[str, Any]) -> Bearer:
@@ -134,9 +149,12 @@ class Tokens:
         if options.models_claim is not None:
             # A claim that is not there allows nothing: whoever restricts by it means all tokens.
             listed = claims.get(options.models_claim, [])
+            if not isinstance(listed, (str, list)):
+                raise _refused(f"the token's claim '{options.models_claim}' must be a list of models")
             models = frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
-        subject = checked_name(str(claims["sub"]))
-        return Bearer(subject, None if team is None else checked_name(str(team)), models, float(claims["exp"]))
+        subject = _name("sub", claims["sub"])
+        team = None if team is None else _name(str(options.team_claim), team)
+        return Bearer(subject, team, models, float(claims["exp"]))
 
     # -- a key set that is read from elsewhere ----------------------------------------------------------------------
 
@@ -148,7 +166,13 @@ class Tokens:
 
     async def _go_on(self, fetch: Fetch, url: str) -> None:
         while True:
-            await asyncio.sleep(_RETRY_S if self._trouble else _EVERY_S)
+            await asyncio.sleep(_RETRY_S)
+            if not self._trouble:
+                # Whoever shows a key that is not known may have it from a provider that has just changed its own.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_EVERY_S - _RETRY_S):
+                        await self._unknown.wait()
+            self._unknown.clear()
             await self._refresh(fetch, url)
 
     async def _refresh(self, fetch: Fetch, url: str) -> None:
@@ -165,13 +189,40 @@ class Tokens:
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble and self._told is not None:
-            self._told(trouble or "the keys of tokens can be read again")
+            self._told(*(("warning", trouble) if trouble else ("info", "the keys of tokens can be read again")))
         self._trouble = trouble
 
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
+
+
+_TOLD = (
+    jwt.ExpiredSignatureError,
+    jwt.ImmatureSignatureError,
+    jwt.InvalidAudienceError,
+    jwt.InvalidIssuerError,
+    jwt.MissingRequiredClaimError,
+)
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a token whose signature is good."""
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return f"the token has no claim '{error.claim}'"
+    if isinstance(error, jwt.InvalidAudienceError):
+        return "the token is for another audience"
+    if isinstance(error, jwt.InvalidIssuerError):
+        return "the token is from another issuer"
+    return "the token has expired" if isinstance(error, jwt.ExpiredSignatureError) else "the token is not valid yet"
+
+
+def _name(claim: str, value: object) -> str:
+    try:
+        return checked_name(str(value))
+    except ValueError as error:
+        raise _refused(f"the token's claim '{claim}' {error}") from None
 
 
 def _refused(message: str) -> GatewayError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -77,6 +78,9 @@ def shared() -> bytes:
         pytest.param(token(exp=None), id="without an end"),
         pytest.param(token(sub=None), id="without a subject"),
         pytest.param(token(sub="a b\nc"), id="subject that would break a log"),
+        pytest.param(token(sub="\ud800"), id="subject that is no text"),
+        pytest.param(token(sub="\x9b31m"), id="subject that colours a terminal"),
+        pytest.param(token(exp=10**400), id="an end beyond numbers"),
         pytest.param(token(nbf=time.time() + 600), id="not yet"),
         pytest.param(token(OTHER), id="another key"),
         pytest.param(token(kid="gone"), id="unknown key"),
@@ -135,10 +139,37 @@ def test_what_is_no_key_set(text: str) -> None:
         read_keys(text)
 
 
+@pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
+def test_of_a_private_key_the_public_half_counts(key: Any, algorithm: str) -> None:
+    kind: Any = RSAAlgorithm if algorithm == "RS256" else ECAlgorithm
+    tokens = made(json.dumps({"keys": [{**json.loads(kind.to_jwk(key)), "kid": "r"}]}))
+    assert tokens.read(token(key, "r", algorithm)).subject == "alice"
+    with pytest.raises(GatewayError, match="not valid"):
+        tokens.read(token(OTHER))
+
+
+async def test_keys_from_a_url_outlive_a_reload_while_it_is_away() -> None:
+    async def fetch(url: str) -> str:
+        raise OSError("away")
+
+    section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
+    before = Tokens(section, time.time)
+    before._keys = read_keys(keys(r=RSA))
+    for url, known in (("https://id.example/keys", True), ("https://other.example/keys", False)):
+        after = Tokens(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url=url), time.time, before=before)
+        await after.start(fetch)
+        if known:
+            assert after.read(token()).subject == "alice"
+        else:
+            with pytest.raises(GatewayError, match="known key"):
+                after.read(token())
+        await after.close()
+
+
 async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> None:
     told: list[str] = []
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
-    tokens = Tokens(section, time.time, told.append)
+    tokens = Tokens(section, time.time, lambda level, what: told.append(level))
     answers: list[str | Exception] = [keys(r=RSA), OSError("away"), keys(r=OTHER)]
 
     async def fetch(url: str) -> str:
@@ -153,10 +184,53 @@ async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> Non
     await tokens._refresh(fetch, "https://id.example/keys")
     assert tokens.read(token()).subject == "alice"
     await tokens._refresh(fetch, "https://id.example/keys")
-    assert len(told) == 2
+    assert told == ["warning", "info"]
     assert tokens.read(token(OTHER)).subject == "alice"
     with pytest.raises(GatewayError):
         tokens.read(token())
+    await tokens.close()
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"aud": "other"}, "the token is for another audience"),
+        ({"iss": "https://other"}, "the token is from another issuer"),
+        ({"exp": 1}, "the token has expired"),
+        ({"nbf": time.time() + 600}, "the token is not valid yet"),
+        ({"sub": None}, "the token has no claim 'sub'"),
+        ({"org": "Team Red"}, "the token's claim 'org' must be 1 to 200 characters without spaces"),
+        ({"models": {"m": 1}}, "the token's claim 'models' must be a list of models"),
+    ],
+)
+def test_who_has_a_signed_token_is_told_what_is_wrong_with_it(claims: dict[str, Any], why: str) -> None:
+    tokens = made(team_claim="org", models_claim="models")
+    with pytest.raises(GatewayError) as caught:
+        tokens.read(token(**claims))
+    assert caught.value.message.startswith(why)
+    with pytest.raises(GatewayError) as caught:
+        tokens.read(token(OTHER, **claims))
+    assert caught.value.message == "the token is not valid", "nobody else is told anything"
+
+
+async def test_an_unknown_key_has_the_set_read_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then at the latest when others would have been told to wait for minutes."""
+    monkeypatch.setattr("gateway.tokens._RETRY_S", 0.0)
+    section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
+    tokens = Tokens(section, time.time)
+    answers, reads = [keys(r=RSA), keys(new=OTHER)], asyncio.Queue[None]()
+
+    async def fetch(url: str) -> str:
+        return answers.pop(0)
+
+    monkeypatch.setattr(tokens, "_tell", lambda trouble: reads.put_nowait(None))
+    await tokens.start(fetch)
+    await reads.get()
+    with pytest.raises(GatewayError, match="not signed by a known key"):
+        tokens.read(token(OTHER, "new"))
+    await asyncio.wait_for(reads.get(), 10)
+    assert tokens.read(token(OTHER, "new")).subject == "alice"
+    assert reads.empty(), "nobody is unknown any more"
     await tokens.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
 _NOBODY = ("", ANONYMOUS.key)
+_FETCH_S = 5.0
+_FETCH_BYTES = 1 << 20
 
 
 class Observer:
@@ -76,6 +79,7 @@ class State:
         known_workers: Mapping[tuple[str, str], Worker],
         known_fleets: Mapping[str, Fleet],
         limiting: Limiting | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self.config = config
         self._log = log
@@ -98,7 +102,7 @@ class State:
                 offers[known_as] = offer
         self.tokens: Tokens | None = None
         if config.jwt is not None:
-            self.tokens = Tokens(config.jwt, time.time, lambda told: log.event("warning", told))
+            self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
         self._keyring = Keyring(config, tokens=self.tokens)
         self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
         self.stream: Stream | None = None
@@ -304,10 +308,20 @@ def _by_registry(options: ModelOptions) -> bool:
 
 
 async def _fetch(url: str) -> bytes:
-    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
-        answer = await client.get(url)
+    """All of a body, soon and small: who drips it or never ends it would keep us from starting."""
+    body = bytearray()
+    plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
+    async with (
+        asyncio.timeout(_FETCH_S),
+        httpx.AsyncClient(trust_env=False, timeout=None) as client,
+        client.stream("GET", url, headers=plain) as answer,
+    ):
         answer.raise_for_status()
-        return answer.content
+        async for block in answer.aiter_raw():
+            body += block
+            if len(body) > _FETCH_BYTES:
+                raise ValueError("the answer is too large")
+    return bytes(body)
 
 
 def _context(ca_file: str) -> ssl.SSLContext:
