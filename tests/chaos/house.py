@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ class Process:
             with contextlib.suppress(ValueError):
                 found.append(json.loads(line))
         return found
+
+    def descriptors(self) -> int:
+        """How many files and sockets it has open (Linux)."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    async def settled(self, most: int, seconds: float) -> int:
+        """`descriptors` once they are no more than `most`, or after `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.descriptors() > most:  # noqa: ASYNC110 (the kernel tells nobody)
+                    await asyncio.sleep(0.1)
+        return self.descriptors()
 
     async def stop(self) -> None:
         if self.process.returncode is None:
@@ -70,13 +83,14 @@ async def start(folder: Path, name: str, *words: str, port: int) -> Process:
 
 class House:
     """gateways and workers are running; keys are those of `names`, to be sent as `api-key`. clocks says how many
-    seconds ahead of this machine's clock each gateway's is."""
+    seconds ahead of this machine's clock each gateway's is. What is added to `others` ends with it."""
 
     def __init__(self, folder: Path, clocks: Sequence[float]) -> None:
         self.folder = folder
         self.clocks = clocks
         self.gateways: list[Process] = []
         self.workers: list[Process] = []
+        self.others: list[Process] = []
         self.keys: dict[str, str] = {}
 
     async def admits(self) -> dict[str, dict[str, Any]]:
@@ -108,9 +122,13 @@ async def house(
     gateways: int = 1,
     workers: Sequence[Sequence[str]] = ((),),
     clocks: Sequence[float] = (),
+    front: Callable[[House], Awaitable[Sequence[str]]] | None = None,
+    under: Sequence[str] = (),
 ) -> AsyncIterator[House]:
-    """keys: name -> further options of its entry. workers: the flags of each. clocks: how far ahead each gateway's
-    is, in seconds; absent, all are right."""
+    """keys: name -> further options of its entry. config: its model "m" adds to that of the workers here. workers: the
+    flags of each. clocks: how far ahead each gateway's is, in seconds; absent, all are right. front: starts what
+    stands before the workers, and says by which addresses gateways reach them. under: the module, and its words, that
+    runs each gateway."""
     with tempfile.TemporaryDirectory(prefix="chaos") as name:
         found = House(Path(name), clocks or (0.0,) * gateways)
         entries = {}
@@ -122,6 +140,14 @@ async def house(
                 port = free_port()
                 words = ["gateway.cli", "worker", "simulated", "--port", str(port), "--ledger", "200000", *flags]
                 found.workers.append(await start(found.folder, f"worker{number}", *words, port=port))
+            addresses = await front(found) if front is not None else [one.address for one in found.workers]
+            models = dict(config.get("models", {}))
+            model = {
+                "backend": "vllm",
+                "upstream_model": "sim",
+                "workers": [f"http://{address}" for address in addresses],
+                **models.pop("m", {}),
+            }
             for number, ahead in enumerate(found.clocks):
                 port = free_port()
                 path = found.folder / f"gateway{number}.yaml"
@@ -129,24 +155,17 @@ async def house(
                     "listen": {"port": port},
                     "keys": entries,
                     **config,
-                    "models": {
-                        "m": {
-                            "backend": "vllm",
-                            "upstream_model": "sim",
-                            "workers": [f"http://{one.address}" for one in found.workers],
-                        },
-                        **config.get("models", {}),
-                    },
+                    "models": {"m": model, **models},
                 }
                 path.write_text(json.dumps(whole))
                 words = ["gateway.cli", "serve", "--config", str(path)]
-                words = ["tests.chaos.skewed", str(ahead), *words] if ahead else words
+                words = ["tests.chaos.skewed", str(ahead), *words] if ahead else [*under, *words]
                 found.gateways.append(await start(found.folder, f"gateway{number}", *words, port=port))
             await asyncio.gather(*(worker.ready("/health") for worker in found.workers))
             await asyncio.gather(*(gateway.ready("/readyz") for gateway in found.gateways))
             yield found
         finally:
-            await asyncio.gather(*(one.stop() for one in [*found.gateways, *found.workers]))
+            await asyncio.gather(*(one.stop() for one in [*found.gateways, *found.others, *found.workers]))
 
 
 def chat(max_tokens: int, stream: bool = False, text: str = "hello") -> dict[str, Any]:
