@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import importlib
+import io
 import json
 import socket
 import sys
@@ -44,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = importlib.import_module(f"workers.{argv[1]}").main(argv[2:])
         return status
     options = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name may hold what this terminal has no character for
     try:
         status = options.run(options)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.config import Config, Redis
-from gateway.core.errors import GatewayError
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Record
@@ -249,15 +249,20 @@ _OUTCOMES: dict[str, Outcome] = {
 }
 
 
+_UNSEEN = frozenset(["deadline_exceeded", Kind.TIMEOUT.value, "upstream_too_large"])
+"""Failures by which a worker's work stays unseen. How long and how large a reply is, clients decide too."""
+
+
 def _used(record: Record, outcome: Outcome) -> int | None:
     """Tokens to be charged, None for those reserved.
 
-    Nobody knows what a worker made of a plain reply whose client left or set too short a deadline: those keep their
-    reservation, or leaving early would be a way around every limit. What failed with nothing to show costs nothing.
+    Nobody knows what a worker made of a plain reply whose client left, or that took too long or was too large: those
+    keep their reservation, or asking so would be a way around every limit. What else failed with nothing to show costs
+    nothing.
     """
     usage = record.usage
     if outcome == "failed" and (usage is None or not usage.output):
-        return None if record.code == "deadline_exceeded" else 0
+        return None if record.code in _UNSEEN else 0
     if usage is None:
         return None
     if usage.input is None and usage.output is None:
@@ -280,11 +285,24 @@ def client_address(scope: Scope, trusted: list[Any]) -> str | None:
     for one in reversed(written.decode("latin-1").split(",") if written else []):
         if not _within(address, trusted):
             break
-        try:
-            address = str(ip_address(one.strip().strip("[]")))
-        except ValueError:
+        found = _forwarded(one.strip())
+        if found is None:
             break
+        address = found
     return address
+
+
+def _forwarded(text: str) -> str | None:
+    """The address in an entry of X-Forwarded-For, which some proxies write with its port (Azure's gateways, AWS's where
+    told so): `192.0.2.1:4711`, `[2001:db8::1]:4711`. None where there is none."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return None
 
 
 def _within(address: str, networks: list[Any]) -> bool:

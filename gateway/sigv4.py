@@ -29,6 +29,8 @@ _SIGNATURE = re.compile(rb"[0-9a-f]{64}\Z")
 _DATE = re.compile(rb"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z\Z")
 _REQUIRED = (b"host", b"x-amz-date")
 _HASH_HEADER = b"x-amz-content-sha256"
+# They say which model is meant, so whoever stands in between must not add one.
+_MEANING = b"x-amzn-sagemaker-"
 
 
 class Signature(Struct, frozen=True):
@@ -64,6 +66,9 @@ def read(headers: Headers) -> Signature | None:
     signed = tuple(fields.get(b"SignedHeaders", b"").split(b";"))
     if any(name not in signed for name in _REQUIRED) or list(signed) != sorted({name.lower() for name in signed}):
         raise _incomplete("'SignedHeaders' must name host and x-amz-date, in lower case and in order")
+    unsigned = next((name for name, _ in headers if name.startswith(_MEANING) and name not in signed), None)
+    if unsigned is not None:
+        raise _incomplete(f"'SignedHeaders' must name {unsigned.decode('latin-1')[:64]}")
     if not _SIGNATURE.match(fields.get(b"Signature", b"")):
         raise _incomplete("the Authorization header needs a 'Signature' of 64 hexadecimal digits")
     dates = [value for name, value in headers if name == b"x-amz-date"]

@@ -458,6 +458,12 @@ def test_routes_lists_method_path_and_dialect(tmp_path: Path, capsys: pytest.Cap
     assert not {"/v1/chat/completions", "/metrics"} & set(paths)
 
 
+def test_a_name_beyond_the_terminals_characters_is_shown_as_yaml_reads_it() -> None:
+    made = dragoman("keys", "new", "--name", "clé", PYTHONIOENCODING="ascii")
+    assert made.returncode == 0, made.stderr
+    assert list(yaml.safe_load(made.stdout)) == ["clé"]
+
+
 def test_a_new_key_opens_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["keys", "new", "--name", "team-a", "--team", "research"]) == 0
     said = capsys.readouterr()

@@ -191,6 +191,29 @@ def test_failed(counted: Stack) -> None:
     assert standing(counted)["tpm"] == record["usage"]["input"] + record["usage"]["output"] > 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_that_takes_too_long_is_charged_as_reserved(stream: bool) -> None:
+    """Its client may have asked for so long a one."""
+    config = {"limits": [{"name": "tpm", "kind": "tokens", "limit": 5000}], "deadlines": {"first_byte_s": 0.1}}
+    with Stack(({},), config) as stack:
+        body = {"max_tokens": 500, "stream": stream, **said(text="a b c", fault="stall@before")}
+        assert ask(stack, **body).status_code == 504
+        assert stack.record()["code"] == "timeout"
+        assert 500 < standing(stack, key="anonymous")["tpm"] < 600
+
+
+def test_a_reply_that_is_too_large_is_charged_as_reserved() -> None:
+    """Its client may have asked for so large a one."""
+    config = {"limits": [{"name": "tpm", "kind": "tokens", "limit": 50000}], "relay": {"max_reply_bytes": 1024}}
+    with Stack(({},), config) as stack:
+        assert ask(stack, n=10, max_tokens=100).status_code == 502
+        assert stack.record()["code"] == "upstream_too_large"
+        assert 1000 < standing(stack, key="anonymous")["tpm"] < 1100
+        body = {"model": "m", "input": ["hello " * 100] * 20}
+        assert httpx.post(stack.url + "/v1/embeddings", json=body).status_code == 502
+        assert standing(stack, key="anonymous")["tpm"] > 1000 + 20 * 100
+
+
 def test_refused_before_a_worker_burns_nothing(counted: Stack) -> None:
     assert ask(counted, messages=[]).status_code == 400
     assert ask(counted, model="absent").status_code == 404
@@ -263,6 +286,9 @@ def test_limits_of_a_key_come_before_the_general_ones() -> None:
         ("10.0.0.1", b"1.2.3.4, 10.0.0.2", "1.2.3.4"),
         ("10.0.0.1", b"nonsense, 10.0.0.2", "10.0.0.2"),
         ("10.0.0.1", b"2001:db8::1", "2001:db8::1"),
+        ("10.0.0.1", b"6.6.6.6, 1.2.3.4:4711", "1.2.3.4"),
+        ("10.0.0.1", b"[2001:db8::1]:4711, [::ffff:10.0.0.3]:80, 10.0.0.2:1", "2001:db8::1"),
+        ("10.0.0.1", b"1.2.3.4:5:6", "10.0.0.1"),
         ("10.0.0.1", b"", "10.0.0.1"),
         ("::ffff:10.0.0.1", b"1.2.3.4", "1.2.3.4"),
         ("9.9.9.9", b"1.2.3.4", "9.9.9.9"),

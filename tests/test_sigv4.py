@@ -119,6 +119,12 @@ def test_anything_that_is_changed_is_noticed() -> None:
     assert not sigv4.matches(signature, SECRET, "PUT", PATH, b"", sent, b"{}")
 
 
+def test_what_says_which_model_is_meant_must_be_signed() -> None:
+    with pytest.raises(GatewayError, match="must name x-amzn-sagemaker-target-model") as caught:
+        sigv4.read([*signed(), (b"x-amzn-sagemaker-target-model", b"m")])
+    assert caught.value.code == "incomplete_signature"
+
+
 def test_a_said_hash_must_be_signed_and_right() -> None:
     right, wrong = sha256(b"{}").hexdigest(), sha256(b"[]").hexdigest()
     name = "X-Amz-Content-SHA256"

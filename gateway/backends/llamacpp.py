@@ -244,8 +244,8 @@ class _ChunkIn(Struct):
     completion_probabilities: list[_ProbIn] = []
     stop_type: str = "none"
     stopping_word: str = ""
-    tokens_predicted: int = 0
-    tokens_evaluated: int = 0
+    tokens_predicted: wire.Count = 0
+    tokens_evaluated: wire.Count = 0
     timings: _TimingsIn | None = None
     error: wire.ErrorIn | str | None = None
 

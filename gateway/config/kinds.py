@@ -19,7 +19,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[kKMG]B|[KMG]iB)?\Z")
 _SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_NAME = re.compile(r"[^\s\x00-\x1f\x7f\"'`]{1,200}\Z")
+# Half a surrogate pair, which JSON and YAML can hold, is no text: nothing that holds one can be written.
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]{1,200}\Z")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")

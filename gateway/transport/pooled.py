@@ -113,7 +113,8 @@ class Origin:
                 await connection.loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
         except TimeoutError as error:
             connection.drop()
-            raise GatewayError(Kind.TIMEOUT, "the worker did not accept a connection in time") from error
+            late = "the worker did not accept a connection in time"
+            raise GatewayError(Kind.TIMEOUT, late, code="connect_timeout") from error
         except (OSError, UnicodeError) as error:
             connection.drop()
             raise GatewayError(Kind.UPSTREAM, _why(error)) from error

@@ -7,13 +7,18 @@ all of them tolerate null, since vLLM writes explicit nulls.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Reason
 from gateway.core.usage import Usage
 from gateway.wire.json import NULL
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""Tokens of a reply. Callers are charged and billed by what workers say: a number that makes no sense is malformed."""
 
 
 class FunctionIn(Struct):
@@ -77,16 +82,16 @@ class TextChoiceIn(Struct):
 
 
 class PromptDetailsIn(Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class CompletionDetailsIn(Struct):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class UsageIn(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetailsIn | None = None
     completion_tokens_details: CompletionDetailsIn | None = None
 

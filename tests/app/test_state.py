@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -11,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app import state
 from tests.app.asking import CHAT, GONE, key, until
 from tests.harness import Stack, load_text
+from tests.test_tokens import AUDIENCE, ISSUER, RSA, keys, token
 
 # -- keys -----------------------------------------------------------------------------------------------------------
 
@@ -55,6 +58,74 @@ def test_a_forbidden_model_is_answered_as_an_absent_one(stream: bool) -> None:
         assert answers("veiled") == absent
         assert [card["id"] for card in client.get("/v1/models").json()["data"]] == ["m", "alias"]
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+
+
+class Provider:
+    """An identity provider that gives `answer` to all who ask, and leaves it to them to hang up."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self.asked: list[bytes] = []
+        self._answering: list[asyncio.Task[Any] | None] = []
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/keys"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await asyncio.gather(*filter(None, self._answering))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._answering.append(asyncio.current_task())
+        self.asked.append(await reader.readuntil(b"\r\n\r\n"))
+        with contextlib.suppress(OSError):
+            writer.write(b"HTTP/1.1 200 OK\r\n" + self.answer)
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"content-length: 9\r\n\r\n{", TimeoutError),
+        (b"x: ", TimeoutError),
+        (b"content-length: 3000000\r\n\r\n" + b" " * 3_000_000, ValueError),
+    ],
+    ids=["a body that does not end", "a head that does not end", "a body of any size"],
+)
+async def test_the_keys_of_tokens_come_soon_and_are_small_or_not_at_all(
+    answer: bytes, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_FETCH_S", 0.5)
+    async with Provider(answer) as url:
+        with pytest.raises(error):
+            await state._fetch(url)
+
+
+async def test_the_keys_of_tokens_are_asked_for_unpacked() -> None:
+    """A few packed bytes could be any number of them."""
+    provider = Provider(b"content-length: 2\r\n\r\n{}")
+    async with provider as url:
+        assert await state._fetch(url) == b"{}"
+    assert b"accept-encoding: identity" in provider.asked[0].lower()
+
+
+def test_a_reload_keeps_the_keys_of_a_provider_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [keys(r=RSA)]
+
+    async def fetch(url: str) -> str:
+        return answers.pop()
+
+    monkeypatch.setattr(state, "_fetch", fetch)
+    jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:1/keys"}
+    with Stack(config={"jwt": jwt}) as stack:
+        headers = {"authorization": f"Bearer {token().decode()}"}
+        for _ in range(3):
+            assert httpx.get(stack.url + "/v1/models", headers=headers).status_code == 200
+            stack.run(stack.gateway.reload(stack.config()))
+        assert not answers
 
 
 def test_a_key_speaks_only_its_dialects() -> None:

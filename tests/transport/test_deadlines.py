@@ -48,7 +48,7 @@ async def test_connect_includes_tls(serve: Serve, pooled: MakeClient) -> None:
     worker, client = await serve(mute), pooled()
     with pytest.raises(GatewayError, match="did not accept a connection") as caught:
         await client.send(ASK, f"https://127.0.0.1:{worker.port}", Deadlines(connect=0.1))
-    assert caught.value.kind is Kind.TIMEOUT
+    assert (caught.value.kind, caught.value.code) == (Kind.TIMEOUT, "connect_timeout")
     await worker.tasks[0]
 
 

@@ -97,6 +97,19 @@ def test_usage_is_stripped_unless_asked_for() -> None:
     assert lane.usage == Usage(3, 2)
 
 
+@pytest.mark.parametrize("count", [-1, 2**31, 10**30])
+def test_counts_that_make_no_sense_are_charged_to_nobody(count: int) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": count}
+    lane = relay()
+    carried(lane, ROLE, TEXT, STOP, chunk(usage=usage))
+    assert lane.usage is None
+    assert lane.error is not None
+    assert lane.error.code == "upstream_malformed"
+    with pytest.raises(GatewayError) as caught:
+        whole(json.dumps({**reply(), "usage": usage}).encode(), CHAT)
+    assert caught.value.code == "upstream_malformed"
+
+
 def test_usage_on_a_chunk_with_choices_is_taken_off_it() -> None:
     lane = relay()
     found = carried(lane, ROLE, {**STOP, "usage": USAGE["usage"]})

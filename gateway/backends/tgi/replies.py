@@ -27,8 +27,8 @@ class _Token(Struct):
 
 class _Details(Struct):
     finish_reason: str
-    generated_tokens: int | None = None
-    input_length: int | None = None
+    generated_tokens: wire.Count | None = None
+    input_length: wire.Count | None = None
     prefill: list[Raw] = []
     tokens: list[_Token] = []
     top_tokens: list[list[_Token]] = []
