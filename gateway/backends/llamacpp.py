@@ -231,7 +231,7 @@ class _ProbIn(_TopIn):
 
 
 class _TimingsIn(Struct):
-    cache_n: int | None = None
+    cache_n: wire.Count | None = None
 
 
 class _ChunkIn(Struct):

@@ -127,7 +127,7 @@ class Log:
         if lost:
             lines.append({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost})
         if lines:
-            self._write(_encode_lines(lines))
+            self._write(_encoded(lines))
 
     def _tell_held(self, now: float) -> None:
         for message, ration in list(self._rations.items()):
@@ -172,6 +172,16 @@ class _Libraries(logging.Handler):
         if error is not None:
             fields |= {"error": type(error).__name__, "trace": _places(error.__traceback__)}
         self._log.event(level, "library", **fields)
+
+
+def _encoded(lines: list[Record | dict[str, Any]]) -> bytes:
+    """A line that is no text (the name of a file may hold any bytes) takes none of the others along."""
+    try:
+        return _encode_lines(lines)
+    except UnicodeEncodeError:
+        if len(lines) > 1:
+            return b"".join(_encoded([line]) for line in lines)
+        return _encode_lines([{"time": _now(), "level": "error", "event": "log lines lost", "lost": 1}])
 
 
 def _places(trace: TracebackType | None) -> list[str]:

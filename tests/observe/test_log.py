@@ -217,6 +217,14 @@ def test_what_libraries_log_is_told_without_what_was_put_into_it(
 # -- the output -----------------------------------------------------------------------------------------------------
 
 
+def test_a_line_that_is_no_text_takes_no_other_along(log: Log, output: Output) -> None:
+    log.event("info", "before")
+    log.event("info", "listening", config="\udcff.yaml")
+    log.event("info", "after")
+    log.close()
+    assert [line["event"] for line in output.lines()] == ["before", "log lines lost", "after"]
+
+
 def test_close_writes_what_is_left(output: Output) -> None:
     log = Log("info", True, output)
     for number in range(1000):
