@@ -20,7 +20,7 @@ from gateway import backends, dialects, translate
 from gateway.app import KNOWN, Gateway
 from gateway.app.routes import active_dialects, route_table
 from gateway.auth import new_key
-from gateway.config import Config, ConfigError, Listen, config_file, json_schema, load
+from gateway.config import Config, ConfigError, Listen, Watch, config_file, json_schema, load
 from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.ports import Capabilities, Settings
@@ -35,6 +35,8 @@ _WHERE = "gateway.yaml (default: $DRAGOMAN_CONFIG, else ./gateway.yaml)"
 _NO_FILE = "dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or start where a gateway.yaml is"
 # What a reload cannot change: sockets that are bound.
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
+# Between two looks at the files that say who may call.
+_LOOK_S = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -337,14 +339,17 @@ def _url(listener: socket.socket) -> str:
 async def _run(config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log) -> int:
     """Serves clients on the first of `listeners` until told to end, and metrics on the second, if there is one."""
     gateway = Gateway(config, log)
+    watch = Watch(config.caller_files)
     listener, *more = listeners
 
     async def reload() -> None:
         if gateway.draining:
             log.event("warning", "reload refused, the gateway is shutting down")
             return
+        looked = watch.look()
         try:
             changed = load(path, KNOWN)
+            watch.take(changed.caller_files, looked)
             await gateway.reload(changed)
         except ConfigError as error:
             gateway.metrics.reloads.labels("refused").inc()
@@ -382,7 +387,16 @@ async def _run(config: Config, path: str | None, listeners: Sequence[socket.sock
             "info", "listening", address=_url(listener), config=name, **({"metrics": _url(more[0])} if more else {})
         )
 
+    async def follow() -> None:
+        """Whoever gives and takes keys in a mounted secret sends no signal."""
+        while not gateway.draining:
+            await asyncio.sleep(_LOOK_S)
+            if watch.changed():
+                log.event("info", "keys changed")
+                await reload()
+
     announcing = asyncio.create_task(announce())
+    following = asyncio.create_task(follow())
     # What lives as long as the process need not be looked at by every collection.
     gc.collect()
     gc.freeze()
@@ -390,6 +404,7 @@ async def _run(config: Config, path: str | None, listeners: Sequence[socket.sock
     gc.set_threshold(20_000, 20, 20)
     await serving.serve(sockets=[listener])
     announcing.cancel()
+    following.cancel()
     log.event("info", "stopped")
     return 0 if serving.listening.is_set() else 1
 

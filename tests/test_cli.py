@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from gateway import cli
+from gateway.auth import new_key
 from tests.harness import Stack
 from tests.limits.server import free_port
 
@@ -193,6 +194,33 @@ def test_it_serves_reloads_and_ends(serve: Serve) -> None:
     one.process.terminate()
     assert one.end() == (0, "")
     assert [line["event"] for line in one.lines[-2:]] == ["draining", "stopped"]
+
+
+def test_keys_of_a_mounted_secret_come_and_go_without_a_signal(serve: Serve, tmp_path: Path) -> None:
+    """As Kubernetes mounts it: the file is a link through a link to a folder, and that one is turned round."""
+    keys = []
+    for version in ("1", "2"):
+        (tmp_path / version).mkdir()
+        made = new_key("team-a")
+        keys.append(made[0])
+        (tmp_path / version / "keys.yaml").write_text(made[1])
+    (tmp_path / "data").symlink_to("1")
+    (tmp_path / "keys.yaml").symlink_to("data/keys.yaml")
+    one = serve(auth="keys", keys_file=str(tmp_path / "keys.yaml"))
+    url = one.listening()
+
+    def statuses() -> list[int]:
+        return [httpx.get(url + "/v1/models", headers={"api-key": key}).status_code for key in keys]
+
+    assert statuses() == [200, 401]
+    (tmp_path / "next").symlink_to("2")
+    (tmp_path / "next").rename(tmp_path / "data")
+    one.event("keys changed")
+    one.event("reloaded")
+    assert statuses() == [401, 200]
+    (tmp_path / "data").unlink()
+    one.event("reload refused, the old configuration stays")
+    assert statuses() == [401, 200]
 
 
 def test_a_reload_changes_what_a_client_may_do_and_tells_what_takes_a_restart(serve: Serve) -> None:

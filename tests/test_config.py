@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Config, ConfigError, Deadlines, Fault, Key, Known, Listen, Model, load
+from gateway.config import Config, ConfigError, Deadlines, Fault, Key, Known, Listen, Model, Watch, load
 from gateway.config.faults import masked
 from gateway.config.kinds import OWN_HEADERS
 from gateway.config.source import resolve
@@ -313,6 +313,46 @@ def test_keys_file_adds_to_keys(tmp_path: Path) -> None:
     assert sorted(config.keys) == ["team-a", "team-b"]
     assert config.auth == "keys"
     assert str(config.keys["team-b"].expires) == "2027-02-01 00:00:00+00:00"
+
+
+def test_files_that_say_who_may_call(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text(f"team-a: {{hash: {HASH}}}")
+    (tmp_path / "secret").write_text("s" * 40)
+    pairs = "".join(f"  {name}: {{aws_access_key_id: AKID{name}, aws_secret_file: secret}}\n" for name in "bc")
+    config = read(tmp_path, f"{SMALL}keys_file: more.yaml\nkeys:\n{pairs}")
+    assert config.caller_files == (str(tmp_path / "more.yaml"), str(tmp_path / "secret"))
+    assert read(tmp_path, SMALL).caller_files == ()
+
+
+def test_a_file_has_changed_once_it_is_still(tmp_path: Path) -> None:
+    file, link = tmp_path / "keys", tmp_path / "link"
+    link.symlink_to("keys")
+    file.write_text("one")
+    watch = Watch([str(link)])
+    assert not watch.changed()
+    for text in ("one, tw", "one, two"):
+        file.write_text(text)
+        assert not watch.changed(), "it is being written"
+    assert [watch.changed() for _ in range(3)] == [True, False, False]
+    (tmp_path / "other").write_text("one, two")
+    link.unlink()
+    assert [watch.changed() for _ in range(3)] == [False, True, False], "it is gone"
+    link.symlink_to("other")
+    assert [watch.changed() for _ in range(3)] == [False, True, False]
+
+
+def test_what_was_read_meanwhile_is_no_change(tmp_path: Path) -> None:
+    file, other = tmp_path / "keys", tmp_path / "other"
+    file.write_text("one")
+    other.write_text("one")
+    watch = Watch([str(file)])
+    file.write_text("one, two")
+    watch.take([str(file), str(other)], watch.look())
+    assert [watch.changed() for _ in range(2)] == [False, False]
+    looked = watch.look()
+    file.write_text("one, two, three")  # after it was read
+    watch.take([str(file)], looked)
+    assert [watch.changed() for _ in range(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize(

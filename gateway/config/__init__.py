@@ -24,6 +24,7 @@ from gateway.config.model import (
 )
 from gateway.config.reference import json_schema, reference_markdown
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.watch import Watch
 
 __all__ = [
     "Accounting",
@@ -50,6 +51,7 @@ __all__ = [
     "Redis",
     "Relay",
     "Retry",
+    "Watch",
     "config_file",
     "json_schema",
     "load",

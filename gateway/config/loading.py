@@ -176,6 +176,7 @@ class _Gathered:
             *(models.values() if isinstance(models, dict) else ()),
             *(keys.values() if isinstance(keys, dict) else ()),
             *map(self.values.get, ("redis", "jwt", "cache_salt")),
+            self.values,
         ]:
             for name, value in options.items() if isinstance(options, dict) else ():
                 if str(name).endswith("_file") and isinstance(value, str) and value:

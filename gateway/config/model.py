@@ -354,7 +354,8 @@ class Config(BaseSettings):
     keys_file: str | None = Field(
         default=None,
         min_length=1,
-        description="A further file of keys by name, such as a mounted secret; relative to this one.",
+        description="A further file of keys by name, such as a mounted secret; relative to this one. What"
+        " changes in it holds within 2 s.",
     )
     models: Annotated[dict[Name, Model], BeforeValidator(nothing_is_empty)] = Field(
         default={}, description="Models by the name that clients use."
@@ -408,6 +409,13 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """`load` merges file and environment itself: the stock sources know no lines and stop at the first fault."""
         return (init_settings,)
+
+    @property
+    def caller_files(self) -> tuple[str, ...]:
+        """The files, once loaded, that say who may call: they may change while the gateway runs."""
+        found = [self.keys_file, self.jwt.jwks_file if self.jwt is not None else None]
+        found += [key.aws_secret_file for key in self.keys.values()]
+        return tuple(dict.fromkeys(name for name in found if name is not None))
 
     def resolve(self, name: str) -> str | None:
         """The model that `name` means: itself, or the one it is an alias of; None when unknown."""
