@@ -196,6 +196,7 @@ local function settle(op)
       local w = window(key, shape)
       if delta > 0 then
         charge(w, delta, shape)
+        if shape[5] > 0 then w.p = min(w.p, now + SLICES * shape[3]) end
       elseif slice >= w.h then
         local stored = w.stored[slice]
         if not stored then

@@ -17,7 +17,8 @@ No double rate at window edges: there is no edge, as the sum always covers at le
 
 Plain GCRA with burst N admits almost 2 N in an interval of W (N at once, and N more while it drains). It is used here
 only for pacing: a rule with burst < limit has also a theoretical arrival time p, each unit costs W/N, and a request
-must leave p at most burst * W/N ahead. The window holds over it, so pacing only delays.
+must leave p at most burst * W/N ahead. The window holds over it, so pacing only delays. What settling adds puts p at
+most W ahead: a reply of many times N would else be owed for as many windows, longer than the counter lives.
 
 Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
 counts; a slice that has slid out has nothing to give back. Settling for more adds the difference to the slice of now,
@@ -127,6 +128,8 @@ class Window:
             self.slide(now, shape)
         if delta > 0:
             self.charge(now, delta, shape)
+            if shape[4]:
+                self.paced = min(self.paced, now + SLICES * shape[2])
             return
         held = self.slices.get(index, 0)
         back = min(held, -delta)

@@ -167,6 +167,16 @@ def test_after_a_reset_earlier_charges_have_nothing_to_take_back() -> None:
     assert (window.used, after) == (8, before + 1)
 
 
+def test_what_is_used_beyond_the_limit_is_owed_for_one_window_with_a_burst_too() -> None:
+    numbers = shape(Rule(name="t", kind="tokens", limit=10, per=12.0, burst=5))
+    window, now = Window(), 1000 * SECOND
+    entry = window.charge(now, 5, numbers)
+    window.settle(now, entry, 500, numbers, "")
+    assert 12 * SECOND <= window.delay(now, 1, numbers) <= 12.3 * SECOND
+    assert window.delay(now, 1, numbers) <= window.state(now, numbers)[1], "what is told to come back is not more"
+    assert fits(window, now + int(12.3 * SECOND), 5, numbers)
+
+
 def test_a_burst_paces_what_the_window_allows() -> None:
     numbers = shape(Rule(name="r", kind="requests", limit=600, per=60.0, burst=10))
     window, now, admitted = Window(), 1000 * SECOND, []
