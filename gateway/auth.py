@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from gateway import sigv4
 from gateway.config import CacheSalt, Config
+from gateway.config.checks import key_name_fault
 from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -260,14 +261,26 @@ def new_key(name: str, team: str | None = None) -> tuple[str, str]:
 
     Raises ValueError when name or team cannot stand in a configuration.
     """
-    checked_name(name)
+    _fit("name", name)
+    wrong = key_name_fault(name)
+    if wrong is not None:
+        raise ValueError(f"the name {wrong}")
+    if team is not None:
+        _fit("team", team)
     id_ = secrets.choice(_LETTERS) + "".join(secrets.choice(_ID_DIGITS) for _ in range(9))
     stem = f"dgm_{id_}_{_base62(int.from_bytes(secrets.token_bytes(32), 'big'), 43)}"
     key = f"{stem}_{checksum(stem.encode()).decode()}"
     lines = [f"{_yaml(name)}:", f"  id: {id_}", f"  hash: sha256:{sha256(key.encode()).hexdigest()}"]
     if team is not None:
-        lines.append(f"  team: {_yaml(checked_name(team))}")
+        lines.append(f"  team: {_yaml(team)}")
     return key, "\n".join(lines) + "\n"
+
+
+def _fit(what: str, name: str) -> None:
+    try:
+        checked_name(name)
+    except ValueError as error:
+        raise ValueError(f"the {what} {error}") from None
 
 
 def _yaml(text: str) -> str:

@@ -19,7 +19,7 @@ import uvloop
 from gateway import backends, dialects, translate
 from gateway.app import KNOWN, Gateway
 from gateway.app.routes import active_dialects, route_table
-from gateway.auth import new_key
+from gateway.auth import ANONYMOUS, new_key
 from gateway.config import Config, ConfigError, Listen, Watch, config_file, json_schema, load
 from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Response
@@ -116,7 +116,10 @@ def _parser() -> argparse.ArgumentParser:
 
     limits = commands.add_parser("limits", help="show what a key has used of its limits, or forget it")
     actions = limits.add_subparsers(required=True, metavar="ACTION")
-    for name, what in (("show", "print every limit: used, left, and when it is whole again"), ("reset", "forget it")):
+    for name, what in (
+        ("show", "print every limit: used, left, and when it is whole again"),
+        ("reset", "forget what show shows"),
+    ):
         action = actions.add_parser(name, help=what)
         action.add_argument("--config", metavar="FILE", help=_WHERE)
         action.add_argument("--key", help="the key's name")
@@ -253,16 +256,20 @@ def _new_key(options: argparse.Namespace) -> int:
 
 def _limits(options: argparse.Namespace) -> int:
     config, _ = _load(options.config)
-    # Whom tokens name is their issuer's business.
-    token = config.jwt is not None and (options.key or "").startswith("jwt:")
-    if options.key is not None and options.key not in config.keys and config.auth == "keys" and not token:
-        print(f"dragoman: there is no key {options.key}", file=sys.stderr)
-        return 2
     if config.redis is None or config.limiter.store == "memory":
         print("dragoman: without redis every gateway counts in its own memory; see its /metrics", file=sys.stderr)
         return 2
+    # Whom tokens name is their issuer's business.
+    token = config.jwt is not None and (options.key or "").startswith("jwt:")
+    known = config.keys if config.auth == "keys" else (ANONYMOUS.key,)
+    if options.key is not None and options.key not in known and not token:
+        print(f"dragoman: there is no key {options.key}", file=sys.stderr)
+        return 2
+    if options.model is not None and config.resolve(options.model) is None:
+        print(f"dragoman: there is no model {options.model}", file=sys.stderr)
+        return 2
     team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
-    models = [config.resolve(options.model) or options.model] if options.model else [None, *config.models]
+    models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]
     subjects = [Subject(options.key, team, model, options.address) for model in models]
     try:
         lines = asyncio.run(table(config, subjects, forget=options.forget))

@@ -507,11 +507,22 @@ def test_a_new_key_opens_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         assert [record["key"] for record in stack.records()][1:2] == ["team-a"]
 
 
-def test_a_key_with_an_impossible_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["keys", "new", "--name", "a\nb"]) == 2
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--name", "a\nb"], "the name must be 1 to 200 characters"),
+        (["--name", "a", "--team", "b c"], "the team must be 1 to 200 characters"),
+        (["--name", "jwt:alice"], "the name must not begin with jwt:"),
+        (["--name", "dgm_k3v9q0x2mz_" + "a" * 43 + "_abcdef"], "the name looks like a key"),
+    ],
+)
+def test_a_key_is_not_made_under_a_name_that_no_configuration_takes(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["keys", "new", *words]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("dragoman: ")
+    assert captured.err.startswith(f"dragoman: {said}")
 
 
 def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:

@@ -414,6 +414,9 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
         assert main(["limits", "reset", *shown[2:]]) == 0
         assert capsys.readouterr().out.splitlines()[-2].split()[3:5] == ["0", "5"]
         assert main([*shown[:-1], "nobody"]) == 2
+        assert capsys.readouterr().err == "dragoman: there is no key nobody\n"
+        assert main([*shown, "--model", "small"]) == 2
+        assert capsys.readouterr().err == "dragoman: there is no model small\n"
         server.kill()
         assert main(shown) == 1
         assert "unavailable" in capsys.readouterr().err

@@ -137,10 +137,9 @@ def _keys(config: Config, names: set[str]) -> Found:
     hashes: dict[str, str] = {}
     pairs: dict[str, str] = {}
     for name, key in config.keys.items():
-        if masked(name) != name:
-            yield ("keys", name), "looks like a key, not like its name; a key stands nowhere but with its owner"
-        if name.startswith("jwt:"):
-            yield ("keys", name), "must not begin with jwt: as callers with a token do"
+        wrong = key_name_fault(name)
+        if wrong is not None:
+            yield ("keys", name), wrong
         if key.hash is None and key.aws_access_key_id is None:
             yield ("keys", name, "hash"), "is required, unless there is aws_access_key_id"
         if key.hash in hashes:
@@ -155,6 +154,15 @@ def _keys(config: Config, names: set[str]) -> Found:
         for index, model in enumerate(key.models or ()):
             if model not in names:
                 yield ("keys", name, "models", index), "is no model" + _meant(model, names)
+
+
+def key_name_fault(name: str) -> str | None:
+    """Why a key cannot be called `name`, beyond what is true of all names."""
+    if masked(name) != name:
+        return "looks like a key, not like its name; a key stands nowhere but with its owner"
+    if name.startswith("jwt:"):
+        return "must not begin with jwt: as callers with a token do"
+    return None
 
 
 def _pair(name: str, key: Key, pairs: dict[str, str]) -> Found:

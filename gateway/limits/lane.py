@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 from asyncio import Future, Task, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -362,6 +363,10 @@ def describe(error: Exception, timeout: float) -> str:
         return said.partition(" ")[0] if any(map(str.isdigit, said)) else said
     inner = error.__cause__ if isinstance(error, Unsent) and error.__cause__ is not None else error
     met = inner.__context__  # the socket's error, which redis-py put its own in place of
+    if isinstance(met, ssl.SSLCertVerificationError):
+        return f"{type(inner).__name__} ({met.verify_message.partition(',')[0]})"  # a name or an address follows
+    if isinstance(met, ssl.SSLError):  # whose number is not the system's
+        return f"{type(inner).__name__} ({(met.reason or 'TLS').replace('_', ' ').lower()})"
     if isinstance(met, OSError) and met.errno:
         # Its own words hold the address, but for those of a name that is not found (which has a negative number).
         return f"{type(inner).__name__} ({os.strerror(met.errno) if met.errno > 0 else met.strerror})"

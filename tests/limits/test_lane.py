@@ -4,6 +4,7 @@ stands still."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from socket import gaierror
@@ -315,6 +316,22 @@ def instead_of(met: OSError) -> Unsent:
     return unsent
 
 
+def untrusted(why: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = why
+    return error
+
+
+def wrong_version() -> ssl.SSLError:
+    """What a server without TLS leads to."""
+    context = ssl.create_default_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    incoming.write(b"-ERR unknown command\r\n")
+    with pytest.raises(ssl.SSLError) as caught:
+        context.wrap_bio(incoming, outgoing, server_hostname="x").do_handshake()
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -324,6 +341,9 @@ def instead_of(met: OSError) -> Unsent:
         (TimeoutError(), "no answer within 50 ms"),
         (instead_of(ConnectionRefusedError(111, "connect to 10.1.2.3:6379")), "ConnectionError (Connection refused)"),
         (instead_of(gaierror(-2, "Name not known")), "ConnectionError (Name not known)"),
+        (instead_of(untrusted("self-signed certificate")), "ConnectionError (self-signed certificate)"),
+        (instead_of(untrusted("IP address mismatch, not for '10.1.2.3'")), "ConnectionError (IP address mismatch)"),
+        (instead_of(wrong_version()), "ConnectionError (wrong version number)"),
         (instead_of(OSError("Multiple exceptions: 10.1.2.3:6379")), "ConnectionError"),
     ],
 )
