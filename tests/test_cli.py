@@ -302,6 +302,28 @@ def test_a_stream_beyond_the_grace_ends_in_its_own_words(serve: Serve) -> None:
     assert one.end() == (0, "")
 
 
+def test_one_that_is_idle_serves_on_for_its_notice_and_keeps_no_connection(serve: Serve) -> None:
+    """A load balancer still sends to it, and who keeps a connection must go and find another gateway."""
+    one = serve(relay={"notice_s": 60, "drain_s": 60})
+    with httpx.Client(base_url=one.listening()) as client:
+        assert "connection" not in client.get("/readyz").headers
+        one.process.terminate()
+        one.event("draining")
+        assert client.get("/readyz").status_code == 503
+        answer = client.post("/v1/chat/completions", json=chat(text="a b c"))
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert client.get("/livez").headers["connection"] == "close"
+    one.process.terminate()
+    assert one.end() == (0, "")
+
+
+def test_a_notice_ends_by_itself(serve: Serve) -> None:
+    one = serve(relay={"notice_s": 0.2})
+    one.listening()
+    one.process.terminate()
+    assert one.end() == (0, "")
+
+
 def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
     one = serve(relay={"drain_s": 60})
     running = stream(one.listening(), chat(text="a b c", fault="stall@2"))

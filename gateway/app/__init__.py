@@ -93,12 +93,15 @@ class Gateway:
             await old.limiting.close()
 
     async def drain(self) -> None:
-        """Not ready any more; returns when nothing runs. What outlives the grace is ended in its client's dialect."""
+        """Not ready any more; returns when nothing runs and load balancers had time to notice. What outlives the grace
+        is ended in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._states:
             state.hub.running.draining = True
-        await self._idle(self.state.config.relay.drain_s)
+        relay = self.state.config.relay
+        await asyncio.sleep(relay.notice_s)
+        await self._idle(relay.drain_s - relay.notice_s)
         for state in self._states:
             for run in list(state.hub.running.runs):
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))

@@ -189,6 +189,8 @@ def _defaults(config: Config, names: set[str]) -> Found:
 def _timing(config: Config) -> Found:
     if config.health.timeout_s > config.health.interval_s:
         yield ("health", "timeout_s"), "must be at most interval_s"
+    if config.relay.notice_s > config.relay.drain_s:
+        yield ("relay", "notice_s"), "must be at most drain_s"
 
 
 def _metrics(config: Config) -> Found:

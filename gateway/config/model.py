@@ -254,6 +254,13 @@ class Relay(Section):
     drain_s: Seconds = Field(
         default=30.0, ge=0, le=_DAY, description="On SIGTERM, how long running replies may still take."
     )
+    notice_s: Seconds = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="On SIGTERM, how long it serves on even when nothing runs: the time in which load balancers see that"
+        " `/readyz` is 503. At most `drain_s`, of which it is a part.",
+    )
     max_reply_bytes: Bytes = Field(
         default=67108864,
         ge=1024,

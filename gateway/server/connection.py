@@ -122,13 +122,15 @@ def _send_all(outbox: list[Downstream]) -> None:
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol, less the reading of requests, with deadlines and orderly endings.
 
-    edge, refused and outbox are the class's, see `protocol_class`: a changed edge holds for connections that are open,
-    too; in the outbox are those who have written in this turn of the server's loop.
+    edge, refused, outbox and parting are the class's, see `protocol_class`: a changed edge holds for connections that
+    are open, too; in the outbox are those who have written in this turn of the server's loop; parting says that every
+    answer is its connection's last.
     """
 
     edge: Edge
     outbox: list[Downstream]
     refused: Refused
+    parting = False
     downstream: Downstream | None = None
     _dry = 0  # bytes since the parser last made something of them
     _in_head = True

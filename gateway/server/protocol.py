@@ -214,7 +214,7 @@ class EdgeProtocol(Connection):
             default_headers=self.server_state.default_headers,
             message_event=cast(Any, _Arrival()),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=version != "1.0" and not self.parting and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:

@@ -97,6 +97,9 @@ class Server(uvicorn.Server):
             self._start(self._drain_and_exit)
 
     async def _drain_and_exit(self) -> None:
+        # Clients that keep connections, as do all behind a balancer of TCP, would else ask here until it is closed
+        # under them.
+        self._protocol.parting = True
         await self._drain()
         self.should_exit = True
 

@@ -25,10 +25,15 @@ CHAT = "/v1/chat/completions"
 class Process:
     """One process of ours; its output is kept in a file. Ended by its id, and only it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, address: str, log: Path, words: Sequence[str]) -> None:
         self.process = process
         self.address = address
         self.log = log
+        self.words = words
+
+    async def again(self) -> Process:
+        """Another one in the place of this one, which has ended."""
+        return await _spawn(self.words, self.address, self.log)
 
     def lines(self) -> list[dict[str, Any]]:
         """The records of its log so far."""
@@ -73,12 +78,18 @@ class Process:
 
 
 async def start(folder: Path, name: str, *words: str, port: int) -> Process:
-    log = folder / f"{name}.log"
-    with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", *words, cwd=ROOT, stdout=out, stderr=asyncio.subprocess.STDOUT
-        )
-    return Process(process, f"127.0.0.1:{port}", log)
+    """A module of ours."""
+    return await program(folder, name, sys.executable, "-m", *words, port=port)
+
+
+async def program(folder: Path, name: str, *words: str, port: int) -> Process:
+    return await _spawn(words, f"127.0.0.1:{port}", folder / f"{name}.log")
+
+
+async def _spawn(words: Sequence[str], address: str, log: Path) -> Process:
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=out, stderr=asyncio.subprocess.STDOUT)
+    return Process(process, address, log, words)
 
 
 class House:

@@ -52,6 +52,8 @@ class Link:
 
     async def send(self, data: bytes, leave_after: int | None = None) -> Answer:
         """leave_after: hang up after so many chunks of a streamed reply."""
+        if self._writer is not None and self._reader.at_eof():
+            self.close()  # the server has said that it is over, as every client sees before it asks again
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=1 << 22)
         began = monotonic()

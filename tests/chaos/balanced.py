@@ -1,0 +1,204 @@
+"""F15 and F17: gateways behind haproxy, as they are rolled and as their workers fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tests.chaos.broken import WAYS, Way, scripted
+from tests.chaos.house import CHAT, House, Process, chat, house, program
+from tests.chaos.link import Link, request
+from tests.chaos.row import FULL, SEED, Findings, row
+from tests.limits.server import free_port
+
+CHECK_S = 0.2
+"""haproxy asks /readyz so often."""
+
+STREAMS = 100
+RATE = 50
+LAPS = 3 if FULL else 1
+KEPT = 10
+"""Connections that those who ask keep, each in use a few times a second."""
+
+# retries 0: what fails is seen, and not sent to another gateway in silence.
+CONFIG = """
+global
+    maxconn 2000
+defaults
+    mode {mode}
+    retries 0
+    timeout connect 1s
+    timeout client {idle_ms}ms
+    timeout server {idle_ms}ms
+    option httpchk GET /readyz
+    default-server inter {check_ms}ms fall 1 rise 1 check
+frontend front
+    bind 127.0.0.1:{port}
+    default_backend gateways
+backend gateways
+    balance leastconn
+"""
+
+
+def haproxy(findings: Findings) -> str | None:
+    """Its path; without it the row is short, and says how to get it."""
+    found = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        findings.check("haproxy is here (Debian: apt-get install haproxy)", "no", 1, False)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def balancer(binary: str, at: House, idle_s: float, mode: str = "http") -> AsyncIterator[Process]:
+    """haproxy before the gateways; it ends connections that are silent for `idle_s`. In mode "tcp" it knows nothing of
+    requests: a client's connection stays with its gateway."""
+    port = free_port()
+    text = CONFIG.format(mode=mode, idle_ms=round(idle_s * 1000), check_ms=round(CHECK_S * 1000), port=port)
+    text += "".join(f"    server g{number} {one.address}\n" for number, one in enumerate(at.gateways))
+    path = at.folder / "haproxy.cfg"
+    path.write_text(text)
+    balancing = await program(at.folder, "haproxy", binary, "-db", "-f", str(path), port=port)
+    try:
+        await balancing.ready("/readyz")
+        yield balancing
+    finally:
+        await balancing.stop()
+
+
+@row("F15", "gateways are replaced one after the other behind haproxy")
+async def rolled(findings: Findings) -> None:
+    binary = haproxy(findings)
+    if binary is None:
+        return
+    flags = ["--itl-ms", "20", "--slots", "400"]
+    config = {"relay": {"drain_s": 15, "notice_s": 4 * CHECK_S}}
+    async with house({}, config, 3, [flags] * 2) as at:
+        for mode, streams in (("http", STREAMS), ("http", 0), ("tcp", STREAMS)):
+            async with balancer(binary, at, 30, mode) as front:
+                replies = await under_load(at, front.address, streams)
+            for kind, ends in replies.items():
+                bad = ends.total() - ends["whole"]
+                how = f" ({', '.join(end for end in ends if end != 'whole')})" if bad else ""
+                beside = "streams beside" if streams else "no streams"
+                what = f"{kind}, balanced by {mode.upper()}, {beside}: refused, not 2xx, or cut"
+                findings.check(what, f"{bad}{how}", ends.total(), not bad)
+    await outlived(findings, binary)
+
+
+async def under_load(at: House, address: str, streams: int) -> dict[str, Counter[str]]:
+    """What became of requests while every gateway was replaced."""
+    over = asyncio.Event()
+    draw = random.Random(SEED)
+    replies: dict[str, Counter[str]] = {"plain": Counter()}
+    async with asyncio.TaskGroup() as group:
+        for _ in range(streams):
+            group.create_task(streaming(address, draw, over, replies.setdefault("streams", Counter())))
+        group.create_task(asking(address, over, replies["plain"]))
+        await asyncio.sleep(1)
+        for _ in range(LAPS):
+            await roll(at)
+        over.set()
+    return replies
+
+
+async def roll(at: House) -> None:
+    """Every gateway is ended and started again, the next once haproxy knows of that."""
+    for number, old in enumerate(at.gateways):
+        old.process.terminate()
+        status = await old.process.wait()
+        assert status == 0, old.log.read_text()[-2000:]
+        at.gateways[number] = await old.again()
+        await at.gateways[number].ready("/readyz")
+        await asyncio.sleep(3 * CHECK_S)
+
+
+async def streaming(address: str, draw: random.Random, over: asyncio.Event, ends: Counter[str]) -> None:
+    link = Link(address)
+    await asyncio.sleep(draw.uniform(0, 1))
+    while not over.is_set():
+        ends[await ending(link, chat(draw.randint(25, 100), True), b"[DONE]")] += 1
+    link.close()
+
+
+async def asking(address: str, over: asyncio.Event, ends: Counter[str]) -> None:
+    links: list[Link] = []
+    began, number = time.monotonic(), 0
+
+    async def ask() -> None:
+        link = links.pop(0) if len(links) >= KEPT else Link(address)
+        ends[await ending(link, chat(2), b'"usage"')] += 1
+        links.append(link)
+
+    async with asyncio.TaskGroup() as group:
+        while not over.is_set():
+            await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
+            group.create_task(ask())
+            number += 1
+    for link in links:
+        link.close()
+
+
+async def ending(link: Link, body: Any, done: bytes) -> str:
+    """What became of a request: "whole", or what was wrong."""
+    try:
+        answer = await link.post(CHAT, body, {})
+    except (OSError, asyncio.IncompleteReadError) as error:
+        return type(error).__name__
+    return "whole" if answer.status == 200 and done in answer.body else f"{answer.status} {answer.body[-60:]!r}"
+
+
+async def outlived(findings: Findings, binary: str) -> None:
+    """Streams that are longer than the grace."""
+    drain_s, times = 2.0, 6
+    async with (
+        house({}, {"relay": {"drain_s": drain_s}}, 1, [("--itl-ms", "20", "--slots", "400")]) as at,
+        balancer(binary, at, 30) as front,
+    ):
+        ended = asyncio.Event()
+        tasks = [asyncio.ensure_future(cut(front.address, way, ended)) for way in WAYS for _ in range(times)]
+        await asyncio.sleep(1)
+        at.gateways[0].process.terminate()
+        began = time.monotonic()
+        ends = await asyncio.gather(*tasks)
+        took = time.monotonic() - began
+    wrong = sorted(
+        {f"{way.name}: {end}" for way, end in zip((w for w in WAYS for _ in range(times)), ends, strict=True) if end}
+    )
+    findings.check("streams longer than the grace that do not end by one error", wrong or 0, len(ends), not wrong)
+    findings.check(
+        f"seconds until all of them had ended ({drain_s:g} + 2)",
+        f"{took:.2f}",
+        len(ends),
+        drain_s <= took <= drain_s + 2,
+    )
+
+
+async def cut(address: str, way: Way, ended: asyncio.Event) -> str:
+    """What is wrong with the end of a stream that its gateway cannot wait for."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        request(
+            "POST", way.path, {"connection": "close"}, scripted({**way.stream, "max_tokens": 1000}, text="word " * 1000)
+        )
+    )
+    try:
+        data = await reader.read(-1)
+    except ConnectionError as error:
+        return type(error).__name__
+    finally:
+        writer.close()
+    head, _, text = data.partition(b"\r\n\r\n")
+    if b" 200 " not in head.split(b"\r\n")[0]:
+        return head.decode("latin-1")[:80]
+    errors = text.count(b'"error"') + text.count(b"event: error")
+    if way.done in text or b'"finish_reason":"stop"' in text:
+        return f"looks complete: {text[-200:]!r}"
+    return "" if errors else f"no error in {text[-200:]!r}"
