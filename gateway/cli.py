@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvloop
@@ -125,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--key", help="the key's name")
         action.add_argument("--team", help="default: the key's")
         action.add_argument("--model", help="default: all")
-        action.add_argument("--address", help="a client's IP address")
+        action.add_argument("--address", type=_address, help="a client's IP address")
         action.set_defaults(run=_limits, forget=name == "reset")
 
     worker = commands.add_parser("worker", help="run a worker: " + ", ".join(WORKERS))
@@ -175,6 +176,13 @@ def _header(given: str) -> tuple[bytes, bytes]:
     if not colon or not name.strip():
         raise argparse.ArgumentTypeError("must be NAME:VALUE")
     return name.strip().lower().encode(), value.strip().encode()
+
+
+def _address(given: str) -> str:
+    try:
+        return str(ip_address(given))
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be an IP address") from None
 
 
 def _translate(options: argparse.Namespace) -> int:

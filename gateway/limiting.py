@@ -18,11 +18,12 @@ from gateway.core.messages import Op
 from gateway.core.ports import Record
 from gateway.core.usage import Usage
 from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
-from gateway.limits.model import LimitKind, Plan, RuleState, Verdict
+from gateway.limits.model import Dimension, LimitKind, Plan, RuleState, Verdict
 from gateway.limits.plan import Layout
 from gateway.limits.store_redis import RedisSettings, RedisStore
 
 _FREE = Cost()
+_MOST_PROXIES = 16
 _KINDS: tuple[LimitKind, ...] = ("requests", "tokens", "concurrency")
 _HEADERS: tuple[tuple[LimitKind, tuple[bytes, bytes, bytes]], ...] = tuple(
     (
@@ -51,7 +52,7 @@ def rules(config: Config) -> list[Rule]:
                 found.append(Rule(name=kind, kind=kind, limit=limit, scope=("key",), match={"key": (name,)}))
     for one in config.limits:
         match = {
-            dimension: tuple(config.resolve(value) or value for value in values) if dimension == "model" else values
+            dimension: tuple(_as_counted(config, dimension, value) for value in values)
             for dimension, values in one.match.items()
         }
         found.append(
@@ -68,6 +69,13 @@ def rules(config: Config) -> list[Rule]:
             )
         )
     return found
+
+
+def _as_counted(config: Config, dimension: Dimension, value: str) -> str:
+    """What a rule matches, as requests have it: an alias's model, an address in its one canonical form."""
+    if dimension == "model":
+        return config.resolve(value) or value
+    return str(ip_address(value)) if dimension == "address" else value
 
 
 def redis_settings(redis: Redis | None) -> RedisSettings:
@@ -273,7 +281,8 @@ def _used(record: Record, outcome: Outcome) -> int | None:
 def client_address(scope: Scope, trusted: list[Any]) -> str | None:
     """Who connected; behind proxies of ours, whoever the first of them that is not trusted says it was.
 
-    X-Forwarded-For is read from its end, where our own proxy wrote, and only as far as the addresses are trusted.
+    X-Forwarded-For is read from its end, where our own proxy wrote, and only as far as the addresses are trusted: a
+    few, as a client inside a trusted network could write thousands.
     """
     client = scope.get("client")
     if client is None:
@@ -282,7 +291,8 @@ def client_address(scope: Scope, trusted: list[Any]) -> str | None:
     if not trusted:
         return address
     written = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
-    for one in reversed(written.decode("latin-1").split(",") if written else []):
+    entries = written.decode("latin-1").rsplit(",", _MOST_PROXIES)[-_MOST_PROXIES:] if written else []
+    for one in reversed(entries):
         if not _within(address, trusted):
             break
         found = _forwarded(one.strip())

@@ -459,7 +459,16 @@ def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("nothing",), ("check", "a", "--config", "b"), ("keys",), ("worker",), ("worker", "nothing")]
+    "arguments",
+    [
+        (),
+        ("nothing",),
+        ("check", "a", "--config", "b"),
+        ("keys",),
+        ("limits", "show", "--address", "10.0.0.0/8"),
+        ("worker",),
+        ("worker", "nothing"),
+    ],
 )
 def test_wrong_use_is_explained(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -301,6 +301,22 @@ def test_the_address_is_the_first_that_is_not_trusted(peer: str, forwarded: byte
     assert client_address({"client": None, "headers": []}, []) is None
 
 
+def test_no_more_proxies_are_followed_than_there_can_be() -> None:
+    """A header of 32 KB of trusted addresses would keep all others waiting for 20 ms."""
+    written = b"6.6.6.6, 10.0.0.7, " + b", ".join([b"10.0.0.2"] * 15)
+    scope = {"client": ("10.0.0.1", 1), "headers": [(b"x-forwarded-for", written)]}
+    assert client_address(scope, [ip_network("10.0.0.0/8")]) == "10.0.0.7"
+
+
+def test_an_address_is_matched_however_it_was_written() -> None:
+    text = """
+models: {m: {backend: vllm, workers: ['http://h:1']}}
+limits: [{name: each, kind: requests, limit: 1, match: {address: ['2001:DB8:0::1']}}]
+"""
+    (rule,) = rules(load_text(text))
+    assert rule.match == {"address": ("2001:db8::1",)}
+
+
 def test_a_limit_per_address() -> None:
     limits = [{"name": "each", "kind": "requests", "limit": 1, "scope": ["address"]}]
     with Stack(({},), {"limits": limits, "listen": {"trusted_proxies": ["127.0.0.1"]}}) as stack:

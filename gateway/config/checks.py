@@ -300,11 +300,23 @@ def _limits(config: Config, names: set[str]) -> Found:
         elif not limit.match:
             whole[limit.name] = limit.name
         for dimension, values in limit.match.items():
+            if not values:
+                yield (*path, "match", dimension), "is empty: this limit never applies"
             for at, value in enumerate(values):
+                if dimension == "address" and not _is_address(value):
+                    yield (*path, "match", dimension, at), "must be one IP address; networks are not matched"
                 known = open_to.get(dimension)
                 stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
                 if known is not None and value not in known and not stranger and (known or dimension != "model"):
                     yield (*path, "match", dimension, at), _STRANGERS[dimension] + _meant(value, known)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _known(config: Config, known: Known) -> Found:
