@@ -13,6 +13,12 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.fleet.pick import Policy
 from gateway.fleet.worker import Worker
 
+# How long a worker that says 429 or 503 is left alone where it does not say itself, and at most.
+_REST_S = 1.0
+_LONGEST_REST_S = 30.0
+# uvloop's timers are early by up to a millisecond: whoever is woken for something must find that it is so.
+_LATE_S = 0.002
+
 
 class QueuePolicy(Struct, frozen=True):
     """max_waiting requests at most wait, each at most timeout_s, while every worker is at its limit."""
@@ -51,6 +57,8 @@ class Pool:
         # Workers may have had turns in the pool before this one (a reload): those to come are later than all of them.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         self._tickets = itertools.count()
+        # Workers that have just said 429 or 503, and until when the others go before them.
+        self._resting: dict[Worker, float] = {}
         # The next one first; its ticket makes every entry different from all others.
         self._waiting: list[tuple[int, int, asyncio.Future[Worker], Sequence[Worker]]] = []
         for worker in self.workers:
@@ -103,6 +111,8 @@ class Pool:
             self._returned(worker)
 
     def succeeded(self, worker: Worker, era: int) -> None:
+        if self._resting and self._resting.pop(worker, None) is not None:
+            worker.freed()
         if worker.breaker.succeed(self._clock(), era):
             self._returned(worker)
 
@@ -111,10 +121,13 @@ class Pool:
         worker.freed()
 
     def failed(self, worker: Worker, era: int, error: GatewayError) -> None:
-        """Learns from a failure: only the worker's own faults count against it."""
+        """Learns from a failure: only the worker's own faults count against it. One that says that it is too much rests
+        for as long as it says (1 s where it says nothing, 30 s at most), or until it finishes something."""
         breaker = worker.breaker
         if error.blame is not Blame.WORKER:
             breaker.abandon(era)
+            if error.kind is Kind.OVERLOADED and error.upstream is not None:
+                self._rest(worker, min(error.retry_after or _REST_S, _LONGEST_REST_S))
             return
         out = sum(other.breaker.ejected for other in self.workers if other is not worker)
         may_eject = out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
@@ -122,8 +135,16 @@ class Pool:
         if breaker.fail(now, era, may_eject=may_eject):
             self._on_eject(worker)
             # Who waits then, while all others are full, must not wait until one of those is free.
-            asyncio.get_running_loop().call_later(breaker.open_until - now, worker.freed)
+            asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
         self._on_suspect(worker)
+
+    def _rest(self, worker: Worker, seconds: float) -> None:
+        """It is full, or loads its model whatever its health says. Who refuses at once has the fewest in flight, and
+        would be given everything that the others then have to be asked for."""
+        now = self._clock()
+        if self._resting.get(worker, now) <= now:
+            self._resting[worker] = now + seconds
+            asyncio.get_running_loop().call_later(seconds + _LATE_S, worker.freed)
 
     def serve_waiting(self) -> None:
         """Hands free workers to those who wait, and refuses those for whom none is left; to be called whenever a
@@ -155,7 +176,17 @@ class Pool:
             only = workers[0]
             return only if only.open_to(now) and only not in exclude else None
         candidates = [worker for worker in workers if worker.open_to(now) and worker not in exclude]
+        if self._resting:
+            candidates = self._rested(candidates, exclude, now)
         return self._policy(candidates, now) if candidates else None
+
+    def _rested(self, candidates: list[Worker], exclude: Sequence[Worker], now: float) -> list[Worker]:
+        """Those that do not rest; all where no other could serve, however long one waits."""
+        resting = self._resting = {worker: until for worker, until in self._resting.items() if until > now}
+        others = [worker for worker in self.workers if worker not in resting]
+        if not any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in others):
+            return candidates
+        return [worker for worker in candidates if worker not in resting]
 
     def _take(self, worker: Worker, now: float) -> None:
         self._turn += 1

@@ -103,7 +103,7 @@ def test_a_reply_that_begins_ends_the_trial() -> None:
     breaker.begin(10)
     assert breaker.answer(11, breaker.era)
     assert breaker.allows(11)
-    assert breaker.share(11) == 0.1
+    assert breaker.share(11) == 0.01
     assert not breaker.answer(12, breaker.era), "the next one's is no news"
     assert not succeed(breaker, 600)
 
@@ -140,9 +140,19 @@ def test_the_share_grows_after_the_return() -> None:
     breaker.begin(10)
     assert breaker.share(10) == 1.0
     succeed(breaker, 10)
-    assert [breaker.share(10 + seconds) for seconds in (0, 1, 5, 10, 19)] == [0.1, 0.1, 0.25, 0.5, 0.95]
+    assert [breaker.share(10 + seconds) for seconds in (0, 1, 5, 10, 19)] == [0.01, 0.05, 0.25, 0.5, 0.95]
     assert breaker.share(30) == 1.0
     assert breaker.share(11) == 1.0, "once grown it stays"
+
+
+def test_a_trial_does_not_wait_for_the_share_to_grow() -> None:
+    """Its health came back before the ejection was over."""
+    breaker = ejected()
+    breaker.come_back(5)
+    assert breaker.share(10) == 1.0
+    breaker.begin(10)
+    succeed(breaker, 10)
+    assert breaker.share(12) == 0.1
 
 
 def test_without_slowstart_the_share_is_whole() -> None:

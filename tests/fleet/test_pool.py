@@ -358,6 +358,96 @@ async def test_never_too_many_and_never_the_last(count: int, share: float, out: 
     assert sum(worker.breaker.ejected for worker in members) == out
 
 
+@pytest.mark.parametrize("policy", [least_busy, round_robin])
+async def test_workers_that_return_together_take_little_each(
+    policy: Callable[[Sequence[Worker], float], Worker],
+) -> None:
+    """Their shares add up: four of five, at the tenth of their slow start, under one that has all the load."""
+    clock = Clock()
+    members = workers(5)
+    one = pool(members, policy, clock=clock)
+    for worker in members[1:]:
+        worker.breaker.come_back(0.0)
+    clock.now = 0.5  # half of the first tenth
+    taken = [await one.acquire() for _ in range(500)]
+    assert all(taken.count(worker) <= 25 for worker in members[1:]), "a fair share is 100"
+
+
+FULL = GatewayError(Kind.OVERLOADED, "full", upstream=503, retry_after=2.0)
+
+
+async def test_one_that_says_that_it_is_too_much_rests_while_others_could_serve() -> None:
+    """It has the fewest in flight, as it refuses at once; and whoever waits for the others must not be handed to it."""
+    clock = Clock()
+    a, b = members = workers(2, max_in_flight=1)
+    one = pool(members, clock=clock)
+    assert await one.acquire() is a
+    one.failed(a, a.era, FULL)
+    one.release(a)
+    assert a.breaker.failures == 0
+    assert await one.acquire() is b
+    task = await waiting(one)
+    one.release(b)
+    assert await task is b
+    clock.now = 2.0
+    assert await one.acquire() is a, "as long as it said"
+
+
+async def test_a_rest_ends_with_the_first_reply_and_then_who_waits_is_served() -> None:
+    a, b = members = workers(2, max_in_flight=2)
+    one = pool(members, clock=Clock())
+    for _ in range(4):
+        await one.acquire()
+    one.failed(a, a.era, FULL)
+    one.release(a)
+    task = await waiting(one)
+    one.succeeded(a, a.era)
+    assert await task is a
+    assert b.in_flight == 2
+
+
+async def test_who_waits_is_served_when_a_rest_is_over() -> None:
+    a, b = members = workers(2, max_in_flight=1)
+    one = pool(members, clock=time.monotonic)
+    await one.acquire()
+    one.failed(a, a.era, GatewayError(Kind.OVERLOADED, "full", upstream=429, retry_after=0.05))
+    one.release(a)
+    assert await one.acquire() is b
+    assert await (await waiting(one)) is a
+
+
+async def test_where_all_rest_or_are_out_none_does() -> None:
+    clock = Clock()
+    a, b, c = members = workers(3)
+    one = pool(members, clock=clock)
+    c.ready = False
+    for worker in (a, b):
+        one.failed(worker, worker.era, FULL)
+    assert {await one.acquire() for _ in range(4)} == {a, b}
+    c.ready = True
+    assert {await one.acquire() for _ in range(4)} == {c}
+    assert {await one.acquire([c]) for _ in range(4)} == {a, b}, "another that may have room is asked before none"
+
+
+async def test_only_a_workers_own_word_is_a_reason_to_rest() -> None:
+    members = workers(2)
+    one = pool(members, clock=Clock())
+    for error in (REFUSED, BROKEN, GatewayError(Kind.OVERLOADED, "the queue is full")):
+        one.failed(members[0], members[0].era, error)
+    assert {await one.acquire() for _ in range(4)} == set(members)
+
+
+async def test_a_rest_is_not_as_long_as_a_worker_may_say() -> None:
+    clock = Clock()
+    a, b = members = workers(2)
+    one = pool(members, clock=clock)
+    one.failed(a, a.era, GatewayError(Kind.OVERLOADED, "full", upstream=429, retry_after=3600.0))
+    clock.now = 29.9
+    assert {await one.acquire() for _ in range(4)} == {b}
+    clock.now = 30.0
+    assert await one.acquire() is a
+
+
 async def test_an_ejected_worker_is_tried_by_one_request_at_a_time() -> None:
     clock = Clock()
     a, b = members = workers(2)
