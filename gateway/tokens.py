@@ -189,7 +189,8 @@ class Tokens:
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble and self._told is not None:
-            self._told(*(("warning", trouble) if trouble else ("info", "the keys of tokens can be read again")))
+            level = "warning" if trouble else "info"
+            self._told(level, trouble or "the keys of tokens can be read again")
         self._trouble = trouble
 
     async def close(self) -> None:
