@@ -10,10 +10,38 @@ import time
 
 import uvloop
 
-from tests.chaos import alike, balanced, broken, connections, limits, redis_away, routes, salts, secrets, tenants
+from tests.chaos import (
+    alike,
+    arriving,
+    balanced,
+    broken,
+    connections,
+    failing,
+    frozen,
+    limits,
+    redis_away,
+    routes,
+    salts,
+    secrets,
+    tenants,
+)
 from tests.chaos.row import FULL, PARTS, ROWS, SEED, Findings
 
-TABLES = (alike, balanced, broken, connections, limits, redis_away, routes, salts, secrets, tenants)
+TABLES = (
+    alike,
+    arriving,
+    balanced,
+    broken,
+    connections,
+    failing,
+    frozen,
+    limits,
+    redis_away,
+    routes,
+    salts,
+    secrets,
+    tenants,
+)
 """Modules that enter rows."""
 
 

@@ -1,0 +1,214 @@
+"""F8 and F16: workers that come back, and workers that are not ready yet."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Any
+
+from tests.chaos.house import House, Process, chat, house, start
+from tests.chaos.paced import Load, events, given, known, paced, tell, told, until
+from tests.chaos.row import FULL, Findings, percentile, row
+
+RATE = 100.0
+AWAY_S = 20.0 if FULL else 5.0
+SLOWSTART_S = 30.0 if FULL else 10.0
+SLOTS = 40
+"""Most requests at once on a worker; one alone can carry the load, else it would have to be shared at once."""
+
+LOADING_S = 20.0 if FULL else 6.0
+INTERVAL_S = 1.0
+PLACES = 4
+"""Most requests at once on a worker, where some wait."""
+QUEUE = 20
+AT_ONCE = 80
+BURSTS = 5 if FULL else 2
+ASKED_AGAIN_S = 1.0
+"""How long a worker that says 503 is left alone, see `gateway.fleet.pool`."""
+
+
+async def revive(at: House, number: int, *flags: str) -> None:
+    """Starts a worker that was killed anew, where it was."""
+    port = at.workers[number].address.rpartition(":")[2]
+    words = ["gateway.cli", "worker", "simulated", "--port", port, "--ledger", "200000", *flags]
+    at.workers[number] = await start(at.folder, f"worker{number}-anew", *words, port=int(port))
+
+
+async def kill(at: House, number: int) -> None:
+    at.workers[number].process.send_signal(signal.SIGKILL)
+    await at.workers[number].process.wait()
+
+
+@row("F8", "four of five workers come back: how fast each takes its share")
+async def returning(findings: Findings) -> None:
+    flags = ("--itl-ms", "10")
+    config: dict[str, Any] = {
+        "breaker": {"slowstart_s": SLOWSTART_S, "eject_s": 2},
+        "health": {"interval_s": INTERVAL_S},
+        "models": {"m": {"max_in_flight": SLOTS}},
+    }
+    async with house({}, config, 1, [flags] * 5) as at:
+        await known(at)
+        async with paced(at, RATE, chat(20)):
+            await asyncio.sleep(1)
+            for number in range(1, 5):
+                await kill(at, number)
+            await asyncio.sleep(AWAY_S)
+            started = time.monotonic()
+            for number in range(1, 5):
+                await revive(at, number, *flags)
+            came = await until(lambda: all(events(at, "worker ready", one, started) for one in at.workers[1:]), 10)
+            await asyncio.sleep(SLOWSTART_S * 1.2)
+        took = [await given(one) for one in at.workers]
+        # One that was ejected, too, returns when its trial has told that it may.
+        returns = [
+            max(events(at, "worker ready", one, started) + events(at, "worker returned", one, started), default=0.0)
+            for one in at.workers[1:]
+        ]
+    findings.check("workers that came back", sum(map(bool, returns)), 4, came)
+    part = SLOWSTART_S / 10
+
+    def shares(begin: float) -> list[float]:
+        """Each returner's in a tenth of the slow start that begins at this share of it."""
+        starts = [since + begin * SLOWSTART_S for since in returns]
+        return [share(took, number, since, since + part) for number, since in enumerate(starts, 1)]
+
+    first, middle, last = shares(0.0), shares(0.45), shares(1.0)
+    n = sum(count(entries, since, since + part) for entries, since in zip(took[1:], returns, strict=True))
+    m = sum(
+        count(entries, since + 10 * part, since + 11 * part) for entries, since in zip(took[1:], returns, strict=True)
+    )
+    findings.check("share of a fair share in the first tenth, 0.25 at most", spread(first), n, max(first) <= 0.25)
+    findings.check(f"and at the end (half-way {spread(middle)}), 0.9 at least", spread(last), m, min(last) >= 0.9)
+    most = max(at_once(entries) for entries in took)
+    findings.check(f"requests at once on a worker, at most {SLOTS}", most, sum(map(len, took)), most <= SLOTS)
+
+
+def count(entries: list[dict[str, Any]], start: float, end: float) -> int:
+    return sum(start <= entry["started"] < end for entry in entries)
+
+
+def share(took: list[list[dict[str, Any]]], number: int, start: float, end: float) -> float:
+    """Of the requests in [start, end), as a multiple of the fair share."""
+    counts = [count(entries, start, end) for entries in took]
+    return counts[number] * len(counts) / max(1, sum(counts))
+
+
+def spread(values: list[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}" if values else "none"
+
+
+def at_once(entries: list[dict[str, Any]]) -> int:
+    """Most requests that the worker had at one time; what never ended it has still."""
+    changes = [(entry["started"], 1) for entry in entries]
+    changes += [(entry["ended"], -1) for entry in entries if entry["ended"]]
+    running = most = 0
+    for _, change in sorted(changes):
+        running += change
+        most = max(most, running)
+    return most
+
+
+@row("F16", "workers that load, two of which say so; a queue that is bounded")
+async def loading(findings: Findings) -> None:
+    """Workers 0 and 1 serve. 2 is started anew and says 503 on its health path, too; 3 says 503 to requests alone, its
+    health path has nothing but 200; 4 is as 2, and ready before the load ends."""
+    flags = ("--itl-ms", "5")
+    config: dict[str, Any] = {
+        "breaker": {"slowstart_s": 0},  # which would hide who is sent what: it is F8's
+        "health": {"interval_s": INTERVAL_S},
+        "queue": {"max_waiting": QUEUE},
+        "models": {"m": {"max_in_flight": PLACES}},
+    }
+    async with house({}, config, 1, [flags] * 5) as at:
+        await known(at)
+        liar = at.workers[3]
+        await tell(liar, "/sim/state", serving=False)
+        began = time.monotonic()
+        for number, seconds in ((2, 3600.0), (4, LOADING_S / 2)):
+            await kill(at, number)
+            await revive(at, number, "--loading-s", str(seconds), *flags)
+        # What their deaths cost is F3's.
+        await until(lambda: not up(at, at.workers[2]) and not up(at, at.workers[4]), 10)
+        async with paced(at, RATE / 2, chat(4)) as load:
+            await asyncio.sleep(LOADING_S)
+            await until(lambda: bool(events(at, "worker ready", at.workers[4], began)), 10)
+            await asyncio.sleep(2)
+        quiet = time.monotonic()
+        wrong = [one for one in load.asked if one.status != 200]
+        findings.check("answers other than 200 while three load", len(wrong), len(load.asked), not wrong)
+        honest = await given(at.workers[2])
+        findings.check("requests to the one that says that it loads", len(honest), len(load.asked), not honest)
+        later = await given(at.workers[4])
+        early = [entry for entry in later if entry["status"] == 503]
+        findings.check("requests to one before it was ready", len(early), len(later), not early)
+        lied = await given(liar, began)
+        most = 1 + int((quiet - began) / ASKED_AGAIN_S)
+        findings.check(
+            f"requests to the one that says so to requests alone, one a second ({most}) at most",
+            len(lied),
+            len(load.asked),
+            len(lied) <= most,
+        )
+        await queueing(findings, at)
+        healed = time.monotonic()
+        await tell(liar, "/sim/state", serving=True)
+        async with paced(at, RATE / 2, chat(4), "healed"):
+            await asyncio.sleep(3 * ASKED_AGAIN_S)
+        first = min((entry["started"] for entry in await given(liar, healed) if entry["status"] == 200), default=1e18)
+        waited = first - healed
+        findings.check("used again, s after it serves (2 at most)", f"{waited:.2f}", 1, waited <= 2 * ASKED_AGAIN_S)
+        await none_ready(findings, at)
+
+
+async def queueing(findings: Findings, at: House) -> None:
+    """Workers 0, 1 and 4 serve, with `PLACES` each, and there is room for `QUEUE` to wait: what is more is refused."""
+    load = Load(at, "burst")
+    room = 3 * PLACES + QUEUE
+    answered = []
+    began = time.monotonic()
+    for _ in range(BURSTS):
+        burst = await asyncio.gather(*(load.ask(chat(100)) for _ in range(AT_ONCE)))
+        answered.append(sum(one.status == 200 for one in burst))
+    load.close()
+    findings.check(
+        f"answered 200 of {AT_ONCE} at once, {room}: those with a worker and those who wait",
+        answered,
+        len(load.asked),
+        set(answered) == {room},
+    )
+    refused = [one for one in load.asked if one.status != 200]
+    odd = [one for one in refused if one.status != 503 or not told(one)]
+    findings.check("refusals other than 503 with Retry-After", len(odd), len(refused), not odd)
+    slow = max((one.ms for one in refused), default=0.0)
+    findings.check("refused after ms, 100 at most", f"{slow:.1f}", len(refused), slow <= 100)
+    running = [at_once(await given(worker, began)) for worker in at.workers]
+    findings.check(f"requests at once on a worker, at most {PLACES}", max(running), 5, max(running) <= PLACES)
+
+
+async def none_ready(findings: Findings, at: House) -> None:
+    for what, state in (("say so to requests alone", {"serving": False}), ("say so", {"health": 503})):
+        began = time.monotonic()
+        for worker in at.workers:
+            await tell(worker, "/sim/state", **state)
+        if "health" in state:
+            out = await until(lambda: not any(up(at, worker) for worker in at.workers), 10)
+            findings.check("workers whose health says 503 are out", out, 5, out)
+            began = time.monotonic()
+        async with paced(at, RATE, chat(4), f"none-{len(state)}-{began}") as load:
+            await asyncio.sleep(2)
+        odd = [one for one in load.asked if one.status != 503 or not told(one)]
+        findings.check(
+            f"all load and {what}: answers other than 503 with Retry-After", len(odd), len(load.asked), not odd
+        )
+        slow = percentile([one.ms for one in load.asked], 0.99)
+        findings.check(f"all load and {what}: p99 ms, 100 at most", f"{slow:.1f}", len(load.asked), slow <= 100)
+        if "health" in state:
+            sent = sum([len(await given(worker, began)) for worker in at.workers])
+            findings.check("and requests that reach one", sent, len(load.asked), sent == 0)
+
+
+def up(at: House, worker: Process) -> bool:
+    """What the gateway's log last said of it."""
+    return max(events(at, "worker ready", worker), default=0.0) > max(events(at, "worker down", worker), default=0.0)

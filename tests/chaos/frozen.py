@@ -1,0 +1,222 @@
+"""F5: a worker freezes (SIGSTOP): its connections stay open, and nothing more comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+from msgspec import Struct, field
+
+from tests.chaos.broken import opened
+from tests.chaos.house import CHAT, House, Process, chat, house
+from tests.chaos.paced import Asked, Load, events, known, paced, until
+from tests.chaos.row import FULL, Findings, percentile, row
+
+SILENT_S = 10.0 if FULL else 2.0
+"""How long a worker may be silent, before its reply and in it."""
+CONNECT_S = 1.0
+HEALTH = {"interval_s": 5.0, "timeout_s": 1.0} if FULL else {"interval_s": 1.0, "timeout_s": 0.5}
+MISSES = 3
+WORKERS = 5
+STREAMS = 10
+"""To each worker."""
+STEP_S = 0.02
+BEFORE_S, AFTER_S = (5.0, 20.0) if FULL else (2.0, 6.0)
+RATE = 40.0
+"""Of plain requests, a second, besides the streams."""
+BURST = 60
+"""Plain requests at once as it freezes: the least busy is chosen, so that later ones would hardly meet it."""
+AT_ONCE = 24
+"""Requests at once to three workers of which one accepts no connection."""
+
+
+class Followed(Struct):
+    """A stream as its client saw it: when each block came, and when it ended, by the monotonic clock."""
+
+    id: str
+    blocks: list[float] = field(default_factory=list)
+    data: bytes = b""
+    ended: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        return b"[DONE]" in self.data
+
+
+async def follow(at: House, one: Followed, tokens: int) -> None:
+    reader, writer = await opened(at, CHAT, one.id, json.dumps(chat(tokens, stream=True)).encode())
+    with contextlib.suppress(ConnectionError):
+        while block := await reader.read(65536):
+            one.blocks.append(time.monotonic())
+            one.data += block
+    one.ended = time.monotonic()
+    writer.close()
+
+
+@row("F5", "a worker freezes under streams, before its replies, and when it should accept connections")
+async def frozen(findings: Findings) -> None:
+    await under_way(findings)
+    await unaccepted(findings)
+
+
+async def under_way(findings: Findings) -> None:
+    flags = ("--itl-ms", str(STEP_S * 1000))
+    config = {"deadlines": {"first_byte_s": SILENT_S, "idle_s": SILENT_S}, "health": HEALTH}
+    async with house({}, config, 1, [flags] * WORKERS) as at, _loaded(at) as load:
+        streams = [Followed(f"stream-{number}") for number in range(STREAMS * WORKERS)]
+        tokens = int((BEFORE_S + AFTER_S) / STEP_S)
+        async with asyncio.TaskGroup() as group:
+            for one in streams:
+                group.create_task(follow(at, one, tokens))
+            await asyncio.sleep(BEFORE_S)
+            stopped = time.monotonic()
+            at.workers[0].process.send_signal(signal.SIGSTOP)
+            burst = Load(at, "burst")
+            for _ in range(BURST):
+                group.create_task(burst.ask(chat(4)))
+            await asyncio.sleep(AFTER_S)
+        burst.close()
+        thawed = time.monotonic()
+        at.workers[0].process.send_signal(signal.SIGCONT)
+        back = await until(lambda: bool(events(at, "worker ready", at.workers[0], thawed)), 10)
+        settled = time.monotonic()
+        await until(lambda: len(at.records()) >= len(streams) + BURST + len(load.since(0, settled)), 5)
+        judge_streams(findings, at, streams, stopped)
+        judge_requests(findings, at, load, burst.asked, stopped, thawed)
+        findings.check("back once it goes on", "yes" if back else "no", 1, back)
+
+
+@contextlib.asynccontextmanager
+async def _loaded(at: House) -> AsyncIterator[Load]:
+    await known(at)
+    async with paced(at, RATE, chat(4)) as load:
+        yield load
+
+
+def on(at: House, worker: Process) -> set[str]:
+    """Ids of requests that this worker was the last to have."""
+    return {id_ for id_, record in at.records().items() if record.get("worker") == f"http://{worker.address}"}
+
+
+def judge_streams(findings: Findings, at: House, streams: list[Followed], stopped: float) -> None:
+    theirs = on(at, at.workers[0])
+    hit = [one for one in streams if one.id in theirs]
+    others = [one for one in streams if one.id not in theirs]
+    # The last block of all is the error.
+    silences = [one.ended - max(block for block in one.blocks if block < stopped + SILENT_S / 2) for one in hit]
+    late = [silence for silence in silences if not _about(silence, SILENT_S)]
+    findings.check(
+        f"streams of the frozen worker: silence until they end, s, {SILENT_S} ±10 %",
+        spread(silences),
+        len(silences),
+        not late and len(hit) >= STREAMS / 2,
+    )
+    wrong = [one for one in hit if one.whole or one.data.count(b'"error"') != 1]
+    findings.check("of those, that do not end with one error", len(wrong), len(hit), not wrong)
+    cut = [one for one in others if not one.whole]
+    findings.check("streams of the others that are not whole", len(cut), len(others), not cut)
+    before: list[float] = []
+    after: list[float] = []
+    for one in others:
+        for first, then in pairwise(one.blocks):
+            (before if then < stopped else after).append(then - first)
+    slow, usual = percentile(after, 0.99) * 1000, percentile(before, 0.99) * 1000
+    findings.check(
+        f"streams of the others: p99 between two blocks, ms, 10 % above {usual:.1f} at most",
+        f"{slow:.1f}",
+        len(after),
+        slow <= usual * 1.1,
+    )
+
+
+def judge_requests(
+    findings: Findings, at: House, load: Load, burst: list[Asked], stopped: float, thawed: float
+) -> None:
+    theirs = on(at, at.workers[0])
+    under_way = [one for one in load.since(0, thawed) if one.at + one.ms / 1000 > stopped]
+    hit = [one for one in [*under_way, *burst] if one.id in theirs]
+    times = [one.ms / 1000 for one in hit]
+    odd = [one for one in hit if one.status != 504 or not _about(one.ms / 1000, SILENT_S)]
+    findings.check(f"plain requests that it had: 504 after s, {SILENT_S} ±10 %", spread(times), len(times), not odd)
+    others = [one for one in load.since(stopped, thawed) if one.id not in theirs]
+    elsewhere = [*others, *(one for one in burst if one.id not in theirs)]
+    failed = [one for one in elsewhere if one.status != 200]
+    findings.check("plain requests to the others that fail", len(failed), len(elsewhere), not failed)
+    usual, slow = (_p99_ms(some) for some in (load.since(0, stopped), others))
+    findings.check(
+        f"plain requests to the others: p99 ms, 10 % above {usual:.1f} at most",
+        f"{slow:.1f}",
+        len(others),
+        slow <= usual * 1.1,
+    )
+    last = max((one.at for one in hit), default=stopped) - stopped
+    most = MISSES * (HEALTH["interval_s"] + HEALTH["timeout_s"])
+    after = load.since(stopped + most, thawed)
+    findings.check(
+        f"it is sent nothing more after s ({most} at most, three probes)", f"{last:.2f}", len(after), last <= most
+    )
+
+
+def _p99_ms(asked: list[Asked]) -> float:
+    return percentile([one.ms for one in asked if one.status == 200], 0.99)
+
+
+def _about(seconds: float, wanted: float) -> bool:
+    return abs(seconds - wanted) <= wanted * 0.1
+
+
+def spread(values: list[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}" if values else "none"
+
+
+async def unaccepted(findings: Findings) -> None:
+    """As long as its queue has room the kernel accepts connections for a frozen process: here it has none."""
+    async with house({}, {"deadlines": {"connect_s": CONNECT_S}}, 1, [("--itl-ms", "5")] * 3) as at:
+        await known(at)
+        at.workers[0].process.send_signal(signal.SIGSTOP)
+        filling = await fill(at.workers[0])
+        load = Load(at, "head")
+        first = await asyncio.gather(*(load.ask(chat(10)) for _ in range(AT_ONCE)))
+        records = at.records()
+        async with asyncio.timeout(5):
+            while not {one.id for one in first} <= records.keys():
+                await asyncio.sleep(0.05)
+                records = at.records()
+        moved = [one for one in first if records[one.id]["attempts"] > 1]
+        odd = [one for one in moved if one.status != 200 or not _about(one.ms / 1000, CONNECT_S)]
+        findings.check(
+            f"unaccepted: answered by another worker after s, {CONNECT_S} ±10 %",
+            spread([one.ms / 1000 for one in moved]),
+            len(moved),
+            not odd,
+        )
+        out = bool(events(at, "worker ejected", at.workers[0]) or events(at, "worker down", at.workers[0]))
+        then = await asyncio.gather(*(load.ask(chat(10)) for _ in range(AT_ONCE)))
+        slow = [one for one in then if one.status != 200 or one.ms > CONNECT_S * 500]
+        findings.check(
+            f"unaccepted: requests that meet it once it is out ({'yes' if out else 'no'})",
+            len(slow),
+            len(then),
+            out and not slow,
+        )
+        load.close()
+        for writer in filling:
+            writer.transport.abort()
+        at.workers[0].process.send_signal(signal.SIGCONT)
+
+
+async def fill(worker: Process) -> list[asyncio.StreamWriter]:
+    """Connects until the worker's kernel accepts no more."""
+    host, _, port = worker.address.rpartition(":")
+    made: list[asyncio.StreamWriter] = []
+    while True:
+        try:
+            async with asyncio.timeout(0.3):
+                made.append((await asyncio.open_connection(host, int(port)))[1])
+        except TimeoutError:
+            return made
