@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -54,6 +54,7 @@ class LlamaCpp(OpenAI):
             return super().write(op, can)
         body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
         _refuse(op)
+        _one_word(op.extra)
         body["n_predict"] = -1 if op.max_output is None else op.max_output
         if op.n != 1:
             body["n"] = op.n
@@ -90,6 +91,7 @@ class LlamaCpp(OpenAI):
         """Without tools, nothing is said of them."""
         if not isinstance(op, Chat):
             return
+        _one_word(body)
         _no_filters(body)
         if not op.tools:
             for name in ("tools", "tool_choice", "parallel_tool_calls"):
@@ -167,6 +169,14 @@ def _refuse(op: Complete) -> None:
     ):
         if asked:
             raise unsupported(name, LlamaCpp.name)
+
+
+def _one_word(members: Mapping[str, Any]) -> None:
+    """Its own words for what has a canonical one count before that: the request would not be the one that was read, and
+    that limits have counted. Raises GatewayError(UNSUPPORTED)."""
+    for own, name in (("n_predict", "max_tokens"), ("n_cmpl", "n")):
+        if own in members:
+            raise unsupported(own, LlamaCpp.name, f"use '{name}'")
 
 
 def _no_filters(body: dict[str, Any]) -> None:

@@ -224,6 +224,16 @@ def test_chats_without_tools_say_nothing_of_them() -> None:
     }
 
 
+@pytest.mark.parametrize(("own", "name"), [("n_predict", "max_tokens"), ("n_cmpl", "n")])
+def test_a_second_word_for_what_was_counted_is_refused(own: str, name: str) -> None:
+    """The worker would believe it, and not what the request was read to say."""
+    raw = {"messages": Raw(b'[{"role":"user","content":"hi"}]'), "max_tokens": Raw(b"1"), own: Raw(b"100")}
+    for op in (chat(raw=raw, wire="openai"), chat(extra={own: Raw(b"100")}), complete("hi", extra={own: Raw(b"100")})):
+        with pytest.raises(GatewayError, match=f"use '{name}'") as caught:
+            sent(op)
+        assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, own)
+
+
 # -- replies --------------------------------------------------------------------------------------------------------
 
 
