@@ -34,12 +34,14 @@ LIMITS = [
 
 class Admit:
     """One admitted request: it was decided between the moments at which the gateway had read its head and at which the
-    worker had it."""
+    worker had it. Of a stream that its client left, what was relayed counts: what a worker makes until it hears of that
+    is nobody's, and shown beside."""
 
     def __init__(self, record: dict[str, Any], entry: dict[str, Any], shift: float) -> None:
         self.earliest = record["time"] - record["ms"] / 1000
         self.latest = entry["started"] + shift
-        self.tokens = entry["prompt_tokens"] + entry["tokens"]
+        left = record["outcome"] == "cancelled"
+        self.tokens = entry["prompt_tokens"] + ((record["usage"] or {}).get("output", 0) if left else entry["tokens"])
 
 
 @row("F14", "four gateways, 200 clients, requests and tokens a minute")
