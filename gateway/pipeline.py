@@ -41,7 +41,7 @@ from gateway.core.ports import (
     Transport,
 )
 from gateway.core.usage import Usage
-from gateway.relay import EventLane, Pump
+from gateway.relay import EventLane, Pump, Waiting
 
 # A worker must never see one id twice: vLLM's become ids of sequences, while a client may repeat its own.
 _ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
@@ -168,6 +168,9 @@ class Run:
         self._interrupted: GatewayError | None = None
         self._era = 0
         self._began = 0.0
+        self._heard = 0.0  # when the client last did, or began to wait, in the loop's time
+        self._waiting: Waiting | None = None
+        self._quiet: asyncio.TimerHandle | None = None
 
     async def go(self) -> None:
         hub = self.hub
@@ -198,6 +201,10 @@ class Run:
             # stay in memory until the collector comes.
             for met in self.errors:
                 met.__traceback__ = met.__context__ = met.__cause__ = None
+            if self._quiet is not None:
+                self._quiet.cancel()
+            if self._waiting is not None:
+                self._waiting.close()
             hub.running.discard(self)
             if self.permit is not None:
                 self.permit.settle(self.record)
@@ -216,9 +223,30 @@ class Run:
         """Ends the request with `error`, told to the client in its dialect."""
         if self.pump is not None and self.pump.committed:
             self.pump.interrupt(error)
-        elif not self.client.started and self._task is not None and self._interrupted is None:
+        elif self._unseen and self._task is not None and self._interrupted is None:
             self._interrupted = error
             self._task.cancel()
+
+    @property
+    def _unseen(self) -> bool:
+        """The client has seen nothing of a reply; blanks at most."""
+        if self._waiting is not None:
+            return self.pump is None or not self.pump.committed
+        return not self.client.started
+
+    def _silence(self, op: Any, offer: Offer) -> None:
+        """Lets a streaming client hear something: it has been quiet for long enough for a proxy to give up soon."""
+        loop, again = asyncio.get_running_loop(), self.hub.keepalive_s
+        if self.pump is not None:
+            again = self.pump.silence()
+        else:
+            self._heard = loop.time()
+            if self._waiting is not None:
+                self._waiting.blank()
+            else:
+                self._waiting = Waiting(self.client, self._lane(op, offer), self._head())
+                self.record.status = 200
+        self._quiet = loop.call_later(again, self._silence, op, offer)
 
     # -- the way down -----------------------------------------------------------------------------------------------
 
@@ -330,6 +358,10 @@ class Run:
         if counting is not None:
             self._address(counting.request, offer)
         hub.earn()
+        if op.stream and hub.keepalive_s:
+            loop = asyncio.get_running_loop()
+            self._heard = loop.time()
+            self._quiet = loop.call_later(hub.keepalive_s, self._silence, op, offer)
         tried: list[Any] = []
         failure: GatewayError | None = None
         while True:
@@ -361,6 +393,7 @@ class Run:
                 self.errors.append(error)
                 tried.append(worker)
                 failure = error
+                self.pump = None
                 again = self._may_retry(error)
                 if hub.trace is not None:
                     self._trace_failure(hub.trace, worker, error, again)
@@ -403,7 +436,7 @@ class Run:
         return (
             theirs
             and error.retryable
-            and not self.client.started
+            and self._unseen
             and self.record.attempts < self.hub.attempts
             and self.hub.may_retry()
         )
@@ -438,14 +471,20 @@ class Run:
         reply = self._reply(op, offer.backend, Response(200, exchange.headers, body))
         await self.respond(reply)
 
-    async def _stream(self, op: Any, offer: Offer, exchange: Any, worker: Member) -> None:
-        dialect, record = self.endpoint.dialect, self.record
+    def _lane(self, op: Any, offer: Offer) -> Lane:
+        """For one worker's stream, or for words of ours."""
+        dialect = self.endpoint.dialect
         relaying = dialect.relaying.get(offer.backend.wire_of(op))
-        if relaying is None:
-            lane: Lane = EventLane(offer.backend.reader(op), dialect.writer(op), self.hub.max_reply_bytes)
-        else:
-            lane = relaying.lane(op)
-        pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s)
+        if relaying is not None:
+            return relaying.lane(op)
+        return EventLane(offer.backend.reader(op), dialect.writer(op), self.hub.max_reply_bytes)
+
+    async def _stream(self, op: Any, offer: Offer, exchange: Any, worker: Member) -> None:
+        record = self.record
+        lane = self._lane(op, offer)
+        if self._waiting is not None:
+            await self._waiting.end()
+        pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s, self._heard)
         if self.permit is not None:
             pump.on_done = self._done
         if worker.on_trial:
@@ -460,7 +499,7 @@ class Run:
                 record.ttft_ms = round((pump.first_output_at - self._began) * 1000, 3)
             if self.client.started:
                 record.status = 200
-            if lane.error is not None and self.client.started:
+            if lane.error is not None and pump.committed:
                 self._report(lane.error)
                 self._failed(lane.error, "failed")
 
@@ -507,6 +546,11 @@ class Run:
         self._report(error)
         if self.client.gone or error.kind is Kind.CLIENT_GONE:
             self._cancelled()
+            return
+        waiting = self._waiting if self._unseen else None
+        if waiting is not None:
+            self._failed(error, "failed")
+            await waiting.fail(error)
             return
         reply = None if self.client.started else self.endpoint.dialect.refuse(error, self.request, self.op)
         self._failed(error, "refused" if error.blame is Blame.CLIENT else "failed")

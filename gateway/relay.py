@@ -83,15 +83,60 @@ class EventLane:
         return self._writer.keepalive()
 
 
+class Waiting:
+    """A streaming client for whom no worker has begun to answer yet: it gets the head of a 200 and a blank, and more of
+    them by `blank`. Other workers may still be tried. `lane` is there for its words, not for a worker's."""
+
+    def __init__(self, client: Client, lane: Lane, headers: Headers) -> None:
+        loop = asyncio.get_running_loop()
+        self.lane = lane
+        self._client = client
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._task = loop.create_task(self._carry(headers))
+
+    async def _carry(self, headers: Headers) -> None:
+        await self._client.start(200, [*self.lane.headers, *headers])
+        self.blank()
+        await self._client.carry(self._over)
+
+    def blank(self) -> None:
+        if not self._over.done():
+            self._client.write(self.lane.keepalive())
+
+    async def end(self) -> None:
+        """Returns when others may write to the client."""
+        if not self._over.done():
+            self._over.set_result(None)
+        await self._task
+
+    async def fail(self, error: GatewayError) -> None:
+        """Ends the reply with `error`, in the client's own way."""
+        await self.end()
+        await tell(self._client, self.lane, error)
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+async def tell(client: Client, lane: Lane, error: GatewayError) -> None:
+    """Ends a reply whose head is out with `error`."""
+    last = lane.fail(error)
+    if lane.clean_end:
+        await client.finish(last)
+    else:
+        await client.cut(last)
+
+
 class Pump:
     """One streamed reply under way.
 
     Before the first output nothing is sent, so that an error there is still an error status, or another worker's turn.
-    committed is True from the moment the client may have seen the head. on_first is called with the first output in
-    hand; on_done once the reply is known to be complete, before its end can have reached the client.
+    committed is True from the moment the client may have seen something of this reply. on_first is called with the
+    first output in hand; on_done once the reply is known to be complete, before its end can have reached the client.
+    heard: when the client last did, or began to wait, in the loop's time.
     """
 
-    def __init__(self, exchange: Exchange, lane: Lane, client: Client, keepalive_s: float) -> None:
+    def __init__(self, exchange: Exchange, lane: Lane, client: Client, keepalive_s: float, heard: float) -> None:
         self.lane = lane
         self.committed = False
         self.first_output_at: float | None = None
@@ -105,8 +150,7 @@ class Pump:
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._pending = b""
-        self._last = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        self._last = heard
 
     # -- called by the transport, for every block -------------------------------------------------------------------
 
@@ -171,18 +215,17 @@ class Pump:
     async def run(self, headers: Headers) -> None:
         """Carries the whole reply.
 
-        Raises the lane's GatewayError when it failed before anything was sent: the client has seen nothing. A failure
-        after that is told in the client's own way, and is left in `lane.error`.
+        Raises the lane's GatewayError when it failed before anything of it was sent: the client has seen nothing, or
+        blanks. A failure after that is told in the client's own way, and is left in `lane.error`.
         """
-        if self._keepalive_s:
-            self._timer = self._loop.call_later(self._keepalive_s, self._silence)
         try:
             self._exchange.pipe(self)
             await self._opened
             if self.lane.error is not None:
                 raise self.lane.error
             self._client.flow(self._exchange.pause, self._exchange.resume)
-            await self._client.start(200, [*self.lane.headers, *headers])
+            if not self._client.started:
+                await self._client.start(200, [*self.lane.headers, *headers])
             self.committed = True
             self._flush()
             if not self._over.done():
@@ -190,8 +233,6 @@ class Pump:
                 self._flush()
             await self._conclude()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
             self._exchange.close()
 
     async def _conclude(self) -> None:
@@ -203,11 +244,7 @@ class Pump:
                 await asyncio.wait([self._closed], timeout=_LINGER_S)
             return
         self._exchange.close()
-        last = self.lane.fail(error)
-        if self.lane.clean_end:
-            await self._client.finish(last)
-        else:
-            await self._client.cut(last)
+        await tell(self._client, self.lane, error)
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, b""
@@ -228,12 +265,12 @@ class Pump:
         if not self._over.done():
             self._over.set_result(None)
 
-    def _silence(self) -> None:
-        """Keeps proxies and read timers between us and the client from giving up. This commits to a 200."""
+    def silence(self) -> float:
+        """Keeps proxies and read timers between us and the client from giving up, if it has heard nothing for long.
+        This commits to a 200, and to this reply. Returns after how many seconds to look again."""
         idle = self._loop.time() - self._last
         if idle < self._keepalive_s:
-            self._timer = self._loop.call_later(self._keepalive_s - idle, self._silence)
-            return
+            return self._keepalive_s - idle
         blank = self.lane.keepalive()
         if blank and not self._over.done():
             if self.committed:
@@ -243,7 +280,7 @@ class Pump:
                 if not self._opened.done():
                     self._opened.set_result(None)
             self._last = self._loop.time()
-        self._timer = self._loop.call_later(self._keepalive_s, self._silence)
+        return self._keepalive_s
 
 
 def gone() -> GatewayError:

@@ -65,14 +65,14 @@ def scripted(**script: Any) -> str:
     return "sim:" + json.dumps(script)
 
 
-def raw_request(stack: Stack, body: dict[str, Any]) -> socket.socket:
+def raw_request(stack: Stack, body: dict[str, Any], path: str = PATH, fields: bytes = b"") -> socket.socket:
     """A request on a socket of its own, so that the test decides when and how the client leaves."""
     data = json.dumps(body).encode()
     port = int(stack.url.rsplit(":", 1)[1])
     client = socket.create_connection(("127.0.0.1", port))
     client.sendall(
-        b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-        % (PATH.encode(), len(data), data)
+        b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (path.encode(), fields, len(data), data)
     )
     return client
 
@@ -320,6 +320,85 @@ def test_keepalive_newlines_before_and_between_tokens(wrap: Callable[[Any], Any]
             reply = post(stack, body)
             assert reply.content.count(b"\n\n\n") + reply.content.startswith(b"\n") >= 1
             assert list(sse_data(reply.content))[-1] == b"[DONE]"
+
+
+DIALECTS = [
+    (PATH, b"\n", b"data: [DONE]"),
+    ("/friendli/v1/chat/completions", b"\n", b"data: [DONE]"),
+    ("/sagemaker/invocations", b"\n", b"data: [DONE]"),
+    ("/ollama/chat/completions", b" ", b'"done":true'),
+    ("/ollama/chat/sse", b"\n", b"data: [END]"),
+    ("/azure/chat/completions?api-version=2024-05-01-preview", b"\n", b"data: [DONE]"),
+]
+
+
+@pytest.mark.parametrize(("path", "blank", "done"), DIALECTS)
+def test_keepalives_before_a_worker_has_begun_to_answer(
+    wrap: Callable[[Any], Any], path: str, blank: bytes, done: bytes
+) -> None:
+    with Stack(wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
+        whole = httpx.post(stack.url + path, json=chat(scripted(text="a b"), stream=True))
+        late = chat(scripted(text="a b", fault="stall:0.3@before"), stream=True)
+        reply = httpx.post(stack.url + path, json=late)
+        assert reply.status_code == 200
+        assert reply.headers["content-type"] == whole.headers["content-type"]
+        assert reply.headers["x-request-id"] == stack.record()["id"]
+        assert reply.content.startswith(blank * 2)
+        assert done in reply.content
+        assert reply.content.strip().count(done) == whole.content.count(done), "and nothing is said twice"
+
+
+@pytest.mark.parametrize(("path", "blank"), [(path, blank) for path, blank, _ in DIALECTS])
+def test_a_worker_that_fails_after_keepalives_is_one_error_in_the_clients_own_words(
+    wrap: Callable[[Any], Any], path: str, blank: bytes
+) -> None:
+    config = {"relay": {"keepalive_s": 0.05}, "deadlines": {"first_byte_s": 0.3}}
+    with Stack(wrap=wrap, config=config) as stack:
+        body = chat(scripted(text="a b", fault="stall@before"), stream=True)
+        head, _, said = read_whole(raw_request(stack, body, path, b"connection: close\r\n")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert said.startswith(b"1\r\n" + blank)
+        assert b"did not begin to answer in time" in said
+        assert b"[DONE]" not in said
+        record = stack.record()
+        assert (record["status"], record["outcome"], record["attempts"]) == (200, "failed", 1)
+
+
+def test_another_worker_is_tried_after_keepalives(wrap: Callable[[Any], Any]) -> None:
+    with Stack(({}, {}), wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
+        for sim in stack.sims:
+            sim.fault("stall@before", count=1)
+        client = raw_request(stack, chat(scripted(text="a b"), stream=True))
+        received = b""
+        while b"\n\r\n" not in received.partition(b"\r\n\r\n")[2]:
+            received += client.recv(65536)
+        (silent,) = (sim for sim in stack.sims if sim.ledger.running)
+        (other,) = (sim for sim in stack.sims if sim is not silent)
+        other.fault("")
+        stack.loop.call_soon_threadsafe(silent.die)
+        while b"[DONE]" not in received:
+            received += client.recv(65536)
+        client.close()
+        assert received.count(b"HTTP/1.1") == 1
+        assert b'"error"' not in received
+        record = stack.record()
+        assert (record["status"], record["outcome"], record["code"], record["attempts"]) == (200, "ok", None, 2)
+
+
+def test_who_waits_for_a_busy_worker_hears_of_it_and_may_leave(wrap: Callable[[Any], Any]) -> None:
+    config = {"relay": {"keepalive_s": 0.05, "drain_s": 0}, "models": {"m": {"max_in_flight": 1}}}
+    with Stack(wrap=wrap, config=config) as stack:
+        busy = raw_request(stack, chat(scripted(text="a", fault="stall@before")))
+        stack.run(stack.sim.ledger.wait(running=1))
+        waiting = [raw_request(stack, chat("hi", stream=True)) for _ in range(2)]
+        for client in waiting:
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        waiting[0].close()
+        until(lambda: any(line["outcome"] == "cancelled" for line in stack.events("request")))
+        stack.run(stack.gateway.drain())
+        assert b'"code":"shutting_down"' in read_whole(waiting[1])
+        busy.close()
+        assert stack.sim.ledger.received == 1
 
 
 def test_slow_reader_stops_the_worker_not_the_memory(wrap: Callable[[Any], Any]) -> None:

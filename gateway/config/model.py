@@ -249,7 +249,11 @@ class Relay(Section):
     """Carrying replies."""
 
     keepalive_s: Seconds = Field(
-        default=15.0, ge=0, le=3600, description="A streaming client hears something at least this often. 0 is off."
+        default=15.0,
+        ge=0,
+        le=3600,
+        description="A streaming client hears something at least this often, also while no worker has begun to answer;"
+        " what fails after that is an error in a stream with status 200. 0 is off.",
     )
     drain_s: Seconds = Field(
         default=30.0, ge=0, le=_DAY, description="On SIGTERM, how long running replies may still take."

@@ -420,8 +420,8 @@ class _Lines(_Writer):
         return chunk + b"\n" if chunk else b""
 
     def keepalive(self) -> bytes:
-        """None: a blank line is no JSON."""
-        return b""
+        """Space before the line that is to come, where JSON may have it: a line of its own would be no JSON."""
+        return b" "
 
 
 class _Events(_Writer):

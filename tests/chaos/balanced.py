@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -11,6 +12,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
+
+from httpx import HTTPError
+from openai import AsyncOpenAI, OpenAIError
 
 from tests.chaos.broken import WAYS, Way, scripted
 from tests.chaos.house import CHAT, House, Process, chat, house, program
@@ -26,6 +30,13 @@ RATE = 50
 LAPS = 3 if FULL else 1
 KEPT = 10
 """Connections that those who ask keep, each in use a few times a second."""
+
+IDLE_S = 2.0
+"""haproxy ends connections that are silent for so long."""
+SILENCE_S = 3 * IDLE_S
+HANG_S = 8.0
+TIMES = 20 if FULL else 5
+TOKENS = ("aaaa", "bbbb", "cccc", "dddd")
 
 # retries 0: what fails is seen, and not sent to another gateway in silence.
 CONFIG = """
@@ -198,7 +209,95 @@ async def cut(address: str, way: Way, ended: asyncio.Event) -> str:
     head, _, text = data.partition(b"\r\n\r\n")
     if b" 200 " not in head.split(b"\r\n")[0]:
         return head.decode("latin-1")[:80]
-    errors = text.count(b'"error"') + text.count(b"event: error")
     if way.done in text or b'"finish_reason":"stop"' in text:
         return f"looks complete: {text[-200:]!r}"
-    return "" if errors else f"no error in {text[-200:]!r}"
+    return "" if errors_in(text) else f"no error in {text[-200:]!r}"
+
+
+@row("F17", "workers are silent for three times as long as the balancer before the gateway waits")
+async def silent(findings: Findings) -> None:
+    binary = haproxy(findings)
+    if binary is None:
+        return
+    config = {"relay": {"keepalive_s": IDLE_S / 4}, "deadlines": {"first_byte_s": HANG_S, "idle_s": HANG_S}}
+    async with (
+        house({}, config, 1, [("--itl-ms", "5", "--slots", "1000")]) as at,
+        balancer(binary, at, IDLE_S) as front,
+    ):
+        silences = [f"stall:{SILENCE_S:g}@{when}" for when in ("before", "headers", 1, 3)]
+        hangs = [f"stall@{when}" for when in ("before", "headers", 1, 3)]
+        control, survived, read, hung = await asyncio.gather(
+            asyncio.gather(*(patient(front.address, WAYS[0], silences[0], stream=False) for _ in range(TIMES))),
+            asyncio.gather(*(gather_way(front.address, way, silences) for way in WAYS)),
+            asyncio.gather(*(sdk(front.address, fault) for fault in silences for _ in range(TIMES))),
+            asyncio.gather(*(gather_way(front.address, way, hangs) for way in WAYS)),
+        )
+    ended = sum(b" 504 " in data.split(b"\r\n")[0] for data, _ in control)
+    findings.check("plain requests that the balancer ends, as a control", ended, len(control), ended == len(control))
+    for way, replies in zip(WAYS, survived, strict=True):
+        bad = [data[-100:] for data, _ in replies if not whole(way, data)]
+        findings.check(f"{way.name}: streams that do not survive", bad[:1] or 0, len(replies), not bad)
+    odd = sorted({text for text in read if text != "".join(TOKENS)})
+    findings.check("openai's own client: streams that it does not read whole", odd or 0, len(read), not odd)
+    for way, replies in zip(WAYS, hung, strict=True):
+        bad = [data[-100:] for data, _ in replies if way.done in data or not errors_in(data)]
+        findings.check(f"{way.name}: hung workers that are not told as an error", bad[:1] or 0, len(replies), not bad)
+    times = [took for replies in hung for _, took in replies]
+    findings.check(
+        f"seconds until a hung worker is told ({HANG_S:g} s ± 10 %)",
+        f"{min(times):.2f} to {max(times):.2f}",
+        len(times),
+        min(times) >= 0.9 * HANG_S and max(times) <= 1.1 * HANG_S,
+    )
+
+
+async def gather_way(address: str, way: Way, faults: list[str]) -> list[tuple[bytes, float]]:
+    return await asyncio.gather(*(patient(address, way, fault) for fault in faults for _ in range(TIMES)))
+
+
+async def patient(address: str, way: Way, fault: str, stream: bool = True) -> tuple[bytes, float]:
+    """All that comes until the connection ends, and after how many seconds that is."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = way.stream if stream else way.plain
+    assert body is not None
+    began, data = time.monotonic(), b""
+    writer.write(request("POST", way.path, {"connection": "close"}, scripted(body, text="".join(TOKENS), fault=fault)))
+    with contextlib.suppress(ConnectionError):
+        while block := await reader.read(65536):
+            data += block
+    writer.close()
+    return data, time.monotonic() - began
+
+
+def whole(way: Way, data: bytes) -> bool:
+    """Whether a stream has all of its tokens and its end, and is what readers of its kind can read."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    if b" 200 " not in head.split(b"\r\n")[0] or not rest.endswith(b"\r\n0\r\n\r\n") or errors_in(data):
+        return False
+    text = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        text, rest = text + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    if way.name == "ollama":
+        said = "".join(json.loads(line)["message"]["content"] for line in text.splitlines())
+        return said == "".join(TOKENS) and way.done in text
+    done = b"data: [END]" if way.name == "ollama sse" else way.done
+    return done in text and all(token.encode() in text for token in TOKENS)
+
+
+def errors_in(data: bytes) -> int:
+    return data.count(b'"error"') + data.count(b"event: error")
+
+
+async def sdk(address: str, fault: str) -> str:
+    """What OpenAI's client reads."""
+    script = "sim:" + json.dumps({"text": "".join(TOKENS), "fault": fault})
+    async with AsyncOpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) as client:
+        try:
+            stream = await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": script}], stream=True
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
+        except (OpenAIError, HTTPError) as error:
+            return repr(error)

@@ -363,7 +363,7 @@ def test_a_cut_stream_ends_in_an_error(route: str, wanted: list[bytes], frames: 
 
 
 def test_keepalive() -> None:
-    assert lane("chat").keepalive() == b""
+    assert lane("chat").keepalive() == b" "
     assert lane("sse").keepalive() == b"\n"
 
 
