@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import boto3
+import httpx
 import openai
 import pytest
 import yaml
@@ -43,7 +44,7 @@ def keys() -> dict[str, str]:
 def stack(keys: dict[str, str]) -> Iterator[Stack]:
     """Every key has one request a minute, those in `quick` one in a moment."""
     entries: dict[str, Any] = {}
-    for name in ("openai", "azure", "friendli", "quick-openai", "quick-azure"):
+    for name in ("openai", "azure", "friendli", "ollama", "quick-openai", "quick-azure"):
         keys[name], entry = new_key(name)
         entries.update(yaml.safe_load(entry))
     for name in ("boto3", "quick-boto3"):
@@ -180,6 +181,24 @@ def test_boto3_waits_as_long_as_it_is_told(stack: Stack, monkeypatch: pytest.Mon
     assert reply["ResponseMetadata"]["RetryAttempts"] == 1
     assert len(slept) == len(told) == 1
     assert slept[0] >= told[0]
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/chat/sse"])
+def test_ollama_style(stack: Stack, keys: dict[str, str], path: str) -> None:
+    """No client of its own: a status, its one form of an error, and when to return."""
+
+    def ask() -> httpx.Response:
+        body = {"model": "m", "messages": MESSAGES, "stream": True}
+        return httpx.post(stack.url + "/ollama" + path, json=body, headers={"x-api-key": keys["ollama"]})
+
+    ask()
+    refused = ask()
+    assert refused.status_code == 429
+    error = refused.json()["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert error["message"].startswith("limit 'requests' reached")
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
 
 
 PROGRAM = """
