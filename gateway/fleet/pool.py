@@ -57,7 +57,7 @@ class Pool:
         # Workers may have had turns in the pool before this one (a reload): those to come are later than all of them.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         self._tickets = itertools.count()
-        # Workers that have just said 429 or 503, and until when the others go before them.
+        # Workers that have just refused or failed, and until when the others go before them.
         self._resting: dict[Worker, float] = {}
         # The next one first; its ticket makes every entry different from all others.
         self._waiting: list[tuple[int, int, asyncio.Future[Worker], Sequence[Worker]]] = []
@@ -122,7 +122,8 @@ class Pool:
 
     def failed(self, worker: Worker, era: int, error: GatewayError) -> None:
         """Learns from a failure: only the worker's own faults count against it. One that says that it is too much rests
-        for as long as it says (1 s where it says nothing, 30 s at most), or until it finishes something."""
+        for as long as it says (1 s where it says nothing, 30 s at most), or until it finishes something; so does one
+        that would be ejected and may not be, for 1 s."""
         breaker = worker.breaker
         if error.blame is not Blame.WORKER:
             breaker.abandon(era)
@@ -136,11 +137,13 @@ class Pool:
             self._on_eject(worker)
             # Who waits then, while all others are full, must not wait until one of those is free.
             asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
+        elif breaker.failures >= breaker.policy.failures and not breaker.ejected:
+            self._rest(worker, _REST_S)  # too many are out for it to be so, too
         self._on_suspect(worker)
 
     def _rest(self, worker: Worker, seconds: float) -> None:
-        """It is full, or loads its model whatever its health says. Who refuses at once has the fewest in flight, and
-        would be given everything that the others then have to be asked for."""
+        """It is full, loads its model whatever its health says, or is broken. Who refuses at once has the fewest in
+        flight, and would be given everything that the others then have to be asked for."""
         now = self._clock()
         if self._resting.get(worker, now) <= now:
             self._resting[worker] = now + seconds

@@ -429,6 +429,26 @@ async def test_where_all_rest_or_are_out_none_does() -> None:
     assert {await one.acquire([c]) for _ in range(4)} == {a, b}, "another that may have room is asked before none"
 
 
+async def test_one_that_fails_and_cannot_be_spared_rests() -> None:
+    """Three of five are broken, half may be out: the third must not be given all that the other two could serve."""
+    clock = Clock()
+    ejected: list[Worker] = []
+    members = workers(5)
+    one = pool(members, clock=clock, on_eject=ejected.append)
+    for worker in members[:3]:
+        for _ in range(2):
+            one.failed(worker, worker.era, BROKEN)
+    assert ejected == members[:2]
+    assert {await one.acquire() for _ in range(6)} == set(members[3:])
+    clock.now = 1.0
+    assert await one.acquire() is members[2]
+    one.failed(members[2], members[2].era, BROKEN)
+    assert {await one.acquire() for _ in range(6)} == set(members[3:])
+    for worker in members[3:]:
+        worker.ready = False
+    assert await one.acquire() is members[2], "nobody else is left"
+
+
 async def test_only_a_workers_own_word_is_a_reason_to_rest() -> None:
     members = workers(2)
     one = pool(members, clock=Clock())
