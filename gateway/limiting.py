@@ -16,7 +16,6 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Record
-from gateway.core.usage import Usage
 from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
 from gateway.limits.model import Dimension, LimitKind, Plan, RuleState, Verdict
 from gateway.limits.plan import Layout
@@ -99,6 +98,12 @@ def redis_settings(redis: Redis | None) -> RedisSettings:
     )
 
 
+def estimator(config: Config) -> Estimator:
+    """What guesses tokens that nobody has counted."""
+    limiter = config.limiter
+    return Estimator(limiter.bytes_per_token, limiter.image_tokens, output=limiter.output_tokens)
+
+
 class _Store(Struct, frozen=True):
     """What decides where counters lie; while it stays the same they survive a reload."""
 
@@ -146,8 +151,7 @@ class Limiting:
         found = rules(config)
         self.limiter.use(found)
         self.any = bool(found)
-        limiter = config.limiter
-        self._estimator = Estimator(limiter.bytes_per_token, limiter.image_tokens, output=limiter.output_tokens)
+        self._estimator = estimator(config)
         self._tokens = any(rule.kind == "tokens" for rule in found)
         self._by_address = any("address" in rule.scope or "address" in rule.match for rule in found)
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
@@ -185,7 +189,7 @@ class Limiting:
             if reset != told.reset:
                 told.tell(reset)
             headers += (limit, (name, b"%d" % raw[left]), told.header)
-        return Permit(self.limiter, lease, cost.prompt)
+        return Permit(self.limiter, lease)
 
 
 class _Reset(Struct):
@@ -232,17 +236,13 @@ def _tell(stands: Decision, headers: Headers) -> None:
 
 
 class Permit(Struct, eq=False):
-    """One admitted request. Implements core.ports.Permit. prompt: the estimate of its tokens."""
+    """One admitted request. Implements core.ports.Permit."""
 
     limiter: Limiter
     lease: Lease
-    prompt: int
 
     def settle(self, record: Record) -> None:
         """See core.ports.Permit."""
-        usage = record.usage
-        if usage is not None and usage.input is None and self.prompt:
-            record.usage = Usage(self.prompt, usage.output, usage.cached, usage.reasoning, "estimated")
         lease = self.lease
         if not lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"

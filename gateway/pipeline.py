@@ -88,6 +88,7 @@ class Hub(Struct):
     offers      by every name that clients may use, aliases included
     may_retry   spends from the retry budget; `earn` feeds it
     running     requests under way, for shutdown
+    estimate    tokens of a prompt that no worker told the length of
     gate        limits; None when there are none
     trace       told of every step by (what, **fields), for the log at level debug; None at any other
     """
@@ -104,6 +105,7 @@ class Hub(Struct):
     may_retry: Callable[[], bool]
     clock: Callable[[], float]
     running: Running
+    estimate: Callable[[Op], int]
     gate: Gate | None = None
     trace: Callable[..., None] | None = None
 
@@ -206,8 +208,7 @@ class Run:
             if self._waiting is not None:
                 self._waiting.close()
             hub.running.discard(self)
-            if self.permit is not None:
-                self.permit.settle(self.record)
+            self._settle()
             self.client.close()
             self.record.ms = round((hub.clock() - self._began) * 1000, 3)
             hub.observer.finished(self.record)
@@ -508,6 +509,15 @@ class Run:
         lane = self.pump.lane if self.pump is not None else None
         if self.permit is not None and lane is not None and lane.error is None:
             self.record.usage = lane.usage or Usage(None, lane.produced, source="estimated")
+            self._settle()
+
+    def _settle(self) -> None:
+        """Once the record says what was used: the limits are told."""
+        usage = self.record.usage
+        if usage is not None and usage.input is None and self.op is not None:
+            prompt = self.hub.estimate(self.op)
+            self.record.usage = Usage(prompt, usage.output, usage.cached, usage.reasoning, "estimated")
+        if self.permit is not None:
             self.permit.settle(self.record)
 
     def _reply(self, op: Any, backend: Backend, response: Response) -> Response:

@@ -191,6 +191,16 @@ def test_failed(counted: Stack) -> None:
     assert standing(counted)["tpm"] == record["usage"]["input"] + record["usage"]["output"] > 0
 
 
+def test_a_prompt_that_nobody_counted_is_estimated_without_limits_too() -> None:
+    with Stack() as stack:
+        with pytest.raises(httpx.RemoteProtocolError):
+            ask(stack, stream=True, **said(text="one two three four", fault="reset@2"))
+        usage = stack.record()["usage"]
+        assert usage["source"] == "estimated"
+        assert usage["input"] > 8
+        assert usage["output"] == 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_reply_that_takes_too_long_is_charged_as_reserved(stream: bool) -> None:
     """Its client may have asked for so long a one."""

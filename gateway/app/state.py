@@ -26,7 +26,7 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Worker
-from gateway.limiting import Limiting, redis_settings
+from gateway.limiting import Limiting, estimator, redis_settings
 from gateway.limits.store_redis import connect, split_address
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
@@ -114,6 +114,7 @@ class State:
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
+        guess = estimator(config)
         self.hub = Hub(
             offers=offers,
             identify=self._keyring.identify,
@@ -127,6 +128,7 @@ class State:
             may_retry=budget.spend,
             clock=clock,
             running=Running(),
+            estimate=lambda op: guess.cost(op).prompt,
             gate=limiting if limiting is not None and limiting.any else None,
             trace=self._trace,
         )

@@ -307,7 +307,7 @@ class Permit(Protocol):
 
     def settle(self, record: Record) -> None:
         """Corrects the charge to what `record` says became of the request, and gives its slots back. Called on every
-        exit, and more than once does no harm. Fills in the prompt's estimate where nobody counted it."""
+        exit, and more than once does no harm."""
         ...
 
 
