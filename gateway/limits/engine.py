@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from asyncio import Future, Task
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from weakref import ref
 
@@ -21,6 +21,8 @@ from gateway.limits.store import Settlement, Store, StoreDown
 from gateway.limits.store_memory import MemoryStore
 
 FREE = Cost()
+_RENEWED, _RENEWED_EVERY = 200, 0.01
+"""So many leases at once, then a pause in seconds: admissions behind the renewals of thousands would wait too long."""
 _CLOSED_RETRY = 5.0
 """A closed rule's wait in seconds: the store is asked again within it."""
 
@@ -28,7 +30,7 @@ _CLOSED_RETRY = 5.0
 class Limiter:
     """Raises ValueError when `rules` and the store's layout do not go together.
 
-    lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it
+    lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two signs of life
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
     refused     rule name -> requests that it refused        shadowed  the same for shadow rules, which refused nothing
@@ -240,7 +242,7 @@ class Limiter:
 
     def _changed(self, up: bool, reason: str) -> None:
         if up:
-            self._renew()
+            self._renew(list(self._live))
         else:
             # What runs already holds slots that this process must go on counting.
             held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
@@ -252,12 +254,14 @@ class Limiter:
         if self._on_change is not None:
             self._on_change("strict" if up else "degraded", reason)
 
-    def _renew(self) -> None:
+    def _renew(self, ids: Iterable[str]) -> None:
+        """Those that still hold slots: a slot that was given back must not be taken again."""
         leases = []
-        for id, one in list(self._live.items()):
-            lease = one()
+        for id in ids:
+            one = self._live.get(id)
+            lease = one() if one is not None else None
             if lease is None:
-                del self._live[id]
+                self._live.pop(id, None)
             else:
                 leases.append(lease)
         self._store.renew([(lease.id, lease.plan) for lease in leases])
@@ -269,7 +273,10 @@ class Limiter:
 
     async def _beat(self) -> None:
         while True:
-            self._renew()
+            ids = list(self._live)
+            for first in range(0, len(ids), _RENEWED):
+                self._renew(ids[first : first + _RENEWED])
+                await asyncio.sleep(_RENEWED_EVERY)
             await self._store.beat()
             await self._local.beat()
             await asyncio.sleep(self._every)

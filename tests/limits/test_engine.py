@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject
+from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject, engine
+from gateway.limits.model import Plan
 from gateway.limits.store_redis import RedisStore
 from gateway.wire.openai_replies import error_headers
 from tests.limits.server import Server
@@ -252,6 +253,31 @@ async def test_a_lost_lease_is_not_renewed_and_a_held_one_is(make: Make) -> None
     assert await left(limiter) == {"slots": 1}
     limiter.settle(held, None)
     assert await left(limiter) == {"slots": 2}
+
+
+async def test_many_leases_are_renewed_in_parts_and_none_that_ended_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admissions wait behind what is sent at once; a slot that was given back must not be taken again."""
+    monkeypatch.setattr(engine, "_RENEWED", 2)
+    parts: list[list[str]] = []
+    whole = asyncio.Event()
+
+    class Store(MemoryStore):
+        def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
+            super().renew(leases)
+            parts.append([lease for lease, _ in leases])
+            if len(parts) == 1:
+                limiter.settle(held[3], None)
+            elif len(parts) == 3:
+                whole.set()
+
+    limiter = Limiter([slots(10)], Store())
+    held = [await limiter.reserve(ANN) for _ in range(5)]
+    await limiter.start()
+    await asyncio.wait_for(whole.wait(), 5)
+    await limiter.close()
+    first, second, third, _, fifth = (lease.id for lease in held)
+    assert parts == [[first, second], [third], [fifth]]
+    assert await left(limiter) == {"slots": 6}
 
 
 async def until(limiter: Limiter, want: dict[str, int]) -> None:
