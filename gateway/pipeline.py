@@ -45,7 +45,8 @@ from gateway.relay import EventLane, Pump, Waiting
 
 # A worker must never see one id twice: vLLM's become ids of sequences, while a client may repeat its own.
 _ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
+# A key in the wrong header is no name for a request: names are logged.
+_REQUEST_ID = re.compile(rb"(?!dgm_)[A-Za-z0-9._:-]{1,128}\Z")
 _MAX_FAULT_BYTES = 1 << 20
 # Of what was dropped, in a header and in a record.
 _MOST_NAMES = 32

@@ -688,7 +688,9 @@ def test_an_http_1_0_client_can_tell_a_cut_stream() -> None:
         assert stack.records()[-1]["outcome"] == "failed"
 
 
-@pytest.mark.parametrize("value", [b"a b", b"x" * 129, b"\xff\xfe", b"{}", b"a;b", b"", b"a\tb"])
+@pytest.mark.parametrize(
+    "value", [b"a b", b"x" * 129, b"\xff\xfe", b"{}", b"a;b", b"", b"a\tb", b"dgm_ab12_" + b"x" * 43 + b"_abcdef"]
+)
 def test_a_harmful_request_id_is_replaced(stack: Stack, value: bytes) -> None:
     with Raw(stack) as client:
         _, headers, _ = client.send(LINE + b"host: x\r\nx-request-id: " + value + b"\r\n\r\n").response()

@@ -316,7 +316,8 @@ class _Link(asyncio.Protocol):
             self._write(self._transport, b"EVAL", self._script)
         else:  # not what a healthy primary says: start afresh
             self._hang_up()
-            self._tell(Refused(data[1:line].decode(errors="replace")))
+            error = data[1:line].decode(errors="replace") if data.startswith(b"-") else "not a Redis server's answer"
+            self._tell(Refused(error))
 
     def eof_received(self) -> None:
         self.connection_lost(None)

@@ -150,6 +150,9 @@ def test_an_answer_in_pieces(size: int) -> None:
     assert heard == []
     link.data_received(b"thing is written here\r\n")
     assert [str(one) for one in heard] == ["READONLY nothing is written here"]
+    link._heard = heard.append
+    link.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert str(heard[-1]) == "not a Redis server's answer"
 
 
 class Wire:
