@@ -233,6 +233,7 @@ class Pump:
                 self._flush()
             await self._conclude()
         finally:
+            self.on_done = None  # whoever is told holds this pump: a cycle, which would wait for the collector
             self._exchange.close()
 
     async def _conclude(self) -> None:

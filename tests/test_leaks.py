@@ -29,7 +29,12 @@ def test_no_request_waits_for_the_collector(fault: str, stream: bool, path: str)
     async def left() -> int:
         return sum(isinstance(one, Run) for one in gc.get_objects())
 
-    config = {"deadlines": {"first_byte_s": 0.2, "idle_s": 0.2}, "retry": {"attempts": 1}}
+    config = {
+        "deadlines": {"first_byte_s": 0.2, "idle_s": 0.2},
+        "retry": {"attempts": 1},
+        "relay": {"keepalive_s": 0.05},
+        "limits": [{"name": "slots", "kind": "concurrency", "limit": 5}],
+    }
     with Stack(config=config) as stack, httpx.Client(timeout=10) as client:
         gc.collect()
         gc.disable()
