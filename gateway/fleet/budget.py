@@ -8,7 +8,8 @@ from collections.abc import Callable
 class RetryBudget:
     """Retries may be `share` of the requests, or `min_per_second` where those are too few for that, whichever is more.
 
-    What is not used is kept, up to `BURST`: enough for one worker's breaker to open while the others answer.
+    What is not used is kept, up to `BURST`: enough for one worker's breaker to open while the others answer. Both are
+    saved apart and spent together: what one pays is not the other's to pay again.
     """
 
     BURST = 10.0
@@ -17,7 +18,8 @@ class RetryBudget:
         self._share = share
         self._rate = min_per_second
         self._clock = clock
-        self._kept = self.BURST if share or min_per_second else 0.0
+        self._by_share = self.BURST if share else 0.0
+        self._by_time = self.BURST if min_per_second else 0.0
         self._earned = 0.0
         self._since = clock()
 
@@ -28,9 +30,11 @@ class RetryBudget:
     def spend(self) -> bool:
         """Whether one more retry may be made now."""
         now = self._clock()
-        self._kept = min(self.BURST, self._kept + max(self._earned, (now - self._since) * self._rate))
+        self._by_share = min(self.BURST, self._by_share + self._earned)
+        self._by_time = min(self.BURST, self._by_time + (now - self._since) * self._rate)
         self._earned, self._since = 0.0, now
-        if self._kept < 1.0:
+        if self._by_share < 1.0 and self._by_time < 1.0:
             return False
-        self._kept -= 1.0
+        self._by_share = max(0.0, self._by_share - 1.0)
+        self._by_time = max(0.0, self._by_time - 1.0)
         return True

@@ -58,6 +58,19 @@ def test_the_larger_of_both_counts_not_their_sum() -> None:
     assert spent(budget) == 5
 
 
+def test_the_clock_pays_nothing_where_requests_pay_more() -> None:
+    """All fail, and ask for a retry at other moments than those at which they came."""
+    clock = Clock()
+    budget = RetryBudget(0.2, 3.0, clock)
+    retries = 0
+    for _ in range(10_000):  # 100 a second
+        budget.earn()
+        for _ in range(3):
+            clock.now += 0.01 / 3
+            retries += budget.spend()
+    assert 2000 <= retries <= 2000 + RetryBudget.BURST
+
+
 def test_no_budget_is_no_retry() -> None:
     clock = Clock()
     budget = RetryBudget(0.0, 0.0, clock)
