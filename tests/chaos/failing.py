@@ -35,6 +35,8 @@ async def failing(findings: Findings) -> None:
             async with paced(at, RATE, chat(4), what) as load:
                 await asyncio.sleep(1)
                 await one_bad(findings, at, load, what, health)
+                if health < 500:
+                    await most_bad(findings, at, load)
                 await all_bad(findings, at, load, what, health)
 
 
@@ -81,6 +83,24 @@ async def one_bad(findings: Findings, at: House, load: Load, what: str, health: 
         came = events(at, back, bad, healed)[0]
         trials = [entry for entry in entries if healed <= entry["started"] <= came]
         findings.check(f"{what}: requests that tried it before it was back, 1", len(trials), 1, len(trials) == 1)
+
+
+async def most_bad(findings: Findings, at: House, load: Load) -> None:
+    """Three lie: more than may be left out on the word of requests."""
+    began = time.monotonic()
+    bad = at.workers[:3]
+    for worker in bad:
+        await break_(worker, 200)
+    await asyncio.sleep(FAULTY_S / 2)
+    end = time.monotonic()
+    for worker in bad:
+        await mend(worker)
+    asked = load.since(began, end)
+    errors = [one for one in asked if one.status != 200]
+    share = len(errors) / max(1, len(asked))
+    findings.check(
+        "three lie: errors that clients saw, share (0.01 at most)", f"{share:.4f}", len(asked), share <= 0.01
+    )
 
 
 async def all_bad(findings: Findings, at: House, load: Load, what: str, health: int) -> None:

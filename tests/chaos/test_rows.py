@@ -9,6 +9,7 @@ import pytest
 from tests.chaos import alike, salts
 from tests.chaos.__main__ import main
 from tests.chaos.alike import ALIKE, told_apart, welch
+from tests.chaos.arriving import at_once, share
 from tests.chaos.limits import Admit, fullest
 from tests.chaos.row import ROWS, Findings, percentile
 from tests.repo.tree import ROOT
@@ -67,3 +68,15 @@ def test_the_checker_sees_what_is_too_much() -> None:
     assert fullest([], 1.0) == (0, 0)
     assert percentile([1.0, 2.0, 3.0], 0.99) == 3.0
     assert percentile([float(one) for one in range(1, 101)], 0.99) == 99.0
+
+
+def test_what_workers_were_given_is_counted() -> None:
+    def entry(started: float, ended: float) -> dict[str, float]:
+        return {"started": started, "ended": ended}
+
+    assert at_once([]) == 0
+    assert at_once([entry(0, 2), entry(1, 3), entry(2, 4)]) == 2, "one that ends as another begins is no longer there"
+    assert at_once([entry(0, 0), entry(5, 6), entry(7, 8)]) == 2, "the first never ended"
+    one, other = [entry(1, 2)], [entry(at, 9) for at in (1, 1.5, 2, 3)]
+    assert share([one, other], 0, 1, 3) == 0.5
+    assert share([one, other], 0, 4, 5) == 0
