@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Response
+from gateway.core.room import SMALL, Room
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
@@ -23,10 +24,12 @@ _HIGH = 65536
 
 class Client(Protocol):
     """gone: the client has left. started: the response head is out. refused: the status and code that the server itself
-    has answered the request with, since its body was not what it should be; the client counts as gone then."""
+    has answered the request with, since its body was not what it should be; the client counts as gone then. held: what
+    `body` took of the room for bodies, to be given back when the request is over."""
 
     gone: bool
     started: bool
+    held: int
 
     @property
     def refused(self) -> tuple[int, str] | None: ...
@@ -39,7 +42,7 @@ class Client(Protocol):
         """What to call when the client reads slower than we write, and when it has caught up."""
         ...
 
-    async def body(self, limit: int) -> bytes: ...
+    async def body(self, limit: int, room: Room) -> bytes: ...
     async def respond(self, response: Response, extra: Headers) -> None: ...
     async def start(self, status: int, headers: Headers) -> None: ...
     def write(self, data: bytes) -> None: ...
@@ -62,6 +65,7 @@ class _Base:
 
     gone: bool
     started: bool
+    held: int
     _headers: Headers
     _receive: Receive
     _send: Send
@@ -73,11 +77,14 @@ class _Base:
         found: tuple[int, str] | None = None if self._downstream is None else self._downstream.refused
         return found
 
-    async def body(self, limit: int) -> bytes:
-        """The whole request body. Raises GatewayError: TOO_LARGE, before reading on; CLIENT_GONE."""
+    async def body(self, limit: int, room: Room) -> bytes:
+        """The whole request body. Raises GatewayError: TOO_LARGE and OVERLOADED, before reading on; CLIENT_GONE."""
         for name, value in self._headers:
-            if name == b"content-length" and int(value) > limit:
-                raise too_large(limit)
+            if name == b"content-length":
+                size = int(value)
+                if size > limit:
+                    raise too_large(limit)
+                self._hold(size, room)
         message = await self._receive()
         if not message.get("more_body", False) and message["type"] == "http.request":
             body: bytes = message["body"]
@@ -89,11 +96,18 @@ class _Base:
             parts += message["body"]
             if len(parts) > limit:
                 raise too_large(limit)
+            self._hold(len(parts), room)
             if not message["more_body"]:
                 return bytes(parts)
             message = await self._receive()
         self.gone = True
         raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
+
+    def _hold(self, size: int, room: Room) -> None:
+        """`size` bytes of a body are here, or about to come."""
+        if size > SMALL and size > self.held:
+            room.take(size - self.held)
+            self.held = size
 
     async def start(self, status: int, headers: Headers) -> None:
         self.started = True
@@ -106,6 +120,7 @@ class AsgiClient(_Base):
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any = None) -> None:
         self.gone = False
         self.started = False
+        self.held = 0
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
@@ -192,15 +207,16 @@ class DirectClient(_Base):
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any) -> None:
         self.gone = False
         self.started = False
+        self.held = 0
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
         self._downstream = downstream
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, room: Room) -> bytes:
         body = self._downstream.body()
         if body is None:
-            return await super().body(limit)
+            return await super().body(limit, room)
         if len(body) > limit:
             raise too_large(limit)
         return bytes(body)

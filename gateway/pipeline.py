@@ -11,8 +11,9 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -40,8 +41,11 @@ from gateway.core.ports import (
     Record,
     Transport,
 )
+from gateway.core.room import Room
 from gateway.core.usage import Usage
 from gateway.relay import EventLane, Pump, Waiting
+
+T = TypeVar("T")
 
 # A worker must never see one id twice: vLLM's become ids of sequences, while a client may repeat its own.
 _ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
@@ -55,6 +59,11 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 _NOBODY = Claim(ANONYMOUS)
+
+# A body of more bytes takes milliseconds to read and to write, some of them 2 a MiB. That is done in a thread: between
+# any two steps of it the loop goes on. One thread, so that bodies wait for each other instead of sharing memory.
+_LARGE = 1 << 20
+_reading = ThreadPoolExecutor(1, "large-bodies")
 
 
 class Offer(Struct):
@@ -88,6 +97,7 @@ class Hub(Struct):
 
     offers      by every name that clients may use, aliases included
     may_retry   spends from the retry budget; `earn` feeds it
+    room        for large request bodies
     running     requests under way, for shutdown
     estimate    tokens of a prompt that no worker told the length of
     gate        limits; None when there are none
@@ -101,6 +111,7 @@ class Hub(Struct):
     max_body_bytes: int
     max_reply_bytes: int
     keepalive_s: float
+    room: Room
     attempts: int
     earn: Callable[[], None]
     may_retry: Callable[[], bool]
@@ -169,6 +180,7 @@ class Run:
         self.errors: list[GatewayError] = []
         self._task: asyncio.Task[Any] | None = None
         self._interrupted: GatewayError | None = None
+        self._large = False
         self._era = 0
         self._began = 0.0
         self._heard = 0.0  # when the client last did, or began to wait, in the loop's time
@@ -209,6 +221,8 @@ class Run:
             if self._waiting is not None:
                 self._waiting.close()
             hub.running.discard(self)
+            if self.client.held:
+                hub.room.give(self.client.held)
             self._settle()
             self.client.close()
             self.record.ms = round((hub.clock() - self._began) * 1000, 3)
@@ -277,12 +291,13 @@ class Run:
             raise GatewayError(Kind.NO_METHOD, f"{scope['method']} is not allowed here")
         record.operation = route.name
         if route.method == "POST":
-            request.body = await self.client.body(hub.max_body_bytes)
+            request.body = await self.client.body(hub.max_body_bytes, hub.room)
         self.client.watch(self.left)
         if claim.prove is not None:
             claim.prove(scope["method"], scope["raw_path"], scope["query_string"], request.body)
             record.key, record.team = principal.key, principal.team
-        op = self.op = dialect.read(request)
+        self._large = len(request.body) > _LARGE
+        op = self.op = await _aside(dialect.read, request) if self._large else dialect.read(request)
         self._drop(op.dropped)
         if isinstance(op, ListModels):
             cards = self._models(op, principal)
@@ -351,7 +366,9 @@ class Run:
     async def _try(self, op: Any, offer: Offer, principal: Principal) -> None:
         """Sends the same untouched request to one worker after another until one answers, within the retry budget."""
         hub, record, pool = self.hub, self.record, offer.pool
-        outgoing = offer.backend.write(totals.without(op), offer.can)
+        plain = totals.without(op)
+        write = offer.backend.write
+        outgoing = await _aside(write, plain, offer.can) if self._large else write(plain, offer.can)
         self._drop(outgoing.dropped)
         if offer.paths is not None and outgoing.path not in offer.paths:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
@@ -381,7 +398,8 @@ class Run:
             try:
                 if counting is not None:
                     totals.settle(op, await self._prompt(counting, offer, worker.address))
-                    counting, outgoing = None, offer.backend.write(op, offer.can)
+                    counting = None
+                    outgoing = await _aside(write, op, offer.can) if self._large else write(op, offer.can)
                     self._address(outgoing, offer)
                 await self._attempt(op, offer, outgoing, worker)
                 error_after = self.pump.lane.error if self.pump is not None else None
@@ -587,6 +605,11 @@ class Run:
             record.outcome, record.code = "cancelled", Kind.CLIENT_GONE.value
         else:
             record.outcome, (record.status, record.code) = "refused", refused
+
+
+async def _aside(step: Callable[..., T], *given: Any) -> T:
+    """`step` of a large request, while others are served."""
+    return await asyncio.get_running_loop().run_in_executor(_reading, partial(step, *given))
 
 
 def request_id(headers: Headers) -> str:

@@ -74,7 +74,17 @@ class Gateway:
         async with self._reloading:
             old = self.state
             fleets = old.discovery.read if old.discovery is not None else {}
-            state = State(config, self.log, self.metrics, self._created, old.workers, fleets, old.limiting, old.tokens)
+            state = State(
+                config,
+                self.log,
+                self.metrics,
+                self._created,
+                old.workers,
+                fleets,
+                old.limiting,
+                old.tokens,
+                old.hub.room,
+            )
             await state.start()
             self._install(state)
             self.log.configure(config.log.level, config.log.requests)

@@ -12,12 +12,14 @@ from typing import Any
 import httpx
 
 from gateway import backends
+from gateway.app.memory import room_for_bodies
 from gateway.auth import ANONYMOUS, Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.ports import Capabilities, Deadlines, Record
+from gateway.core.room import Room
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import Discovery, Dns, Fleet, Member, Source, able
@@ -80,6 +82,7 @@ class State:
         known_fleets: Mapping[str, Fleet],
         limiting: Limiting | None = None,
         tokens: Tokens | None = None,
+        room: Room | None = None,
     ) -> None:
         self.config = config
         self._log = log
@@ -113,6 +116,9 @@ class State:
                 lambda: connect(redis_settings(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
+        room = room or Room()
+        listen = config.listen
+        room.most = listen.max_bodies_bytes or max(room_for_bodies(), listen.max_body_bytes)
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
         self.hub = Hub(
@@ -123,6 +129,7 @@ class State:
             max_body_bytes=config.listen.max_body_bytes,
             max_reply_bytes=config.relay.max_reply_bytes,
             keepalive_s=config.relay.keepalive_s,
+            room=room,
             attempts=config.retry.attempts,
             earn=budget.earn,
             may_retry=budget.spend,

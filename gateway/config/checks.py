@@ -57,6 +57,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys
         *_names(config, raw),
         *_workers(config),
         *_timing(config),
+        *_bodies(config),
         *_metrics(config),
         *_sharing(config),
         *_jwt(config),
@@ -191,6 +192,12 @@ def _timing(config: Config) -> Found:
         yield ("health", "timeout_s"), "must be at most interval_s"
     if config.relay.notice_s > config.relay.drain_s:
         yield ("relay", "notice_s"), "must be at most drain_s"
+
+
+def _bodies(config: Config) -> Found:
+    most = config.listen.max_bodies_bytes
+    if most is not None and most < config.listen.max_body_bytes:
+        yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
 
 
 def _metrics(config: Config) -> Found:

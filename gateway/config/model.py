@@ -78,6 +78,13 @@ class Listen(Section):
     max_body_bytes: Bytes = Field(
         default=33554432, ge=1024, le=1 << 32, description="Largest request body; beyond it 413."
     )
+    max_bodies_bytes: Bytes | None = Field(
+        default=None,
+        ge=1024,
+        description="Of request bodies above 64 KiB, all that are under way together; beyond it 503, before they are"
+        " read. In memory one takes three to six times its size. At least `max_body_bytes`. Absent: a tenth of"
+        " the memory that the process may have.",
+    )
     max_connections: Whole = Field(
         default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
     )

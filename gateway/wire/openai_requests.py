@@ -288,7 +288,7 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
     """A prompt in any of OpenAI's four forms: a string, strings, token ids, arrays of token ids."""
     if isinstance(found, str):
         return (found,)
-    kinds = {type(item) for item in found}
+    kinds = set(map(type, found))
     if kinds == {str}:
         return tuple(found)
     if kinds == {int}:
