@@ -17,12 +17,13 @@ from tests.chaos.link import Link, request
 from tests.chaos.row import FULL, SEED, Findings, row
 
 STREAMS = 100_000 if FULL else 5000
-WARM_UP = 10_000 if FULL else 3000
+WARM_UP = 10_000 if FULL else 6000
 STEPS = 20
 """How often memory is read."""
 
 CLIENTS = 50
-CANCELLED = 0.3
+CANCELLED = 0.4
+"""Share of the streams that are to be left; some of them are whole before that, or have not begun."""
 SLOTS = 40
 LIMIT = 60
 
@@ -64,7 +65,7 @@ async def left_behind(findings: Findings) -> None:
         not odd,
     )
     share = outcomes["cancelled"] / before
-    findings.check("cancelled, as the gateway saw it, share (0.25 at least)", f"{share:.2f}", before, share >= 0.25)
+    findings.check("cancelled, as the gateway saw it, share (0.3 at least)", f"{share:.2f}", before, share >= 0.3)
     grown = slope(memory) * STEPS / STREAMS * 10_000 / 1e6
     findings.check(
         f"MB of memory for 10,000 more (1 at most); {memory[0] / 1e6:.1f} MB before and {memory[-1] / 1e6:.1f} after",
