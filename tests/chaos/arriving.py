@@ -13,7 +13,8 @@ from tests.chaos.row import FULL, Findings, percentile, row
 
 RATE = 100.0
 AWAY_S = 20.0 if FULL else 5.0
-SLOWSTART_S = 30.0 if FULL else 10.0
+"""And then 3 s to load: while they are judged no process is being started, which costs the whole machine."""
+SLOWSTART_S = 30.0 if FULL else 20.0
 SLOTS = 40
 """Most requests at once on a worker; one alone can carry the load, else it would have to be shared at once."""
 
@@ -42,7 +43,7 @@ async def kill(at: House, number: int) -> None:
 
 @row("F8", "four of five workers come back: how fast each takes its share")
 async def returning(findings: Findings) -> None:
-    flags = ("--itl-ms", "10")
+    flags = ("--itl-ms", "50")
     config: dict[str, Any] = {
         "breaker": {"slowstart_s": SLOWSTART_S, "eject_s": 2},
         "health": {"interval_s": INTERVAL_S},
@@ -50,15 +51,15 @@ async def returning(findings: Findings) -> None:
     }
     async with house({}, config, 1, [flags] * 5) as at:
         await known(at)
-        async with paced(at, RATE, chat(20)):
+        async with paced(at, RATE, chat(4)):
             await asyncio.sleep(1)
             for number in range(1, 5):
                 await kill(at, number)
             await asyncio.sleep(AWAY_S)
             started = time.monotonic()
             for number in range(1, 5):
-                await revive(at, number, *flags)
-            came = await until(lambda: all(events(at, "worker ready", one, started) for one in at.workers[1:]), 10)
+                await revive(at, number, "--loading-s", "3", *flags)
+            came = await until(lambda: all(events(at, "worker ready", one, started) for one in at.workers[1:]), 20)
             await asyncio.sleep(SLOWSTART_S * 1.2)
         took = [await given(one) for one in at.workers]
         # One that was ejected, too, returns when its trial has told that it may.
