@@ -282,8 +282,12 @@ def test_a_reader_that_stalls_is_dropped_when_its_time_is_over() -> None:
         until(lambda: bool(stack.server.server_state.connections))
         until(lambda: only_connection(stack).flow.write_paused)
         began = time.monotonic()
+        kept = only_connection(stack).transport.get_extra_info("socket")
+        assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 131072
         stack.run(stack.sim.ledger.wait(aborted=1))
         assert 0.3 < time.monotonic() - began < 10
+        with pytest.raises(ConnectionResetError):  # else the kernel would keep what it has to send
+            list(iter(partial(client.socket.recv, 1 << 20), b""))
         until(lambda: not stack.server.server_state.connections)
         assert stack.records()[-1]["outcome"] == "cancelled"
 
@@ -739,3 +743,7 @@ def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None:
     assert sent[2:] == [b"1\r\nd\r\n", b"cut"]
     soon.pop()()
     assert len(sent) == 4
+    for _ in range(4):
+        one.write(b"x" * 40_000)
+    # A turn in which much comes does not end before all of it is held: only what is sent can tell that nobody reads.
+    assert [len(block) > 65536 for block in sent[4:]] == [True, True]

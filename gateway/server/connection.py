@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,9 +18,12 @@ EXTENSION = "dragoman"
 _STATUS = {status: line.rstrip() for status, line in STATUS_LINE.items()}
 # Up to this size copying a body behind its head is cheaper than handing over two buffers.
 _JOINED = 65536
+# In one turn the loop may read two megabytes of one worker: only what is sent can tell that its client reads nothing.
+_MOST_PENDING = 65536
 # How long what a client still sends is thrown away after the last answer. Closing a socket with unread data resets the
 # connection, and may take that answer with it.
 _LINGER_S = 10.0
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Downstream:
@@ -63,6 +68,8 @@ class Downstream:
             return
         if self.pending:
             self.pending += b"%x\r\n%b\r\n" % (len(data), data)
+            if len(self.pending) > _MOST_PENDING:
+                self.flush()
             return
         self.pending = b"%x\r\n%b\r\n" % (len(data), data)
         outbox = self.protocol.outbox
@@ -167,7 +174,7 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stall is None:
-            self._stall = self.loop.call_later(self.edge.write_idle_s, self.transport.abort)
+            self._stall = self.loop.call_later(self.edge.write_idle_s, self._drop)
         if self.downstream is not None and self.downstream.on_pause is not None:
             self.downstream.on_pause()
 
@@ -181,10 +188,18 @@ class Connection(HttpToolsProtocol):
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
+    def _drop(self) -> None:
+        """Ends a connection whose client reads nothing, by a reset: the kernel would else keep what it has to send, for
+        minutes and megabytes each."""
+        raw = self.transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
     def cut(self) -> None:
         self.transport.close()
         if self._stall is None:
-            self._stall = self.loop.call_later(self.edge.write_idle_s, self.transport.abort)
+            self._stall = self.loop.call_later(self.edge.write_idle_s, self._drop)
 
     def end(self) -> None:
         """Closes after the last answer, in a way that lets a client that is still sending read it."""

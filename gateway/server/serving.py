@@ -19,6 +19,11 @@ from gateway.server.protocol import EdgeProtocol, protocol_class
 
 _SIDE = Edge(max_connections=100)
 
+# What the kernel takes for a client beyond what is on its way; connections have it from their listener. Left alone it
+# takes megabytes for each that reads slowly, before we learn of it and can stop the worker.
+_UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_UNSENT_BYTES = 131072
+
 
 class Side(Struct, frozen=True):
     """A second ASGI application with a listener of its own: what crowds the first one does not keep others out here."""
@@ -48,6 +53,9 @@ class Server(uvicorn.Server):
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if _UNSENT is not None:
+            for listener in sockets or ():
+                listener.setsockopt(socket.IPPROTO_TCP, _UNSENT, _UNSENT_BYTES)
         await super().startup(sockets)
         if not self.started:
             return

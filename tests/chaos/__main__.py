@@ -24,6 +24,7 @@ from tests.chaos import (
     routes,
     salts,
     secrets,
+    stalled,
     tenants,
 )
 from tests.chaos.row import FULL, PARTS, ROWS, SEED, Findings
@@ -42,6 +43,7 @@ TABLES = (
     routes,
     salts,
     secrets,
+    stalled,
     tenants,
 )
 """Modules that enter rows."""

@@ -163,9 +163,9 @@ async def house(
                 port = free_port()
                 path = found.folder / f"gateway{number}.yaml"
                 whole = {
-                    "listen": {"port": port},
                     "keys": entries,
                     **config,
+                    "listen": {**config.get("listen", {}), "port": port},
                     "models": {"m": model, **models},
                 }
                 path.write_text(json.dumps(whole))
