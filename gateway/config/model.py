@@ -269,8 +269,8 @@ class Relay(Section):
         default=0.0,
         ge=0,
         le=3600,
-        description="On SIGTERM, how long it serves on even when nothing runs: the time in which load balancers see that"
-        " `/readyz` is 503. At most `drain_s`, of which it is a part.",
+        description="On SIGTERM, how long it serves on even when nothing runs: the time in which load balancers see"
+        " that `/readyz` is 503. At most `drain_s`, of which it is a part.",
     )
     max_reply_bytes: Bytes = Field(
         default=67108864,
