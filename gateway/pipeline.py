@@ -11,13 +11,13 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from msgspec import Struct
 
+from gateway.aside import LARGE, aside
 from gateway.auth import ANONYMOUS, Claim, Principal
 from gateway.client import Client, Receive, Scope, Send, connect
 from gateway.core import totals
@@ -45,8 +45,6 @@ from gateway.core.room import Room
 from gateway.core.usage import Usage
 from gateway.relay import EventLane, Pump, Waiting
 
-T = TypeVar("T")
-
 # A worker must never see one id twice: vLLM's become ids of sequences, while a client may repeat its own.
 _ATTEMPTS = itertools.count(int.from_bytes(os.urandom(3), "big"))
 # A key in the wrong header is no name for a request: names are logged.
@@ -59,11 +57,6 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 _NOBODY = Claim(ANONYMOUS)
-
-# A body of more bytes takes milliseconds to read and to write, some of them 2 a MiB. That is done in a thread: between
-# any two steps of it the loop goes on. One thread, so that bodies wait for each other instead of sharing memory.
-_LARGE = 1 << 20
-_reading = ThreadPoolExecutor(1, "large-bodies")
 
 
 class Offer(Struct):
@@ -296,8 +289,8 @@ class Run:
         if claim.prove is not None:
             claim.prove(scope["method"], scope["raw_path"], scope["query_string"], request.body)
             record.key, record.team = principal.key, principal.team
-        self._large = len(request.body) > _LARGE
-        op = self.op = await _aside(dialect.read, request) if self._large else dialect.read(request)
+        self._large = len(request.body) > LARGE
+        op = self.op = await aside(dialect.read, request) if self._large else dialect.read(request)
         self._drop(op.dropped)
         if isinstance(op, ListModels):
             cards = self._models(op, principal)
@@ -368,7 +361,7 @@ class Run:
         hub, record, pool = self.hub, self.record, offer.pool
         plain = totals.without(op)
         write = offer.backend.write
-        outgoing = await _aside(write, plain, offer.can) if self._large else write(plain, offer.can)
+        outgoing = await aside(write, plain, offer.can) if self._large else write(plain, offer.can)
         self._drop(outgoing.dropped)
         if offer.paths is not None and outgoing.path not in offer.paths:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
@@ -399,7 +392,7 @@ class Run:
                 if counting is not None:
                     totals.settle(op, await self._prompt(counting, offer, worker.address))
                     counting = None
-                    outgoing = await _aside(write, op, offer.can) if self._large else write(op, offer.can)
+                    outgoing = await aside(write, op, offer.can) if self._large else write(op, offer.can)
                     self._address(outgoing, offer)
                 await self._attempt(op, offer, outgoing, worker)
                 error_after = self.pump.lane.error if self.pump is not None else None
@@ -605,11 +598,6 @@ class Run:
             record.outcome, record.code = "cancelled", Kind.CLIENT_GONE.value
         else:
             record.outcome, (record.status, record.code) = "refused", refused
-
-
-async def _aside(step: Callable[..., T], *given: Any) -> T:
-    """`step` of a large request, while others are served."""
-    return await asyncio.get_running_loop().run_in_executor(_reading, partial(step, *given))
 
 
 def request_id(headers: Headers) -> str:

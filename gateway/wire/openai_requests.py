@@ -284,11 +284,15 @@ def _sampling(found: Body) -> Sampling:
     )
 
 
+def _types(items: list[Any]) -> set[type]:
+    return set(map(type, items))
+
+
 def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, ...], ...]:
     """A prompt in any of OpenAI's four forms: a string, strings, token ids, arrays of token ids."""
     if isinstance(found, str):
         return (found,)
-    kinds = set(map(type, found))
+    kinds = _types(found)
     if kinds == {str}:
         return tuple(found)
     if kinds == {int}:
