@@ -50,7 +50,7 @@ class Row(Struct, frozen=True):
     kind: Kind
     path: str
     body: bytes
-    headers: tuple[tuple[str, str], ...] = CLIENT
+    headers: tuple[tuple[str, str], ...] = ()
     limit_us: float | None = None
     limit_ratio: float | None = None
 
@@ -112,6 +112,7 @@ LIMITER_US = 15.0
 
 ROWS: tuple[Row, ...] = (
     Row("openai → vllm plain", "plain", "/openai/v1/chat/completions", chat(False), limit_us=100),
+    Row("openai → vllm plain, client's headers", "plain", "/openai/v1/chat/completions", chat(False), CLIENT),
     Row("openai → vllm stream", "stream", "/openai/v1/chat/completions", chat(True), limit_ratio=2),
     Row("azure → vllm plain", "plain", AZURE, said(model=MODEL)),
     Row("azure → vllm stream", "stream", AZURE, said(model=MODEL, stream=True), limit_ratio=2),

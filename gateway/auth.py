@@ -43,7 +43,6 @@ _OURS = re.compile(rb"(dgm_[0-9a-z]{4,32}_[0-9A-Za-z]{43})_([0-9A-Za-z]{6})\Z")
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
 _EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
 _KEY_HEADERS = frozenset([b"api-key", b"x-api-key"])
-_SHOWING = (b"authorization", *_KEY_HEADERS)
 _LONGEST = 1024
 _WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
 _PLAIN_YAML = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
@@ -201,9 +200,6 @@ def find_key(headers: Headers) -> bytes | None:
     GatewayError(UNAUTHENTICATED) for different ones and for a repeated Authorization header: the gateway and a proxy
     before it could each believe another one.
     """
-    fields = dict(headers)
-    if len(fields) == len(headers):  # nearly always: no field twice, so those that do not show a key need no look
-        headers = [(name, fields[name]) for name in _SHOWING if name in fields]
     token: bytes | None = None
     seen = False
     other = False

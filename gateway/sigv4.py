@@ -50,9 +50,6 @@ def read(headers: Headers) -> Signature | None:
 
     Raises GatewayError(UNAUTHENTICATED, code incomplete_signature) for one that is not whole.
     """
-    once = dict(headers)
-    if len(once) == len(headers) and not once.get(b"authorization", b"").startswith(SCHEME):
-        return None  # nearly always: no field twice, and a key in Authorization if anything
     sent = [value for name, value in headers if name == b"authorization"]
     found = next((value for value in sent if value.split(b" ", 1)[0] == SCHEME), None)
     if found is None:

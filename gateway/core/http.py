@@ -12,7 +12,10 @@ Headers = list[tuple[bytes, bytes]]
 
 def first(headers: Headers, name: bytes) -> bytes | None:
     """The first value of `name` (lower-case) in `headers`, or None."""
-    return dict(reversed(headers)).get(name)
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
 
 
 class Request(Struct):
