@@ -328,6 +328,15 @@ def test_a_head_beyond_the_limits_is_431(stack: Stack, head: bytes) -> None:
     assert (status, code_of(body)) == (431, "headers_too_large")
 
 
+def test_a_head_beyond_the_limits_is_431_right_behind_another_request(stack: Stack) -> None:
+    line = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n"
+    with Raw(stack) as client:
+        client.send(line + b"\r\n" + line + b"a: " + b"b" * 40_000 + b"\r\n\r\n")
+        received = client.rest()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 431 " in received
+
+
 @pytest.mark.parametrize("tail", [b"0\r\nx: ", b"1;"], ids=["trailer", "chunk-extension"])
 def test_what_surrounds_a_body_is_limited_too(stack: Stack, tail: bytes) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
