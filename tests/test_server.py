@@ -337,6 +337,16 @@ def test_a_head_beyond_the_limits_right_behind_another_request_ends_the_connecti
     assert b"connection: close" in received
 
 
+def test_a_head_that_begins_behind_a_body_is_measured_whole(stack: Stack) -> None:
+    body = json.dumps(chat()).encode()
+    first = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    with Raw(stack) as client:
+        client.send(first + b"GET /v1/models HTTP/1.1\r\nhost: x\r\na: " + b"b" * 20_000)
+        assert client.response()[0] == 200
+        client.send(b"\r\nc: " + b"d" * 20_000 + b"\r\n\r\n")
+        assert client.rest().startswith(b"HTTP/1.1 431 ")
+
+
 @pytest.mark.parametrize("tail", [b"0\r\nx: ", b"1;"], ids=["trailer", "chunk-extension"])
 def test_what_surrounds_a_body_is_limited_too(stack: Stack, tail: bytes) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -54,7 +54,6 @@ class EdgeProtocol(Connection):
     """A connection that reads requests, with limits."""
 
     _discarded = 0
-    _read = 0  # bytes in the last read
     _resumed = False  # the parser is being told again what is known
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -77,8 +76,7 @@ class EdgeProtocol(Connection):
         if self._dry > self.edge.max_header_bytes:
             self._refuse(Refusal(431, "headers_too_large", "the request head is too large"))
             return
-        self._read = len(data)
-        self._dry += self._read
+        self._dry += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
@@ -170,11 +168,8 @@ class EdgeProtocol(Connection):
         version, headers, edge = self.parser.get_http_version(), self.headers, self.edge
         if len(headers) > edge.max_header_count:
             raise Refusal(431, "headers_too_large", "the request has too many header fields")
-        # Seldom: the head began in this read, or all since then is counted.
-        if self._read > edge.max_header_bytes or self._dry > edge.max_header_bytes:
-            size = len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers)
-            if size > edge.max_header_bytes:
-                raise Refusal(431, "headers_too_large", "the request head is too large")
+        if len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > edge.max_header_bytes:
+            raise Refusal(431, "headers_too_large", "the request head is too large")
         if version not in ("1.1", "1.0"):
             raise Refusal(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
         names = list(map(_NAME, headers))

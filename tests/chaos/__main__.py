@@ -7,47 +7,33 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 
 import uvloop
 
-from tests.chaos import (
-    alike,
-    arriving,
-    balanced,
-    broken,
-    connections,
-    failing,
-    frozen,
-    large,
-    leaks,
-    limits,
-    redis_away,
-    routes,
-    salts,
-    secrets,
-    stalled,
-    tenants,
-)
 from tests.chaos.row import FULL, PARTS, ROWS, SEED, Findings
 
-TABLES = (
-    alike,
-    arriving,
-    balanced,
-    broken,
-    connections,
-    failing,
-    frozen,
-    large,
-    leaks,
-    limits,
-    redis_away,
-    routes,
-    salts,
-    secrets,
-    stalled,
-    tenants,
-)
+TABLES = [
+    import_module(f"tests.chaos.{name}")
+    for name in (
+        "alike",
+        "arriving",
+        "balanced",
+        "broken",
+        "connections",
+        "failing",
+        "frozen",
+        "large",
+        "leaks",
+        "limits",
+        "redis_away",
+        "routes",
+        "salts",
+        "secrets",
+        "stalled",
+        "tenants",
+    )
+]
 """Modules that enter rows."""
 
 
