@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
-from gateway.limits import lane as module
+from gateway.limits import batcher as module
 from gateway.limits.batch import ADMIT, BEAT, SETTLE
-from gateway.limits.lane import Heard, Lane, Refused, Unsent, describe
+from gateway.limits.batcher import Batcher, Heard, Refused, Unsent, describe
 from gateway.limits.model import Plan, Rule, Subject, Verdict
 from gateway.limits.plan import Layout, Plans
 from gateway.limits.store import StoreDown
@@ -95,23 +95,23 @@ class Bench:
 
     def __init__(self) -> None:
         self.link = Held()
-        self.lane = Lane(self.link, b"beats", "me", 0.05, 17.5, lambda: None)
+        self.batcher = Batcher(self.link, b"beats", "me", 0.05, 17.5, lambda: None)
         self.clock: Any = Clock()
 
     async def start(self) -> Bench:
-        starting = asyncio.create_task(self.lane.start())
+        starting = asyncio.create_task(self.batcher.start())
         await turns()
         self.link.answer()
         await starting
         self.link.calls.clear()
-        self.lane._loop = self.clock
+        self.batcher._loop = self.clock
         return self
 
     def ask(self, lease: str) -> Future[Verdict]:
-        return self.lane.ask(ADMIT, PLAN, (1,), lease)
+        return self.batcher.ask(ADMIT, PLAN, (1,), lease)
 
     def tell(self, lease: str) -> None:
-        self.lane.tell(SETTLE, PLAN, RELEASE, lease)
+        self.batcher.tell(SETTLE, PLAN, RELEASE, lease)
 
 
 async def turns() -> None:
@@ -205,7 +205,7 @@ async def test_flushing_waits_for_no_pause(bench: Bench) -> None:
     await crowd(bench)
     bench.tell("a")
     waiting = [bench.ask("c"), bench.ask("d")]
-    flushing = asyncio.create_task(bench.lane.flush())
+    flushing = asyncio.create_task(bench.batcher.flush())
     await turns()
     assert bench.link.calls == [[(SETTLE, "a"), (ADMIT, "c"), (ADMIT, "d")]]
     bench.tell("b")
@@ -215,13 +215,13 @@ async def test_flushing_waits_for_no_pause(bench: Bench) -> None:
     bench.link.answer()
     await flushing
     assert [await one for one in waiting] == [GRANTED] * 2
-    await bench.lane.flush()  # at rest it returns at once
+    await bench.batcher.flush()  # at rest it returns at once
 
 
 async def test_closing_waits_for_no_pause(bench: Bench) -> None:
     await crowd(bench)
     bench.tell("a")
-    closing = asyncio.create_task(bench.lane.close())
+    closing = asyncio.create_task(bench.batcher.close())
     await turns()
     assert bench.link.calls == [[(SETTLE, "a")]]
     bench.link.answer()
@@ -236,7 +236,7 @@ async def test_a_pause_with_nothing_to_send_is_just_over(bench: Bench) -> None:
     await crowd(bench)
     left = bench.ask("c")
     left.cancel()
-    await bench.lane.flush()
+    await bench.batcher.flush()
     assert bench.link.calls == []
 
 
@@ -255,7 +255,7 @@ async def test_nobody_waits_longer_than_the_timeout_in_all(bench: Bench) -> None
     with pytest.raises(StoreDown, match="no answer within 50 ms"):
         await second
     # Its call has time until 100.09, and no failure is counted: the server is slow and not gone.
-    assert (bench.lane.up, bench.link.dropped) == (True, 0)
+    assert (bench.batcher.up, bench.link.dropped) == (True, 0)
     bench.link.answer()
     assert bench.link.calls[2:] == [[(SETTLE, "second")]], "what came too late is given back"
 
@@ -271,7 +271,7 @@ async def test_a_call_that_nobody_answers_is_given_up(bench: Bench) -> None:
     for waiting in (first, second):
         with pytest.raises(StoreDown, match="no answer within 50 ms"):
             await waiting
-    assert (bench.lane.up, bench.link.dropped) == (True, 1)
+    assert (bench.batcher.up, bench.link.dropped) == (True, 1)
     assert bench.clock.timers == []
     third = bench.ask("third")
     await turns()
@@ -306,7 +306,7 @@ async def test_an_answer_that_makes_no_sense_is_a_failure(bench: Bench, answer: 
     heard(answer)
     with pytest.raises(StoreDown):
         await waiting
-    assert bench.lane.up
+    assert bench.batcher.up
 
 
 def instead_of(met: OSError) -> Unsent:

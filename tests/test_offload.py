@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from gateway.aside import aside
+from gateway.offload import offload
 
 
 def spin(seconds: float) -> None:
@@ -41,7 +41,7 @@ async def test_the_loop_goes_round_between_long_calls() -> None:
         return threading.current_thread().name
 
     task = asyncio.ensure_future(turning())
-    name = await aside(step, 5)
+    name = await offload(step, 5)
     task.cancel()
     assert name != threading.current_thread().name
     assert len(set(seen)) == 5, "the loop stood still between two of them"
@@ -52,6 +52,6 @@ async def test_what_a_step_raises_is_raised_and_the_next_one_is_none_the_worse()
         raise LookupError("this one")
 
     with pytest.raises(LookupError, match="this one"):
-        await aside(step)
-    assert await aside(sys.getprofile) is not None
+        await offload(step)
+    assert await offload(sys.getprofile) is not None
     assert sys.getprofile() is None

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Field, Policy
+from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import (
@@ -31,13 +31,13 @@ from gateway.core.messages import (
     Sampling,
     Text,
 )
-from gateway.core.ports import Relaying
+from gateway.core.ports import Passthrough
 from gateway.wire import images, sse
-from gateway.wire import openai_replies as replies
-from gateway.wire import openai_requests as requests
 from gateway.wire.json import NULL, encode, members, require_json, settle_unknown
-from gateway.wire.openai_views import CHAT_MEMBERS, FORMS, part_form
-from gateway.wire.unknown import Form, Known, known_to
+from gateway.wire.openai import reading as requests
+from gateway.wire.openai import writing as replies
+from gateway.wire.openai.request_views import CHAT_MEMBERS, FORMS, part_form
+from gateway.wire.unknown import Form, KnownMembers, known_to
 
 _MODEL = Field("model", "consumed", note="names the pool; the header azureml-model-deployment comes first", sample="m")
 _DEPLOYMENT = Field("azureml-model-deployment", "consumed", note="header; names the pool")
@@ -46,7 +46,7 @@ _EXTRAS = Field(
     "extra-parameters", "consumed", note="header: pass-through, ignore (also drop) or error, which is the default"
 )
 
-FATES: Mapping[str, Sequence[Field]] = {
+FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         _VERSION,
         _EXTRAS,
@@ -84,7 +84,7 @@ FATES: Mapping[str, Sequence[Field]] = {
 # Headers and the query have no sample.
 _KNOWN = {
     operation: frozenset(field.name for field in fields if field.sample is not None)
-    for operation, fields in FATES.items()
+    for operation, fields in FIELDS.items()
 }
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
@@ -117,7 +117,7 @@ _BRIEF = frozenset({401, 404, 429})
 
 _VERSION_PARAMETER = re.compile(rb"(?:^|&)api-version=([^&]*)")
 _API_VERSION = re.compile(rb"\d{4}-\d{2}-\d{2}(-preview)?\Z")
-_POLICIES: Mapping[str, Policy] = {"pass-through": "pass", "ignore": "drop", "drop": "drop", "error": "error"}
+_POLICIES: Mapping[str, ExtrasPolicy] = {"pass-through": "pass", "ignore": "drop", "drop": "drop", "error": "error"}
 # Allowed by the specification whatever the number, which promises a 422 where a model takes less.
 _RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
 _LONGEST_VALUE = 1024
@@ -152,7 +152,7 @@ class Azure:
 
     name = "azure"
     prefixes: tuple[str, ...] = ("/azure",)
-    extras: Policy = "error"
+    extras: ExtrasPolicy = "error"
     routes: tuple[Route, ...] = (
         Route("POST", "/chat/completions", "chat"),
         Route("POST", "/models/chat/completions", "chat"),
@@ -161,10 +161,10 @@ class Azure:
         Route("GET", "/info", "info"),
         Route("GET", "/models/info", "info"),
     )
-    fates = FATES
+    fields = FIELDS
     errors = ERRORS
     # A worker's chunk has keys, finish reasons and framings that this API does not have.
-    relaying: Mapping[str, Relaying] = {}
+    passthrough: Mapping[str, Passthrough] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Azure:
         op.model = deployment or op.model
         return op
 
-    def _policy(self, request: Request) -> Policy:
+    def _policy(self, request: Request) -> ExtrasPolicy:
         asked = request.header(b"extra-parameters")
         if asked is None:
             return self.extras
@@ -280,7 +280,9 @@ def _check_version(request: Request) -> None:
         )
 
 
-def _read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...], policy: Policy) -> Chat:
+def _read_chat(
+    body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy
+) -> Chat:
     extra = {name: value for name, value in unknown.items() if name not in CHAT_MEMBERS}
     op = requests.read_chat(body, raw, extra, dropped, policy, part=_read_part, forms=_FORMS)
     op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
@@ -366,7 +368,7 @@ def _forbidden(param: str, why: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
 
 
-def _part_form(members: Mapping[str, Raw]) -> Known | None:
+def _part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
     """What `_read_part` knows of a part."""
     if members.get("content", NULL) == NULL:
         return part_form(members)

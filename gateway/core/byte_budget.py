@@ -10,24 +10,24 @@ SMALL = 1 << 16
 """A body of no more bytes is not counted: nearly all are, and connections bound them."""
 
 
-class Room:
+class ByteBudget:
     """Shared by all requests. `most` and `held` are bytes of bodies as they came; what is made of one is held beside
     it: its text, and what is sent to the worker."""
 
-    __slots__ = ("held", "most")
+    __slots__ = ("limit", "reserved")
 
-    def __init__(self, most: int = sys.maxsize) -> None:
-        self.most = most
-        self.held = 0
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        self.limit = limit
+        self.reserved = 0
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Raises GatewayError(OVERLOADED) where so many bytes more have no room."""
-        if self.held + size > self.most:
+        if self.reserved + size > self.limit:
             raise GatewayError(
                 Kind.OVERLOADED, "too many large requests are under way", code="no_room_for_body", retry_after=1.0
             )
-        self.held += size
+        self.reserved += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Gives back what was taken."""
-        self.held -= size
+        self.reserved -= size

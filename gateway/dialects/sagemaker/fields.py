@@ -49,7 +49,7 @@ _COMMON = (
 )
 _DEPRECATED = "deprecated by OpenAI, unknown to the engines"
 
-FATES: Mapping[str, Sequence[Field]] = {
+FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         Field("messages", "mapped", note="its presence means chat", sample=[{"role": "user", "content": "hi"}]),
         *_COMMON,
@@ -79,4 +79,4 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("logprobs", "mapped", sample=1),
     ),
 }
-KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
+KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}

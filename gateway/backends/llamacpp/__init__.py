@@ -24,9 +24,9 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting, StreamReader
 from gateway.core.usage import Usage
-from gateway.wire import openai as wire
 from gateway.wire import sse
 from gateway.wire.json import encode
+from gateway.wire.openai import answers as wire
 
 # Look-arounds, back-references and boundaries, where the backslash is not itself escaped.
 _UNCOMPILABLE = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bBAzZaG])")
@@ -290,7 +290,7 @@ class _Reader:
         self._choices = op.n * len(op.prompts)
         self._json = op.output is not None and op.output.kind in ("json", "schema")
         self._frames = sse.Reader()
-        self.held = 0
+        self.buffered_bytes = 0
         self._over = False
         self._open: dict[int, _Open] = {}
         self._finished: set[int] = set()
@@ -344,11 +344,11 @@ class _Reader:
             elif len(self._open) + len(self._finished) == self._choices:
                 raise wire.malformed()
             choice = self._open[index] = _Open()
-            self.held += size
+            self.buffered_bytes += size
             yield PartStart(index, 0, "text")
         if self._json:
             choice.texts.append(found.content)
-            self.held += size
+            self.buffered_bytes += size
         if found.stop:
             yield from self._finish(found, choice)
         elif found.content and not choice.tokens:
@@ -358,10 +358,10 @@ class _Reader:
             choice.tokens += found.tokens
             choice.probs += found.completion_probabilities
             choice.waiting += size
-            self.held += size
+            self.buffered_bytes += size
             if found.content:
                 yield Delta(index, 0, found.content, tuple(choice.tokens), self._logprobs(choice.probs))
-                self.held -= choice.waiting
+                self.buffered_bytes -= choice.waiting
                 choice.tokens, choice.probs, choice.waiting = [], [], 0
 
     def _finish(self, found: _ChunkIn, choice: _Open) -> Iterator[Event]:

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, PartEnd, PartStart
-from gateway.core.fields import Field, Policy, integer, number, settle_extras, validate
+from gateway.core.fields import ExtrasPolicy, Field, integer, number, sort_extras, validate
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply, ReplyPart
 from gateway.core.messages import (
@@ -25,14 +25,14 @@ from gateway.core.messages import (
     Output,
     Thinking,
 )
-from gateway.core.ports import Relaying, StreamWriter
+from gateway.core.ports import Passthrough, StreamWriter
 from gateway.wire import images, sse
-from gateway.wire import openai_replies as replies
-from gateway.wire import openai_requests as requests
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
-from gateway.wire.openai_views import CHAT_MEMBERS
+from gateway.wire.openai import reading as requests
+from gateway.wire.openai import writing as replies
+from gateway.wire.openai.request_views import CHAT_MEMBERS
 
-FATES: Mapping[str, Sequence[Field]] = {
+FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         Field("model", "consumed", note="names the pool", sample="m"),
         Field(
@@ -76,10 +76,10 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("options.repeat_penalty", "renamed", to="repetition_penalty", sample=1.1),
     ),
 }
-_KNOWN = frozenset(field.name for field in FATES["chat"] if "." not in field.name)
+_KNOWN = frozenset(field.name for field in FIELDS["chat"] if "." not in field.name)
 _OPTIONS = {
     field.name.removeprefix("options."): field.to
-    for field in FATES["chat"]
+    for field in FIELDS["chat"]
     if field.name.startswith("options.") and field.to is not None
 }
 
@@ -104,14 +104,14 @@ class Ollama:
 
     name = "ollama"
     prefixes: tuple[str, ...] = ("/ollama",)
-    extras: Policy = "drop"
+    extras: ExtrasPolicy = "drop"
     routes: tuple[Route, ...] = (
         Route("POST", "/chat/completions", "chat"),
         Route("POST", "/chat/sse", "sse"),
     )
-    fates = FATES
+    fields = FIELDS
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
-    relaying: Mapping[str, Relaying] = {}
+    passthrough: Mapping[str, Passthrough] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Ollama:
         known = {name: raw for name, raw in given.items() if name not in extra}
         left_out = _lift_options(known) + _lift_think(known)
         # No worker has a name for these: they are never passed on.
-        settle_extras("error" if self.extras == "error" else "drop", left_out)
+        sort_extras("error" if self.extras == "error" else "drop", left_out)
         output = _lift_format(known)
         if request.route == "sse":
             known.pop("stream", None)
@@ -314,7 +314,7 @@ def _own_name(param: str, request: Request) -> str:
     if not isinstance(given, dict) or param in given:
         return param
     options = given.get("options")
-    for field in FATES["chat"]:
+    for field in FIELDS["chat"]:
         if field.to == param:
             name = field.name.removeprefix("options.")
             if name != field.name:
@@ -358,7 +358,7 @@ class _Writer:
     clean_end = True
 
     def __init__(self, error_object: Any) -> None:
-        self.held = 0
+        self.buffered_bytes = 0
         self._error_object = error_object
         self._index = 0
         # (part index) -> its start and the pieces of its arguments: a call is one chunk, when it is whole.
@@ -370,7 +370,7 @@ class _Writer:
         if isinstance(event, Delta):
             if event.index in self._calls:
                 self._calls[event.index][1].append(event.text)
-                self.held += _PIECE + len(event.text)
+                self.buffered_bytes += _PIECE + len(event.text)
                 return b""
             if not event.text:
                 return b""
@@ -384,7 +384,7 @@ class _Writer:
         elif isinstance(event, PartEnd) and event.index in self._calls:
             start, pieces = self._calls.pop(event.index)
             text = "".join(pieces)
-            self.held -= _PIECE * len(pieces) + len(text)
+            self.buffered_bytes -= _PIECE * len(pieces) + len(text)
             return self._next(_CALLS, encode(_call(start.call_id, start.name, text)))
         return b""
 

@@ -31,7 +31,7 @@ text_of = msgspec.json.Decoder(str).decode
 """A JSON string, quotes included -> its text. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
 
 
-class Stencil(Struct, frozen=True):
+class ChunkTemplate(Struct, frozen=True):
     """One event around its text: `before` ends with the quote that opens it, `after` begins with the one that closes
     it. Where every chunk has one token id as well, `after` ends before it and `end` follows; else `end` is b""."""
 
@@ -44,7 +44,7 @@ class Stencil(Struct, frozen=True):
         return self.before + literal + self.after + (b"%d" % token + self.end if self.end else b"")
 
 
-def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> Stencil | None:
+def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
     """The stencil of the event `data`, JSON on one line, whose text is the member `name` of what `holder` leads to.
     token: its choice has one of `token_ids`. None where the text cannot be told apart from the rest, or where `data` is
     unusual in any other way: it raises nothing."""
@@ -57,15 +57,15 @@ def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = 
         if len(ids) != 1:
             return None
         after, end = after[: ids[0].start(1)], after[ids[0].end(1) :]
-    stencil = Stencil(before, after, end)
+    template = ChunkTemplate(before, after, end)
     try:
-        expected, filled = msgspec.json.decode(data), msgspec.json.decode(stencil.filled(MARK, _TOKEN)[6:])
+        expected, filled = msgspec.json.decode(data), msgspec.json.decode(template.filled(MARK, _TOKEN)[6:])
         _at(expected, holder)[name] = text_of(b'"%b"' % MARK)
         if token:
             expected["choices"][0]["token_ids"] = [_TOKEN]
     except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return stencil if filled == expected else None
+    return template if filled == expected else None
 
 
 def _at(document: Any, path: tuple[str | int, ...]) -> Any:

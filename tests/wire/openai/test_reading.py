@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import (
     Audio,
     Chat,
@@ -29,18 +29,18 @@ from gateway.core.messages import (
     Tool,
     ToolCall,
 )
-from gateway.wire.openai_requests import answer_calls, read_chat, read_embed, read_part, read_text
+from gateway.wire.openai.reading import answer_calls, read_chat, read_embed, read_part, read_text
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CALL = {"id": "1", "type": "function", "function": {"name": "f"}}
 
 
-def chat(policy: Policy = "pass", **members: Any) -> Chat:
+def chat(policy: ExtrasPolicy = "pass", **members: Any) -> Chat:
     return read_chat(json.dumps({"messages": HI, **members}).encode(), {}, {}, (), policy)
 
 
-def text(policy: Policy = "pass", **members: Any) -> Complete:
+def text(policy: ExtrasPolicy = "pass", **members: Any) -> Complete:
     return read_text(json.dumps({"prompt": "hi", **members}).encode(), {}, {}, (), policy)
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_named(members: dict[str, Any], param: str) -> None:
 
 @pytest.mark.parametrize("policy", ["pass", "drop", "error"])
 @pytest.mark.parametrize(("members", "param"), WRONG)
-def test_what_is_unknown_does_not_hide_what_is_wrong(members: dict[str, Any], param: str, policy: Policy) -> None:
+def test_what_is_unknown_does_not_hide_what_is_wrong(members: dict[str, Any], param: str, policy: ExtrasPolicy) -> None:
     alone = refusal(chat, **members)
     given = members.get("messages", HI)
     if isinstance(given, list) and all(isinstance(message, dict) for message in given):
@@ -401,7 +401,7 @@ def test_it_is_refused_by_its_place() -> None:
 
 
 @pytest.mark.parametrize("policy", ["pass", "drop", "error"])
-def test_null_is_absent(policy: Policy) -> None:
+def test_null_is_absent(policy: ExtrasPolicy) -> None:
     nulls = dict.fromkeys(("annotations", "audio", "function_call", "x"))
     assert chat(policy, messages=[{**HI[0], **nulls}], response_format={"type": "text", "x": None}) == chat(
         response_format={"type": "text"}

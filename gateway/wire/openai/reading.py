@@ -1,6 +1,6 @@
 """Requests of clients of OpenAI's wire in their canonical form.
 
-Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `wire.openai_views`.
+Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `wire.openai.request_views`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy, settle_extras
+from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import (
     Audio,
     Chat,
@@ -39,7 +39,7 @@ from gateway.core.messages import (
     ToolChoice,
 )
 from gateway.wire.json import encode, invalid, present, typed
-from gateway.wire.openai_views import (
+from gateway.wire.openai.request_views import (
     FORMS,
     PARTS,
     Body,
@@ -74,7 +74,7 @@ def read_chat(
     raw: Extra,
     extra: Extra,
     dropped: tuple[str, ...],
-    policy: Policy = "pass",
+    policy: ExtrasPolicy = "pass",
     kind: Kind = Kind.BAD_REQUEST,
     part: PartReader | None = None,
     forms: Mapping[str, Form] = FORMS,
@@ -101,7 +101,7 @@ def read_text(
     raw: Extra,
     extra: Extra,
     dropped: tuple[str, ...],
-    policy: Policy = "pass",
+    policy: ExtrasPolicy = "pass",
     kind: Kind = Kind.BAD_REQUEST,
 ) -> Complete:
     """`policy` and `kind` as for `read_chat`."""
@@ -121,7 +121,7 @@ def _settled(
     raw: Extra,
     extra: Extra,
     dropped: tuple[str, ...],
-    policy: Policy,
+    policy: ExtrasPolicy,
     kind: Kind,
 ) -> Read:
     """The request as `read` of its extra and dropped members makes it, what is unknown inside its objects carried along
@@ -131,7 +131,7 @@ def _settled(
         op.unnamed = (*unknown.places, *op.unnamed)
         return op
     op = read(extra, (*dropped, *unknown.places))
-    settle_extras(policy, unknown.places.values(), kind=kind)
+    sort_extras(policy, unknown.places.values(), kind=kind)
     raw.update({name: value for name, value in unknown.changed.items() if name in raw})
     return op
 

@@ -12,7 +12,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Embed
 from gateway.core.usage import Usage
 from gateway.wire import sse
-from gateway.wire.openai_relay import Relay, whole
+from gateway.wire.openai.passthrough import Relay, whole
 
 
 def refuse(error: GatewayError) -> bytes:

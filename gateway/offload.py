@@ -28,7 +28,7 @@ _LONGEST_S = 1.0
 _thread = ThreadPoolExecutor(1, "large-bodies")
 
 
-async def aside(step: Callable[..., T], *given: Any) -> T:
+async def offload(step: Callable[..., T], *given: Any) -> T:
     """What `step` returns or raises. It must not touch what belongs to the loop."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_thread, partial(_politely, loop, step, given))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.wire.openai_views import CHAT_MEMBERS, FORMS, TEXT_MEMBERS, ImageIn, SchemaIn, part_form
+from gateway.wire.openai.request_views import CHAT_MEMBERS, FORMS, TEXT_MEMBERS, ImageIn, SchemaIn, part_form
 
 
 def members(given: dict[str, Any]) -> dict[str, Raw]:

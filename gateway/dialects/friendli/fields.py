@@ -15,7 +15,7 @@ TIMEOUT = Field(
 _ENCODER = "unless 1: only for encoder-decoder models, of which none is served"
 _UNKNOWN = "in no specification, only in friendli-client"
 
-FATES: Mapping[str, Sequence[Field]] = {
+FIELDS: Mapping[str, Sequence[Field]] = {
     "complete": (
         TEAM,
         Field("prompt", "mapped", note="exactly one of prompt and tokens, else 400", sample="hi"),
@@ -139,5 +139,5 @@ FATES: Mapping[str, Sequence[Field]] = {
         ),
     ),
 }
-KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
-NEVER = tuple(field.name for field in FATES["complete"] if field.note is _UNKNOWN)
+KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}
+NEVER = tuple(field.name for field in FIELDS["complete"] if field.note is _UNKNOWN)

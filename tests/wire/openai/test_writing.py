@@ -16,8 +16,8 @@ from gateway.core.http import Response
 from gateway.core.lifecycle import ReplyChoice, ReplyPart, fold
 from gateway.core.messages import Chat, Complete
 from gateway.core.usage import Usage
-from gateway.wire import openai_replies as replies
 from gateway.wire import sse
+from gateway.wire.openai import writing as replies
 from tests.core.replies import streams
 
 KINDS: tuple[PartKind, ...] = ("text", "thinking", "refusal")

@@ -2,7 +2,7 @@
 
 Bounds are those that OpenAI documents, or such as keep a worker from being harmed by one request (vLLM has crashed on
 huge `n`, penalties and biases). Members that no view knows: `wire.unknown`. What becomes of the others:
-`wire.openai_requests`.
+`wire.openai.reading`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from gateway.wire.json import NULL, encode
-from gateway.wire.unknown import Form, Known, known_to
+from gateway.wire.unknown import Form, KnownMembers, known_to
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
@@ -176,24 +176,24 @@ TEXT_MEMBERS = frozenset(TextBody.__struct_fields__)
 # -- what is known of objects that say so themselves ----------------------------------------------------------------
 
 # By `type`, as JSON text.
-PARTS: Mapping[bytes, Known] = {
+PARTS: Mapping[bytes, KnownMembers] = {
     encode(name): {"type": None, name: view} for name, view in known_to(PartIn).items() if name != "type"
 }
 
 
-def part_form(members: Mapping[str, Raw]) -> Known | None:
+def part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
     """Of a content part. One of a type without a canonical form is kept whole."""
     return PARTS.get(bytes(members.get("type", NULL)))
 
 
-def _message_form(members: Mapping[str, Raw]) -> Known:
+def _message_form(members: Mapping[str, Raw]) -> KnownMembers:
     """Of two words for thinking that differ, the canonical form has a place for one."""
     known = known_to(MessageIn)
     said = {bytes(members.get(name, NULL)) for name in ("reasoning", "reasoning_content")} - {b"null", b'""'}
     return known if len(said) < 2 else {name: view for name, view in known.items() if name != "reasoning"}
 
 
-def _format_form(members: Mapping[str, Raw]) -> Known:
+def _format_form(members: Mapping[str, Raw]) -> KnownMembers:
     """A schema belongs to its own format only."""
     bare = bytes(members.get("type", NULL)) in (b'"text"', b'"json_object"')
     return {"type": None} if bare else known_to(FormatIn)

@@ -19,10 +19,10 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Chat, Embed, Extra, Generate
 from gateway.core.usage import Usage
-from gateway.wire import openai as wire
 from gateway.wire import sse
+from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
 from gateway.wire.json import NULL, encode
-from gateway.wire.stencil import MARK, TRIES, Stencil, cut, text_of
+from gateway.wire.openai import answers as wire
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -39,7 +39,7 @@ _ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), R
 _SILENT = (NULL, _NONE)
 
 
-class Relaying(Struct, frozen=True):
+class Passthrough(Struct, frozen=True):
     """For any dialect of this wire; `refuse` writes its error event. Implements core.ports.Relaying."""
 
     refuse: Callable[[GatewayError], bytes]
@@ -81,7 +81,7 @@ class Relay:
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         # Ordinary chunks but for their text, and what the client is sent around that.
-        self._usual: list[tuple[Stencil, list[bytes]]] = []
+        self._usual: list[tuple[ChunkTemplate, list[bytes]]] = []
         self._tries = TRIES
 
     def feed(self, block: bytes) -> bytes:

@@ -72,7 +72,7 @@ class Refused(Exception):
     """The server answered with this error, which begins with its code."""
 
 
-class Lane:
+class Batcher:
     """key is the lane's heartbeat counter, me this process's name in it; timeout in seconds."""
 
     def __init__(

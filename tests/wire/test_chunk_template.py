@@ -14,8 +14,8 @@ from gateway.backends.openai.replies import ChatReader, TextReader
 from gateway.core.events import Event, Failed
 from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
-from gateway.wire.openai_relay import Relay
-from gateway.wire.stencil import MARK, cut
+from gateway.wire.chunk_template import MARK, cut
+from gateway.wire.openai.passthrough import Relay
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))

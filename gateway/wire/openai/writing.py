@@ -172,7 +172,7 @@ class StreamWriter:
 
     headers = sse.HEADERS
     clean_end = False
-    held = 0
+    buffered_bytes = 0
 
     def __init__(self, op: Generate, refuse: Callable[[GatewayError], bytes]) -> None:
         self._op = op
