@@ -578,12 +578,14 @@ class Run:
             self._failed(error, "failed")
             await waiting.fail(error)
             return
-        reply = None if self.client.started else self.endpoint.dialect.refuse(error, self.request, self.op)
-        self._failed(error, "refused" if error.blame is Blame.CLIENT else "failed")
-        if reply is None:
+        outcome = "refused" if error.blame is Blame.CLIENT else "failed"
+        if self.client.started:
+            self._failed(error, outcome)
             await self.client.cut(b"")
-        else:
-            await self.respond(reply)
+            return
+        reply, code = self.endpoint.dialect.refuse(error, self.request, self.op)
+        self.record.outcome, self.record.code = outcome, code
+        await self.respond(reply)
 
     def _report(self, error: GatewayError) -> None:
         """A bug that was met where only an error could be handed on is its cause."""
@@ -592,7 +594,6 @@ class Run:
             error.__cause__ = None  # holds the frames it passed, and they the error
 
     def _failed(self, error: GatewayError, outcome: str) -> None:
-        """After the client was told, whose dialect may have given the error a kind or a code of its own."""
         self.record.outcome = outcome
         self.record.code = error.code or self.endpoint.dialect.errors[error.kind][2]
 

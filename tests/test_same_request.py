@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from gateway import dialects
-from gateway.core.http import JSON_TYPE, Request
+from gateway.core.http import Request
 from gateway.core.messages import Chat
 from gateway.core.ports import Settings
-from tests.fidelity.matrix import ASKS, BACKENDS, CAN, DIALECTS
+from tests.fidelity.matrix import BACKENDS, CAN, DIALECTS, asking
 from tests.harness import Stack
 
-CHATS = [name for name, operation in ASKS if operation == "chat"]
+CHATS = [name for name, dialect in DIALECTS.items() if "chat" in dialect.examples]
 PATHS = {
     "openai": "/v1/chat/completions",
     "sagemaker": "/sagemaker/invocations",
@@ -76,8 +76,7 @@ def canonical(dialect: str, asked: str) -> Chat:
 
 
 def asked_of(dialect: str, given: dict[str, Any]) -> Request:
-    ask = ASKS[dialect, "chat"]
-    return Request("POST", "/", [JSON_TYPE], json.dumps(given).encode(), ask.query, ask.route, {}, "r")
+    return asking(DIALECTS[dialect].examples["chat"][0], given)
 
 
 def meaning(op: Chat, dialect: str, asked: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gateway.cli import main
 from gateway.core.http import Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translate import Refused, holes, reply, send
-from tests.fidelity.matrix import ASKS
+from tests.clients import WAYS, Way
 from tests.repo.tree import ROOT
 
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
@@ -50,13 +50,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
 
 
 @pytest.mark.parametrize("backend", backends.REGISTRY)
-@pytest.mark.parametrize(("dialect", "operation"), ASKS)
-def test_every_dialect_to_every_backend(dialect: str, operation: str, backend: str) -> None:
-    ask = ASKS[dialect, operation]
-    made, target = dialects.create(dialect, Settings()), backends.create(backend)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_every_dialect_to_every_backend(way: Way, backend: str) -> None:
+    made, target = dialects.create(way.dialect, Settings()), backends.create(backend)
     answer: Response | None = None
     try:
-        crossing = send(made, target, json.dumps(ask.body).encode(), CAN, query=ask.query)
+        body = json.dumps(way.body()).encode()
+        crossing = send(made, target, body, CAN, route=way.route.name, query=way.example.query)
     except Refused as refused:
         answer = refused.response
     if answer is not None:
@@ -65,7 +65,16 @@ def test_every_dialect_to_every_backend(dialect: str, operation: str, backend: s
     else:
         assert crossing.outgoing.path.startswith("/")
         assert json.loads(crossing.outgoing.body)
-        assert crossing.request.route == ask.route
+
+
+@pytest.mark.parametrize("dialect", dialects.REGISTRY)
+def test_a_route_is_found_by_the_members_of_the_body(dialect: str) -> None:
+    made = dialects.create(dialect, Settings())
+    for operation, examples in made.examples.items():
+        body = json.dumps(examples[0].body).encode()
+        crossing = send(made, backends.create("vllm"), body, CAN, query=examples[0].query)
+        assert type(crossing.op).__name__.lower() == operation
+        assert crossing.request.route in {example.route for example in examples}
 
 
 def test_a_request(run: Any) -> None:
