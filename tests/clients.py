@@ -74,6 +74,14 @@ def target(dialect: str, route: Route, model: str = "ep") -> str:
     return f"{path}?{query.decode()}" if query else path
 
 
+QUERY = "&".join(
+    sorted(
+        {one.query.decode() for made in DIALECTS.values() for found in made.examples.values() for one in found} - {""}
+    )
+)
+"""What the dialects that need something in the query need there; the others do not mind it."""
+
+
 def ways() -> Iterator[Way]:
     """Every path that clients send a request to, and each operation that it reads."""
     for name, dialect in DIALECTS.items():

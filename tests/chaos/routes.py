@@ -18,7 +18,8 @@ from gateway.app.routes import route_table
 from gateway.auth import new_key
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import Findings, percentile, row
-from tests.clients import WAYS as WAYS_OF_CLIENTS
+from tests.clients import QUERY
+from tests.clients import WAYS as CLIENTS
 from tests.harness import Stack
 
 # What everybody may ask, by somebody's decision: whatever else there is needs a key.
@@ -34,10 +35,7 @@ SIGNED = (
     " Signature=" + "0" * 64
 )
 # One body and one query for all: each route takes of them what it knows.
-BODY = json.dumps(
-    {"model": "secret-model", **{name: value for way in WAYS_OF_CLIENTS for name, value in way.body().items()}}
-)
-QUERY = "?" + "&".join(sorted({way.example.query.decode() for way in WAYS_OF_CLIENTS} - {""}))
+BODY = json.dumps({"model": "secret-model", **{name: value for way in CLIENTS for name, value in way.body().items()}})
 
 
 class Way(Struct):
@@ -104,7 +102,7 @@ BAD = ("none", "empty", "unknown", "cut short", "another secret", "its hash", "e
 def targets(way: Way, path: str) -> str:
     path = re.sub(r"\{[a-z]+(:path)?\}", "secret-model", path)
     encoded = path[:-1] + f"%{ord(path[-1]):02x}"
-    path, encoded = path + QUERY, encoded + QUERY
+    path, encoded = f"{path}?{QUERY}", f"{encoded}?{QUERY}"
     return way.target.format(path=path, upper=path.upper(), encoded=encoded)
 
 

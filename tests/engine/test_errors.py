@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.core.errors import Kind
+from tests.clients import DIALECTS
 from tests.engine.ask import WAYS, Way
 
 pytestmark = pytest.mark.engine
 
 LONG = "word " * 3000
-FORMS: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "openai": (400, lambda body: body["error"]["code"]),
-    "sagemaker": (400, lambda body: body["code"] if "code" in body else body["error"]["code"]),
-    "azure": (422, lambda body: body["status"]),
-    "ollama": (400, lambda body: body["error"]),
-    "friendli": (400, lambda body: body["error"]["code"]),
-}
 CASES = [
     pytest.param(name.split()[0], way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
     for name, way in WAYS.items()
@@ -35,10 +29,8 @@ def test_a_prompt_beyond_the_context(gateway: httpx.Client, name: str, way: Way,
         assert response.status_code == 424  # a model's error, as the service gives it
         assert response.json()["OriginalStatusCode"] == 400
         return
-    status, code = FORMS[name]
-    assert response.status_code == status, response.text
+    assert response.status_code == DIALECTS[name].errors[Kind.CONTEXT_LENGTH][0], response.text
     assert "context" in response.text
-    assert code(response.json())
     if name == "azure":
         assert response.headers["x-ms-error-code"]
         assert response.json()["detail"]["loc"] == ["body", "messages"]
