@@ -16,6 +16,8 @@ from importlib.metadata import version
 
 from gateway.cli.worker import WORKERS
 
+__all__ = ["COMMANDS", "WORKERS", "main", "parser"]
+
 COMMANDS = {
     "serve": "run the gateway",
     "check": "report everything that is wrong with a configuration",
