@@ -26,7 +26,7 @@ from gateway.server import Edge, Side, server
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
 # How often to look at the files that say who may call.
 _LOOK_S = 1.0
-READ_S = 10.0
+READ_S = 30.0
 """How long a reload may take to read and check the configuration. A mounted file may answer never."""
 
 

@@ -52,7 +52,6 @@ ONLY: dict[str, tuple[str, ...]] = {
     "jwt": ("gateway.tokens",),
     "httptools": ("gateway.transport", "gateway.server", "gateway.client"),
     "pydantic": ("gateway.config",),
-    "pydantic_settings": ("gateway.config",),
     "redis": ("gateway.limits.store_redis",),
     "yaml": ("gateway.config",),
 }
