@@ -126,7 +126,6 @@ class ClientReply:
             self._failed(error, outcome)
             await client.cut(b"")
         else:
-            # Before it is recorded: the dialect may give it a kind or a code of its own.
             response = self._dialect.refuse(error, self._request, op)
             self._failed(error, outcome)
             await self.respond(response)
@@ -134,8 +133,8 @@ class ClientReply:
     async def send_error(self, lane: Lane, error: GatewayError) -> None:
         """Ends a stream with `error` in the client's own form; cuts the connection where that form has no orderly
         end."""
-        self._failed(error, "failed")
         last = lane.fail(error)
+        self._failed(error, "failed")
         if lane.clean_end:
             await self._client.finish(last)
         else:
@@ -150,6 +149,7 @@ class ClientReply:
             record.outcome, (record.status, record.code) = "refused", refused
 
     def _failed(self, error: GatewayError, outcome: str) -> None:
+        """Records `error`, once it was put into words: the dialect may have given it a kind or a code of its own."""
         self._report(error)
         self._record.outcome = outcome
         self._record.code = error.code or self._dialect.errors[error.kind][2]
