@@ -43,7 +43,7 @@ class Azure:
     # A worker's chunk has keys, finish reasons and framings that this API does not have.
     passthrough: Mapping[str, Passthrough] = {}
 
-    def read(self, request: Request) -> Op:
+    def read(self, request: Request) -> Op | ListModels:
         check_version(request, self.api_version)
         deployment = deployment_of(request)
         if request.route == "info":
