@@ -344,7 +344,8 @@ def _known(config: Config, known: Available) -> Found:
 
 
 def _prefixes(config: Config, known: Available) -> Found:
-    """Two dialects under one prefix would fight for the same paths. What the file says is blamed, not a default."""
+    """Two dialects under one prefix would fight for the same paths, unless both answer there by default: those are told
+    apart request by request. What the file says is blamed, not a default."""
     taken: dict[str, str] = {}
     order = sorted(known.dialects, key=lambda name: config.dialect(name).prefixes is not None)
     for name in order:
@@ -356,9 +357,9 @@ def _prefixes(config: Config, known: Available) -> Found:
             prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
             holder = taken.setdefault(prefix, name)
-            if holder != name:
+            if holder != name and not {prefix} <= {*known.dialects[name]} & {*known.dialects[holder]}:
                 yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
-            elif index in repeated:
+            elif holder == name and index in repeated:
                 yield path, "is given twice"
 
 
