@@ -14,9 +14,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.backends.openai import OpenAI
-from gateway.backends.openai.requests import no_token_ids, unsupported
+from gateway.backends.openai.requests import no_token_ids, unsupported, write_tool
 from gateway.core.http import Request
-from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
+from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
@@ -71,9 +71,29 @@ class Vllm(OpenAI):
         if op.beams.length_penalty is not None:
             body["length_penalty"] = op.beams.length_penalty
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def compose_message(self, message: Message) -> dict[str, Any]:
+        """Thinking under both its names: `reasoning` since vLLM 0.16, `reasoning_content` before."""
+        written = super().compose_message(message)
+        if "reasoning_content" in written:
+            written["reasoning"] = written["reasoning_content"]
+        return written
+
+    def compose_continuation(self, body: dict[str, Any], op: Chat) -> None:
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
+
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        if isinstance(op, Chat):
+            body: dict[str, Any] = {"model": can.upstream_model, "messages": self.compose_messages(op, can)}
+            if op.tools:
+                body["tools"] = [write_tool(tool) for tool in op.tools]
+            if op.continue_last:
+                self.compose_continuation(body, op)
+            if "chat_template_kwargs" in op.extra:
+                body["chat_template_kwargs"] = op.extra["chat_template_kwargs"]
+            return self.counting(op, body, lambda said: _count.decode(said).count)
         (prompt,) = op.prompts
-        body: dict[str, Any] = {"model": can.upstream_model, "prompt": prompt}
+        body = {"model": can.upstream_model, "prompt": prompt}
         if "add_special_tokens" in op.extra:
             body["add_special_tokens"] = op.extra["add_special_tokens"]
         return self.counting(op, body, lambda said: _count.decode(said).count)

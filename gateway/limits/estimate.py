@@ -17,6 +17,7 @@ from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
+    CountTokens,
     Embed,
     Image,
     Op,
@@ -55,6 +56,8 @@ class Estimator(Struct, frozen=True):
             if op.tools:
                 prompt += sum([self._tool(tool) for tool in op.tools])
             return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)
+        if isinstance(op, CountTokens):
+            return Cost(0, 0, self.cost(op.prompt_of).prompt)
         if isinstance(op, Embed):
             tokens, least = self._texts(op.inputs)
             return Cost(tokens, least, tokens)

@@ -604,3 +604,10 @@ def test_real_chats_have_all_their_choices(gateway: httpx.Client, path: str) -> 
     assert [choice["index"] for choice in gateway.post(path, json=body).json()["choices"]] == [0, 1]
     *_, mark = sse_data(gateway.post(path, json={**body, "stream": True}).content)
     assert mark == b"[DONE]"
+
+
+def test_how_long_a_chat_is_is_asked_of_its_own_endpoint() -> None:
+    counting = BACKEND.count(Chat(model="m", messages=(Message("user", (Text("hi"),)),)), CAN)
+    assert counting.request.path == "/v1/chat/completions/input_tokens"
+    assert json.loads(counting.request.body)["messages"] == [{"role": "user", "content": "hi"}]
+    assert counting.read(Response(200, [], b'{"object":"response.input_tokens","input_tokens":7}')) == 7

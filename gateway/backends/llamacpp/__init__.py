@@ -77,7 +77,12 @@ class LlamaCpp(OpenAI):
         dropped = (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
         return Request("POST", "/completion", [JSON_TYPE], encode(body), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        if isinstance(op, Chat):
+            body = self.compose(msgspec.structs.replace(op, extra={}), can)
+            self.adjust(body, op)
+            where = "/v1/chat/completions/input_tokens"
+            return self.counting(op, body, lambda said: _input_tokens.decode(said).input_tokens, where)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", self.name)
         (prompt,) = op.prompts
@@ -265,6 +270,11 @@ class _TokensIn(Struct):
     tokens: list[int]
 
 
+class _InputTokensIn(Struct):
+    input_tokens: wire.Count
+
+
+_input_tokens = msgspec.json.Decoder(_InputTokensIn)
 _tokens = msgspec.json.Decoder(_TokensIn)
 _chunk = msgspec.json.Decoder(_ChunkIn)
 _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])

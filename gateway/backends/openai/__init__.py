@@ -14,10 +14,11 @@ from gateway.backends.openai.errors import fault_of
 from gateway.backends.openai.replies import reader_of
 from gateway.backends.openai.requests import (
     RISING,
+    cannot_count,
+    fold_system,
     no_token_ids,
     put,
     top_level,
-    total_of,
     unsupported,
     with_extra,
     write_message,
@@ -28,7 +29,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, Sampling
+from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
@@ -90,7 +91,9 @@ class OpenAI:
             body.update(op.extra)
             return body
         if isinstance(op, Chat):
-            body = {"messages": [write_message(message) for message in op.messages]}
+            body = {"messages": self.compose_messages(op, can)}
+            if op.continue_last:
+                self.compose_continuation(body, op)
             put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
             if op.tools:
                 body["tools"] = [write_tool(tool) for tool in op.tools]
@@ -135,16 +138,30 @@ class OpenAI:
                 raise unsupported("seed", self.name, RISING)
             body["seed"] = op.seeds[0]
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
-        """OpenAI's wire has no word for it."""
-        raise unsupported(total_of(op), self.name)
+    def compose_messages(self, op: Chat, can: Capabilities) -> list[dict[str, Any]]:
+        """Those of a chat, with its later system messages where the model is declared to take them."""
+        fold = op.fold_system and "system_turns" not in (can.features or ())
+        return [self.compose_message(message) for message in (fold_system(op.messages) if fold else op.messages)]
 
-    def counting(self, op: Complete, body: dict[str, Any], length: Callable[[bytes], int]) -> Counting:
-        """For workers that have `/tokenize`; `length` reads what it answers."""
+    def compose_message(self, message: Message) -> dict[str, Any]:
+        return write_message(message)
+
+    def compose_continuation(self, body: dict[str, Any], op: Chat) -> None:
+        """For a reply that goes on with the last message. OpenAI's own wire has no word for it."""
+        raise unsupported(f"messages.{len(op.messages) - 1}", self.name, "the last message must not be the assistant's")
+
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        """OpenAI's wire has no word for it."""
+        raise cannot_count(op, self.name)
+
+    def counting(
+        self, op: Generate, body: dict[str, Any], length: Callable[[bytes], int], path: str = "/tokenize"
+    ) -> Counting:
+        """For workers that tell it at `path`; `length` reads what they answer there."""
 
         def read(response: Response) -> int:
             if response.status in (404, 405):  # switched off, or hidden by what stands before the worker
-                raise unsupported(total_of(op), self.name)
+                raise cannot_count(op, self.name)
             if response.status != 200:
                 raise self.fault(response)
             try:
@@ -152,7 +169,7 @@ class OpenAI:
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 raise wire.malformed() from None
 
-        return Counting(Request("POST", "/tokenize", [JSON_TYPE], encode(body)), read)
+        return Counting(Request("POST", path, [JSON_TYPE], encode(body)), read)
 
     def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         """What OpenAI itself defines is sent by name; the rest is refused."""

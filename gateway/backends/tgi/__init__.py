@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from gateway.backends.openai import OpenAI
 from gateway.backends.openai.errors import counted, retry_after
-from gateway.backends.openai.requests import put, unsupported
+from gateway.backends.openai.requests import cannot_count, put, unsupported
 from gateway.backends.tgi.errors import fault_of
 from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
 from gateway.backends.tgi.requests import (
@@ -102,8 +102,10 @@ class Tgi(OpenAI):
         if grammar is not None:
             body["response_format"] = grammar
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
-        """`/tokenize` reads the same body as `/generate`, what it truncates included."""
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        """`/tokenize` reads the same body as `/generate`, what it truncates included. Of chats it cannot tell."""
+        if isinstance(op, Chat):
+            raise cannot_count(op, self.name)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", self.name)
         body = text_body(msgspec.structs.replace(op, max_total=None), rest_of(op))
