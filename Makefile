@@ -7,7 +7,7 @@ LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requ
 
 .PHONY: help
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
 install: .venv/installed ## Build .venv from the locks and install the `dragoman` command into it
@@ -61,6 +61,10 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 .PHONY: test-vllm
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
+
+.PHONY: test-browser
+test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)

@@ -23,7 +23,7 @@ from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Headers, Request, Response, Route, header_value
+from gateway.core.http import REPLY_HEADERS, Headers, Request, Response, Route, header_value
 from gateway.core.lifecycle import fold
 from gateway.core.messages import PLACEHOLDERS, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import (
@@ -170,7 +170,7 @@ class Run:
         self.op: Op | None = None
         self.pump: Pump | None = None
         self.permit: Permit | None = None
-        self.headers: Headers = [(b"x-request-id", self.record.id.encode())]
+        self.headers: Headers = [(b"x-request-id", self.record.id.encode()), *scope.get(REPLY_HEADERS, ())]
         self.dropped: tuple[str, ...] = ()
         self.errors: list[GatewayError] = []
         self._task: asyncio.Task[Any] | None = None

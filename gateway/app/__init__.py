@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import Route as StarletteRoute
 
 from gateway import backends, dialects
+from gateway.app.cors import Application, Cors
 from gateway.app.routes import router
 from gateway.app.state import State
 from gateway.client import Receive, Scope, Send
@@ -54,11 +55,14 @@ class Gateway:
         self._states.append(state)
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
-        self._router = router(state.config, state.runtime)
+        cors = state.config.cors
+        browsers = Cors(cors).wrap if cors.origins else _unchanged
+        paths = router(state.config, state.runtime)
+        self._router = browsers(paths)
         # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
         self._literal: dict[str, Any] = {
-            route.path: route.endpoint
-            for route in self._router.routes
+            route.path: browsers(route.endpoint)
+            for route in paths.routes
             if isinstance(route, StarletteRoute) and "{" not in route.path
         }
         own = {"/livez": _live, "/readyz": self._readyz}
@@ -167,6 +171,10 @@ class Gateway:
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _plain(scope, send, 200, self.metrics.page(), CONTENT_TYPE)
+
+
+def _unchanged(endpoint: Application) -> Application:
+    return endpoint
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

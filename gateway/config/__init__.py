@@ -10,6 +10,7 @@ from gateway.config.loading import config_file, load
 from gateway.config.model import (
     Breaker,
     Config,
+    Cors,
     Deadlines,
     DialectOptions,
     Discover,
@@ -34,6 +35,7 @@ __all__ = [
     "CacheSalt",
     "Config",
     "ConfigError",
+    "Cors",
     "Deadlines",
     "Detached",
     "DialectOptions",

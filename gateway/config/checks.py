@@ -48,6 +48,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_timing(config),
         *_bodies(config),
         *_metrics(config),
+        *_cors(config),
         *_sharing(config),
         *_jwt(config),
         *_cache_salt(config),
@@ -195,6 +196,19 @@ def _metrics(config: Config) -> Found:
         host, _, port = config.metrics.listen.rpartition(":")
         if int(port) == config.listen.port and _overlap(host.strip("[]"), config.listen.host.strip("[]")):
             yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
+
+
+def _cors(config: Config) -> Found:
+    cors = config.cors
+    if not cors.origins and cors.headers is not None:
+        yield ("cors", "headers"), "has no effect without origins"
+    if "*" in cors.origins and len(cors.origins) > 1:
+        yield ("cors", "origins"), 'must be "*" alone: that is every origin'
+    if "*" in (cors.headers or ()):
+        yield (
+            ("cors", "headers"),
+            'must not hold "*": to browsers that is not authorization; leave headers out for all',
+        )
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -184,6 +184,26 @@ def _network(value: str) -> str:
         raise ValueError("must be an address or a network such as 10.0.0.0/8, without host bits") from None
 
 
+def _origin(value: str) -> str:
+    """As browsers write it: lower case, no path, no port that the scheme implies."""
+    if value in ("*", "null"):
+        return value
+    wrong = ValueError(
+        'must be an origin without a path, such as "https://chat.example.com" or "http://localhost:3000"'
+    )
+    found = re.match(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?/?\Z", value.lower())
+    if found is None or (found[3] is not None and not 0 < int(found[3][1:]) < 65536):
+        raise wrong
+    port = "" if (found[1], found[3]) in (("http", ":80"), ("https", ":443")) else found[3] or ""
+    return f"{found[1]}://{found[2]}{port}"
+
+
+def _header_name(value: str) -> str:
+    if not _HEADER_NAME.match(value):
+        raise ValueError("is not a header name")
+    return value
+
+
 def _host(value: str) -> str:
     if not re.match(r"[A-Za-z0-9._:%-]+\Z", value) or value.count(":") == 1:
         raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
@@ -283,6 +303,10 @@ RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Network = Annotated[str, AfterValidator(_network)]
 """An IP address or network in CIDR form."""
 
+Origin = Annotated[str, AfterValidator(_origin)]
+"""scheme://host[:port] as a browser sends it, or "*" for all, or "null" for pages that have none."""
+
+HeaderName = Annotated[str, AfterValidator(_header_name)]
 Host = Annotated[str, AfterValidator(_host)]
 UrlPath = Annotated[str, AfterValidator(_path)]
 Variable = Annotated[str, AfterValidator(_variable)]

@@ -18,9 +18,11 @@ from gateway.config.kinds import (
     Feature,
     Flag,
     Hash,
+    HeaderName,
     Host,
     Name,
     Network,
+    Origin,
     Prefix,
     Seconds,
     Share,
@@ -324,6 +326,24 @@ class Queue(Section):
     timeout_s: Seconds = Field(default=30.0, gt=0, le=_DAY, description="Longest wait; then the request is refused.")
 
 
+class Cors(Section):
+    """Pages in browsers that may call the gateway from another origin. Without origins none may."""
+
+    origins: tuple[Origin, ...] = Field(
+        default=(),
+        max_length=1000,
+        description='Origins of those pages, such as `https://chat.example.com`; `"*"` is every page there is.',
+    )
+    headers: tuple[HeaderName, ...] | None = Field(
+        default=None,
+        max_length=1000,
+        description="Request headers that they may send, such as `authorization`. Absent: all.",
+    )
+    max_age: Whole = Field(
+        default=600, ge=0, le=_DAY, description="For how many seconds a browser need not ask again for its permission."
+    )
+
+
 class Log(Section):
     """What is written to standard output."""
 
@@ -405,6 +425,10 @@ class Config(BaseModel):
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
     accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
+    cors: Cors = Field(
+        default=Cors(),
+        description="Pages in browsers that may call the gateway from another origin. Without origins none may.",
+    )
     log: Log = Field(default=Log(), description="What is written to standard output.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
 
