@@ -1,7 +1,8 @@
 """Structured logging: one JSON object a line on standard output, one record a request.
 
-Lines are handed over in batches to a thread of their own, so that a slow reader of our output never stalls the event
-loop; when it is so slow that the backlog is full, lines are dropped and counted.
+A thread of its own writes the lines in batches, so that a slow reader of the output never stalls the event loop. While
+the output takes nothing (the reader is slow, the disk is full), lines wait. When _BACKLOG of them wait, further ones
+are dropped and counted. As soon as the output takes lines again, it gets those that waited, and how many were lost.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Log:
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
         )
         self._lines: list[RequestRecord | dict[str, Any]] = []
+        # What is left of a batch that could be written in part only: the rest goes out first, so that no line is torn.
+        self._rest = b""
         self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -120,6 +123,9 @@ class Log:
                 self.lost += 1
 
     def flush(self) -> None:
+        """Writes what waits, or as much of it as the output takes. Raises ValueError when the output is closed."""
+        if not self._written(self._rest):
+            return
         with self._lock:
             self._tell_held(time.monotonic())
             lines, self._lines = self._lines, []
@@ -127,7 +133,7 @@ class Log:
         if lost:
             lines.append({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost})
         if lines:
-            self._write(_encoded(lines))
+            self._written(_encoded(lines))
 
     def _tell_held(self, now: float) -> None:
         for message, ration in list(self._rations.items()):
@@ -138,14 +144,21 @@ class Log:
                         {"time": _now(), "level": ration.level, "event": message, "suppressed": ration.held}
                     )
 
-    def _write(self, data: bytes) -> None:
+    def _written(self, data: bytes) -> bool:
+        """Whether the output took all of `data`. What it did not take is kept for the next call."""
         left = memoryview(data)
-        while left:
-            written = self._out.write(left)  # type: ignore[arg-type]  # any buffer will do
-            if written is None:  # someone made our output non-blocking
-                time.sleep(_BATCH_S)
-            else:
-                left = left[written:]
+        try:
+            while left:
+                written = self._out.write(left)  # type: ignore[arg-type]  # any buffer will do
+                if written is None:  # someone made our output non-blocking
+                    time.sleep(_BATCH_S)
+                else:
+                    left = left[written:]
+        except OSError:  # a full disk, a reader that left: it may have room or a reader again
+            self._rest = bytes(left)
+            return False
+        self._rest = b""
+        return True
 
     def _run(self) -> None:
         closing = False
@@ -153,8 +166,8 @@ class Log:
             closing = self._closing.wait(_BATCH_S)
             try:
                 self.flush()
-            except (OSError, ValueError):
-                return  # nobody reads our output any more
+            except ValueError:
+                return  # the output is closed: nothing can be written any more
 
 
 class _Libraries(logging.Handler):
