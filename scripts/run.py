@@ -38,11 +38,11 @@ START_S = 120.0
 
 
 class Failed(Exception):
-    """Something that ends the run; the message is for the person who started it."""
+    """Ends the run. The message is for the person who started it."""
 
 
 class Stop:
-    """Counts requests to stop. A flag and not an exception, so that none can fall between a start and its record."""
+    """Counts requests to stop. An exception could strike between the start of a program and its entry in our list."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,7 +54,7 @@ class Stop:
 
 
 class Child:
-    """A program in its own process group: a terminal's Ctrl-C reaches this script only, which sees to the order.
+    """A program in its own process group: a terminal's Ctrl-C reaches this script only, which stops both in order.
 
     What it prints is held back until `show`, so that what to type is the first thing to be read. When it ends before
     that, its last lines are printed: they say why.
@@ -112,10 +112,10 @@ class Child:
 
 
 def refuse_busy(host: str, port: int, hint: str) -> None:
-    """Raises Failed when somebody listens there: a child's own message would drown in its start-up log."""
+    """Raises Failed when the address is in use, with a hint that the programs themselves cannot give."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do it: connections of an earlier run that linger are no hindrance, a listener is.
+        # As servers do it: closed connections of an earlier run may linger there.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -184,7 +184,7 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
                 child.check()
             time.sleep(POLL_S)
     finally:
-        # The gateway first: it lets running replies end, and for that the worker must still be there.
+        # Stop the gateway first: its running replies still need the worker.
         asked = stop.count
         for child in reversed(children):
             child.stop(config.relay.drain_s + 5, lambda: stop.count > asked)

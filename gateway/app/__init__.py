@@ -29,7 +29,7 @@ KNOWN = Available(
     key_set=read_keys,
 )
 
-# For the error that ends a request which outlived the grace to reach its client.
+# How long the error that ends a request may take to reach its client.
 _LAST_WORDS_S = 2.0
 
 
@@ -42,7 +42,7 @@ class Gateway:
         self.draining = False
         self._limit_metrics = LimitMetrics()
         self.metrics.registry.register(self._limit_metrics)
-        # No reload moves a listener, and none lets clients see what was kept from them.
+        # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
@@ -59,7 +59,7 @@ class Gateway:
         browsers = Cors(cors).wrap if cors.origins else _unchanged
         paths = router(state.config, state.runtime)
         self._router = browsers(paths)
-        # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
+        # Nearly every request has one of a few literal paths. One look-up finds them; the router would match patterns.
         self._literal: dict[str, Any] = {
             route.path: browsers(route.endpoint)
             for route in paths.routes
@@ -74,7 +74,7 @@ class Gateway:
         await self.state.start()
 
     async def reload(self, config: Config) -> None:
-        """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
+        """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
         async with self._reloading:
             old = self.state
             fleets = old.discovery.read if old.discovery is not None else {}
@@ -107,8 +107,8 @@ class Gateway:
             await old.limiting.close()
 
     async def drain(self) -> None:
-        """Not ready any more; returns when nothing runs and load balancers had time to notice. What outlives the grace
-        is ended in its client's dialect."""
+        """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
+        What still runs after `relay.drain_s` is ended with an error in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._states:
@@ -122,7 +122,7 @@ class Gateway:
         await self._idle(_LAST_WORDS_S)
 
     def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> str:
-        """What the server refused before any dialect: counted and logged. Returns the request's id."""
+        """Counts and logs a request that the server refused before it reached a dialect. Returns the request's id."""
         name = known_as or request_id(headers)
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
@@ -149,7 +149,7 @@ class Gateway:
             await self._lifespan(receive, send)
 
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of `metrics.listen`: the gateway's own paths and nothing of a dialect."""
+        """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""
         endpoint = self._operations.get(scope["path"], _nothing)
         await endpoint(scope, receive, send)
 

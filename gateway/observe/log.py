@@ -38,7 +38,7 @@ class Output(Protocol):
 
 
 class _Ration(Struct):
-    """One event's lines in the second that began at `since`, by the monotonic clock; held ones were not written."""
+    """Counts one event's lines in the second that began at `since` (monotonic clock): those written and those held."""
 
     since: float
     level: str
@@ -81,8 +81,8 @@ class Log:
             self._put({"time": _now(), "level": level, "event": message, **fields})
 
     def rationed(self, level: str, message: str, **fields: Any) -> None:
-        """As `event`, for what strangers can cause at will: at most 10 lines a second of one `message`; of more, one
-        line with their number, `suppressed`, at the second's end."""
+        """Like `event`, for events that strangers can cause at will. Writes at most 10 lines a second of one
+        `message`, and at the end of that second one line whose `suppressed` counts the others."""
         if LEVELS[level] < self._level:
             return
         with self._lock:
@@ -94,13 +94,13 @@ class Log:
         self.event(level, message, **fields)
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
-        """An exception that nobody expected: where it was raised, by request id. Its text may quote a client, so it
-        is left out."""
+        """Logs an unexpected exception: its class, where it was raised and the request's id. Its text may quote a
+        client and is left out."""
         self.event("error", "bug", id=record.id, error=type(error).__name__, trace=_places(error.__traceback__))
 
     @contextlib.contextmanager
     def libraries(self) -> Iterator[None]:
-        """Meanwhile, what libraries log (uvicorn, asyncio) is written here, from level warning on."""
+        """A context in which this log also gets what libraries (uvicorn, asyncio) log at level warning or above."""
         handler = _Libraries(self)
         root = logging.getLogger()
         root.addHandler(handler)
@@ -115,7 +115,7 @@ class Log:
         self._thread.join(_LAST_WORDS_S)
 
     def _put(self, line: RequestRecord | dict[str, Any]) -> None:
-        """Encoded by the thread, many at a time: a tight loop costs half of what it costs among a request's work."""
+        """Queues a line. The thread encodes many together, at half the CPU that each would take during its request."""
         with self._lock:
             if len(self._lines) < _BACKLOG:
                 self._lines.append(line)
@@ -171,8 +171,8 @@ class Log:
 
 
 class _Libraries(logging.Handler):
-    """Only the first line of a message's own text is written, not what is put into it: that may be a client's, or a
-    secret. An exception is told as in `Log.bug`."""
+    """Writes the first line of a message's format and leaves out its arguments: they may quote a client or a secret.
+    Exceptions are written as in `Log.bug`."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -188,7 +188,8 @@ class _Libraries(logging.Handler):
 
 
 def _encoded(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
-    """A line that is no text (the name of a file may hold any bytes) takes none of the others along."""
+    """One JSON object a line. A line that cannot be encoded (a file's name may hold any bytes) is counted as lost and
+    the others are kept."""
     try:
         return _encode_lines(lines)
     except UnicodeEncodeError:
