@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
-from gateway.client import Receive, Scope, Send
 from gateway.config import Cors as CorsOptions
 from gateway.core.http import REPLY_HEADERS, Headers, header_value
+from gateway.pipeline import Receive, Scope, Send
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
