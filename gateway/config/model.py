@@ -7,6 +7,7 @@ Durations are floats in seconds (names end in `_s`), sizes are integers in bytes
 from __future__ import annotations
 
 import ipaddress
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
@@ -450,9 +451,13 @@ class Config(BaseModel):
 
     def resolve(self, name: str) -> str | None:
         """The model that `name` means: itself, or the one it is an alias of; None when unknown."""
-        if name in self.models:
-            return name
-        return next((model for model, options in self.models.items() if name in options.aliases), None)
+        return self.model_names.get(name)
+
+    @cached_property
+    def model_names(self) -> dict[str, str]:
+        """Every name and alias of a model -> the model's name."""
+        names = {alias: model for model, options in self.models.items() for alias in options.aliases}
+        return {**names, **{name: name for name in self.models}}
 
     def dialect(self, name: str) -> DialectOptions:
         """The options of dialect `name`, defaults when the configuration does not mention it."""
