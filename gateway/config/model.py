@@ -253,6 +253,11 @@ class DialectOptions(Section):
         description="Fields, and members inside them, that it does not know: `pass` them on, `drop` them and say so, "
         "or answer with an `error`. Absent: as its page in docs/dialects says.",
     )
+    default_api_version: str | None = Field(
+        default=None,
+        pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$",
+        description="Azure: the `api-version` of requests that name none. Absent: those are refused.",
+    )
 
 
 class Relay(Section):
