@@ -10,21 +10,18 @@ from gateway.config.loading import config_file, load
 from gateway.config.model import (
     Breaker,
     Config,
-    Cors,
     Deadlines,
     DialectOptions,
     Discover,
     Health,
     Key,
-    Listen,
-    Log,
-    Metrics,
     Model,
     Queue,
     Relay,
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
+from gateway.config.serving import Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 from gateway.config.watch import Watch
 
