@@ -2,8 +2,9 @@
 
 uvicorn's own protocols have no header or body timeout and no cap on header size or count. They accept a missing or
 doubled Host, and read pipelined requests without a bound (measured on uvicorn 0.54, httptools 0.9). `EdgeProtocol`
-mends all of these. It puts a `core.ports.Downstream` into `scope["extensions"]["dragoman"]`: a handler may learn at once
-that its client left, and write to its connection without a task switch. A handler that ignores it gets plain ASGI.
+mends all of these. It puts a `core.ports.Downstream` into `scope["extensions"]["dragoman"]`: a handler may learn at
+once that its client left, and write to its connection without a task switch. A handler that ignores it gets plain
+ASGI.
 """
 
 from gateway.server.cycle import EXTENSION, RequestCycle
