@@ -28,6 +28,8 @@ _AHEAD_BYTES = 65536
 # The loop goes on reading the same socket within one turn while reads are as large as its buffer (256,000 bytes). From
 # this size on the connection waits for the next turn.
 LARGE_READ_BYTES = 131072
+# A pause after each large read of what is thrown away, so that a client cannot keep the loop at it: some 25 MB/s.
+_IGNORED_PAUSE_S = 0.01
 # How long what a client still sends is thrown away after the last answer. Closing a socket with unread data resets the
 # connection, and may take that answer with it.
 _LINGER_S = 10.0
@@ -169,10 +171,13 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def _breathe(self) -> None:
-        """No more is read in this turn of the loop."""
+        """No more is read in this turn of the loop, and for a while if it is thrown away."""
         if not self._pausing:
             self._pausing = True
-            self.loop.call_soon(self._breathed)
+            if self._deaf or self._part is Part.SKIPPED:
+                self.loop.call_later(_IGNORED_PAUSE_S, self._breathed)
+            else:
+                self.loop.call_soon(self._breathed)
 
     def _breathed(self) -> None:
         self._pausing = False

@@ -10,6 +10,7 @@ import asyncio
 import select
 from math import inf
 from operator import itemgetter
+from time import perf_counter
 from typing import Final, Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -17,7 +18,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
-from gateway.transport.incoming import Incoming
+from gateway.transport.incoming import READ_BYTES, Incoming
 
 _NAME = itemgetter(0)
 
@@ -30,6 +31,12 @@ HEAD_FIELDS: Final = 100
 
 JOINED_BYTES: Final = 64 * 1024
 """A request body of up to this size is copied behind its head, which is cheaper than two writes."""
+
+LEAST_READ_BYTES: Final = 1024
+"""A worker whose bytes take long to pass on, such as thousands of tiny frames, is read in pieces down to this size."""
+
+SLOW_S: Final = 0.001
+"""Passing on what was read in one turn of the loop should take no longer than this: all others wait meanwhile."""
 
 WRITE_BYTES: Final = 256 * 1024
 """A request body is handed to the socket in slices of this size, as fast as the worker takes them."""
@@ -58,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "_breathing",
         "_dirty",
         "_framed",
+        "_most",
         "_reusable",
         "_spare",
         "_timer",
@@ -97,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: memoryview | None = None
         self._blocks: list[bytes] = []  # of the body, out of the bytes at hand
         self._breathing = False  # no reads before the next turn of the loop
+        self._most = READ_BYTES // 4  # bytes to read at once
         self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
         self._used = False  # has carried an exchange before this one
         self._framed = False  # the response says where it ends, by length or by chunks
@@ -175,9 +184,13 @@ class Connection(asyncio.BufferedProtocol):
             if not self._breathing and self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
 
-    def _breathe(self) -> None:
+    def _breathe(self, seconds: float) -> None:
         """No more is read in this turn of the loop, which otherwise goes on for as long as the worker fills the buffer:
-        megabytes, while all others wait."""
+        megabytes, while all others wait. `seconds` is what the last read took: the next one is larger or smaller."""
+        if seconds > SLOW_S:
+            self._most = max(self._most // 2, LEAST_READ_BYTES)
+        elif seconds < SLOW_S / 4:
+            self._most = min(self._most * 2, READ_BYTES)
         if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
             self._breathing = True
             self.transport.pause_reading()
@@ -210,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # One buffer serves all connections: the loop fills it and calls buffer_updated without a turn in between.
-        return self.origin.buffer
+        return self.origin.buffer[: self._most]
 
     def buffer_updated(self, nbytes: int) -> None:
         exchange = self.exchange
@@ -218,6 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             self.drop()  # idle: nobody asked for these bytes
             return
         data = self.origin.buffer[:nbytes]
+        began = perf_counter() if nbytes == self._most else 0.0
         answered = exchange.status
         try:
             if answered:
@@ -243,8 +257,8 @@ class Connection(asyncio.BufferedProtocol):
             self._dirty = True
         if not self._deliver(exchange):
             return
-        if nbytes == len(self.origin.buffer):
-            self._breathe()
+        if began:
+            self._breathe(perf_counter() - began)
         if self._whole is not None:
             self._release(self._whole)
         elif self._spare > HEAD_BYTES and exchange.status:

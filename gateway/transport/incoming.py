@@ -10,11 +10,9 @@ from gateway.core.errors import GatewayError, Kind, reply_too_large
 from gateway.core.http import Headers
 from gateway.core.ports import BodySink
 
-READ_BYTES: Final = 16 * 1024
-"""Most bytes taken from a socket in one turn of the event loop. What they become in a lane takes some milliseconds."""
-
-HELD_BYTES: Final = 64 * 1024
-"""How many bytes wait for a reader before the socket is paused. A stalled reader holds at most this and READ_BYTES."""
+READ_BYTES: Final = 64 * 1024
+"""Most bytes taken from a socket in one turn of the event loop, and how many wait for a reader before the socket is
+paused: one stalled reader holds at most twice this."""
 
 
 class Source(Protocol):
@@ -103,7 +101,7 @@ class Incoming:
     def resume(self) -> None:
         self._paused = False
         self._flow()
-        if self.source is not None and not self._paused and self._size < HELD_BYTES:
+        if self.source is not None and not self._paused and self._size < READ_BYTES:
             self.source.resume_reading()
 
     def close(self) -> None:
@@ -131,7 +129,7 @@ class Incoming:
         """Keeps a block for whoever reads next, and stops the worker when enough is waiting."""
         self._blocks.append(data)
         self._size += len(data)
-        if self._size >= HELD_BYTES and self.source is not None:
+        if self._size >= READ_BYTES and self.source is not None:
             self.source.pause_reading()
         self.wake()
 
