@@ -8,8 +8,20 @@ ASGI.
 """
 
 from gateway.server.cycle import EXTENSION, RequestCycle
+from gateway.server.descriptors import fitting_connections
 from gateway.server.edge import Edge, HttpError, Refused
 from gateway.server.protocol import EdgeProtocol
 from gateway.server.serving import Server, Side, server
 
-__all__ = ["EXTENSION", "Edge", "EdgeProtocol", "HttpError", "Refused", "RequestCycle", "Server", "Side", "server"]
+__all__ = [
+    "EXTENSION",
+    "Edge",
+    "EdgeProtocol",
+    "HttpError",
+    "Refused",
+    "RequestCycle",
+    "Server",
+    "Side",
+    "fitting_connections",
+    "server",
+]
