@@ -13,7 +13,7 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.dialects.openai import OpenAI
 from tests.harness import Stack
-from tests.test_server import Raw, chat, post, until
+from tests.server.raw import Raw, chat, post, until
 
 URL = "/v1/chat/completions"
 LARGE = chat("a" * (1 << 20))
