@@ -92,9 +92,8 @@ class ClientReply:
 
     def name_dropped(self, names: tuple[str, ...]) -> None:
         """From now on the reply's head and the record name these fields."""
-        if names:
-            self._dropped = (*self._dropped, *names)
-            self._record.dropped = tuple(name[:_LONGEST_NAME] for name in self._dropped[:_MOST_NAMES])
+        self._dropped = (*self._dropped, *names)
+        self._record.dropped = tuple(name[:_LONGEST_NAME] for name in self._dropped[:_MOST_NAMES])
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
