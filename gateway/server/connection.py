@@ -45,6 +45,10 @@ class Part(Enum):
     SKIPPED = 3
 
 
+# Members of an Enum are slow to look up in its class.
+BETWEEN, HEAD, BODY, SKIPPED = Part
+
+
 class Connection(asyncio.Protocol):
     """A connection without its reader of requests: deadlines, back-pressure and endings.
 
@@ -88,7 +92,7 @@ class Connection(asyncio.Protocol):
         self.running: RequestCycle | None = None
         self.write_paused = False
         self.headers: Headers = []  # of the request whose head is being read, or was read last
-        self._part = Part.BETWEEN
+        self._part = BETWEEN
         self._body_left = 0  # bytes of the arriving body that its content-length still promises
         self._body_chunked = False
         self._held = bytearray()  # read and not parsed
@@ -149,7 +153,7 @@ class Connection(asyncio.Protocol):
     def steer_reading(self) -> None:
         """Reads on, or stops. Parses what was read and not parsed, unless that has to wait."""
         running = self.running
-        between = self._part is Part.BETWEEN
+        between = self._part is BETWEEN
         # Behind a request under way nothing is parsed, and nothing is answered while earlier answers are not read.
         if self._held and not self._queued and not (between and (running is not None or self.write_paused)):
             self._queued = True
@@ -174,7 +178,7 @@ class Connection(asyncio.Protocol):
         """No more is read in this turn of the loop, and for a while if it is thrown away."""
         if not self._pausing:
             self._pausing = True
-            if self._deaf or self._part is Part.SKIPPED:
+            if self._deaf or self._part is SKIPPED:
                 self.loop.call_later(_IGNORED_PAUSE_S, self._breathed)
             else:
                 self.loop.call_soon(self._breathed)
@@ -216,7 +220,7 @@ class Connection(asyncio.Protocol):
     def reusable(self) -> bool:
         """Whether the connection can serve on after a response that is sent now. The rest of a body that nobody wants
         is skipped where its length is known and not too large. It is never parsed."""
-        if self._part is not Part.BODY or self.running is None:
+        if self._part is not BODY or self.running is None:
             return True
         return not self._body_chunked and not self.running.awaits_100 and self._body_left <= self._most_ignored
 
@@ -232,10 +236,12 @@ class Connection(asyncio.Protocol):
         if not cycle.keep_alive:
             self.end()
             return
-        if self._part is Part.BODY:
-            self._part = Part.SKIPPED
+        if self._part is BODY:
+            self._part = SKIPPED
         elif not self._held:
             self._rest()
+            if self._reading:
+                return
         self.steer_reading()
 
     def _rest(self) -> None:
@@ -263,7 +269,7 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Closes after the last answer, in a way that lets a client that is still sending read it."""
-        if (self._part is Part.BETWEEN and not self._held) or not self.transport.can_write_eof():
+        if (self._part is BETWEEN and not self._held) or not self.transport.can_write_eof():
             self.cut()
             return
         self._deaf = self._ended = True
@@ -291,7 +297,7 @@ class Connection(asyncio.Protocol):
         request_id = self.refused(
             refusal,
             self.client[0] if self.client is not None else "",
-            self.headers if self._part is not Part.BETWEEN else [],
+            self.headers if self._part is not BETWEEN else [],
             running.id if running is not None else "",
         )
         if running is not None:
@@ -310,7 +316,7 @@ class Connection(asyncio.Protocol):
             (b"connection", b"close"),
         ]
         self.transport.write(response_head(refusal.status, headers) + body)
-        self._part = Part.HEAD  # the client may be still sending, whatever it is
+        self._part = HEAD  # the client may be still sending, whatever it is
         self.end()
 
     # -- deadlines --------------------------------------------------------------------------------------------------
@@ -350,9 +356,9 @@ class Connection(asyncio.Protocol):
         left = self._deadline - self.loop.time()
         if left > 0:
             self._arm(left)
-        elif self._idle or self._part in (Part.BETWEEN, Part.SKIPPED):
+        elif self._idle or self._part in (BETWEEN, SKIPPED):
             self.transport.close()  # nothing was asked: an answer would only confuse
-        elif self._part is Part.BODY and not self._reading:
+        elif self._part is BODY and not self._reading:
             self._body_since = 0.0  # the client is not late: reading is paused
             self._watch_body(0)
         else:

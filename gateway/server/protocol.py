@@ -13,7 +13,7 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from gateway.server.connection import LARGE_READ_BYTES, Connection, Part
+from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, Connection
 from gateway.server.cycle import RequestCycle
 from gateway.server.edge import Edge, HttpError, Refused
 from gateway.server.turns import Turns
@@ -26,7 +26,7 @@ _PIECE_BYTES = 4096
 _STEPS_A_TURN = 256
 # Every head ends with this, and every chunked body, trailers or not.
 _EMPTY_LINE = b"\r\n\r\n"
-_REQUEST_LINE = re.compile(rb"[^ ]+ [^ ]+ HTTP/\d\.\d")
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?.*)?", re.IGNORECASE)
 _KEPT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
 
@@ -69,6 +69,8 @@ class EdgeProtocol(Connection):
             taken = self._parse(data)
             if taken < len(data):
                 self._held += data[taken:]
+            elif self._part is BETWEEN and self._reading and not self._pausing:
+                return
         self.steer_reading()
 
     def take_turn(self) -> None:
@@ -86,17 +88,17 @@ class EdgeProtocol(Connection):
         try:
             while at < size and self._steps < _STEPS_A_TURN:
                 self._steps += 1
-                if self._part is Part.BETWEEN:
+                if self._part is BETWEEN:
                     if self.running is not None or self.write_paused:
                         break
                     at += self._skip_empty_lines(data, at)
-                elif self._part is Part.SKIPPED:
+                elif self._part is SKIPPED:
                     skipped = min(size - at, self._body_left)
                     at += skipped
                     self._body_left -= skipped
                     if not self._body_left:
                         self.parser = httptools.HttpRequestParser(self)  # the one before waits for that body
-                        self._part = Part.BETWEEN
+                        self._part = BETWEEN
                         self._deadline = self._body_since = 0.0
                 else:
                     at += self._parse_piece(data, at)
@@ -110,10 +112,10 @@ class EdgeProtocol(Connection):
         if self._deaf:
             self._ignore(size - at)
             return size
-        if self._part is Part.HEAD:
+        if self._part is HEAD:
             if not self._deadline:
                 self._watch(self.edge.header_timeout_s)
-        elif self._part is not Part.BETWEEN:
+        elif self._part is not BETWEEN:
             self._watch_body(at)
         elif self.running is None and not self._deadline:
             self._rest()
@@ -122,7 +124,7 @@ class EdgeProtocol(Connection):
     def _skip_empty_lines(self, data: bytes | bytearray, at: int) -> int:
         """Before a request line empty lines are ignored (RFC 9112, section 2.2). Returns how many bytes of them."""
         if data[at] not in b"\r\n":
-            self._part = Part.HEAD
+            self._part = HEAD
             self._idle = False
             self._deadline = 0.0
             self._dry = 0
@@ -140,16 +142,21 @@ class EdgeProtocol(Connection):
 
     def _parse_piece(self, data: bytes | bytearray, at: int) -> int:
         """Parses some of a head or a body. Returns how many bytes."""
-        bounded = self._part is Part.BODY and not self._body_chunked
-        piece = bytes(data[at : at + self._body_left]) if bounded else self._piece(data, at)
+        if self._part is BODY and not self._body_chunked:
+            piece = bytes(data[at : at + self._body_left])
+        elif not at and self._line == b"" and _is_one_message(data):
+            piece = bytes(data)
+        else:
+            piece = self._piece(data, at)
         if self._line is not None:
             self._check_line(piece)
         self._dry += len(piece)
         try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as offer:
             self._decline()
-        if self._part is Part.HEAD and len(self.headers) > self.edge.max_header_count:
+            return int(offer.args[0])
+        if self._part is HEAD and len(self.headers) > self.edge.max_header_count:
             raise HttpError(431, "headers_too_large", "the request has too many header fields")
         # A header field, a trailer and a chunk's extension are kept by the parser until they are whole.
         if self._dry > self.edge.max_header_bytes:
@@ -174,13 +181,13 @@ class EdgeProtocol(Connection):
 
     def _check_line(self, piece: bytes) -> None:
         """What the parser lets pass in a request line: other protocols than HTTP, and more than one space."""
-        assert self._line is not None
-        line, ended, _ = (self._line + piece).partition(b"\r\n")
-        if not ended:
+        line = self._line + piece if self._line else piece
+        end = line.find(b"\r\n")
+        if end < 0:
             self._line = line
             return
         self._line = None
-        if not _REQUEST_LINE.fullmatch(line):
+        if line.count(b" ", 0, end) != 2 or not line.startswith(b" HTTP/", end - 9):
             raise HttpError(400, "invalid_request", "the request line is not a method, a target and an HTTP version")
 
     def _decline(self) -> None:
@@ -209,13 +216,13 @@ class EdgeProtocol(Connection):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Called for each field, so all that can wait is done for all of them at the end of the head.
-        if self._part is Part.HEAD:  # else a trailer: nothing here reads them, and a header they must not become
+        if self._part is HEAD:  # else a trailer: nothing here reads them, and a header they must not become
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self._resumed:
             return
-        if self._part is not Part.HEAD:
+        if self._part is not HEAD:
             raise HttpError(400, "invalid_request", "a request begins inside of another")
         version, headers, edge = self.parser.get_http_version(), self.headers, self.edge
         if len(headers) > edge.max_header_count:
@@ -246,7 +253,7 @@ class EdgeProtocol(Connection):
             raise HttpError(400, "invalid_request", "this is no proxy")
         self._dry = 0
         self._begin(method.decode("ascii"), version, awaits_100)
-        self._part = Part.BODY
+        self._part = BODY
 
     def _begin(self, method: str, version: str, awaits_100: bool) -> None:
         target = self._target if self._target.startswith(b"/") else self._origin_form()
@@ -292,7 +299,7 @@ class EdgeProtocol(Connection):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and self._framing():
             return  # its body comes after `_decline`
-        self._part = Part.BETWEEN
+        self._part = BETWEEN
         self._dry = 0
         self._deadline = self._body_since = 0.0
         running = self.running
@@ -300,6 +307,19 @@ class EdgeProtocol(Connection):
             running.body_ended()
             if not running.keep_alive:
                 self._deaf = True  # what may follow is not answered
+
+
+def _is_one_message(data: bytes | bytearray) -> bool:
+    """Whether `data`, which begins with a head, is one small message and nothing else, as most reads are: it need not
+    be parsed in pieces. If another field contradicts, the parser refuses the message."""
+    end = data.find(_EMPTY_LINE)
+    if end < 0 or len(data) > _PIECE_BYTES:
+        return False
+    left = len(data) - end - 4
+    if not left:
+        return True
+    length = _LENGTH.search(data, 0, end + 2)
+    return length is not None and int(length[1]) == left
 
 
 def _not_http() -> HttpError:
