@@ -74,8 +74,8 @@ def objects(name: str) -> tuple[Object, ...]:
     return tuple(parsed(text(name)))
 
 
-class _Strict(yaml.SafeLoader):
-    """Kubernetes takes the last of two equal keys, which is never what was meant."""
+class _Strict(yaml.CSafeLoader):
+    """Refuses two equal keys: Kubernetes takes the last one, which is never what was meant."""
 
 
 def _mapping(loader: _Strict, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -52,7 +52,9 @@ def test_it_lints(name: str) -> None:
 @pytest.mark.parametrize("version", minors())
 @pytest.mark.parametrize("name", SETS)
 def test_kubernetes_and_the_operators_accept_it(name: str, version: str) -> None:
-    found = [f"{one['kind']} {one['metadata']['name']}: {fault}" for one in objects(name) for fault in faults(one, version)]
+    found = [
+        f"{one['kind']} {one['metadata']['name']}: {fault}" for one in objects(name) for fault in faults(one, version)
+    ]
     assert found == []
 
 
@@ -91,9 +93,7 @@ def test_every_volume_is_mounted_and_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_gateway_reads_its_configuration(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By `check --strict`. What a backend cannot do by its nature is all that it may find."""
     written = find(objects(name), "ConfigMap", "dragoman")["data"]["gateway.yaml"]
     mounts = {mount["mountPath"] for mount in container(objects(name), "Deployment", "dragoman")["volumeMounts"]}
