@@ -2,7 +2,7 @@
 # ARGS goes to the program behind a target: make test ARGS="-k sse", make bench ARGS="--rounds 5".
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-CODE := gateway workers tests bench scripts
+CODE := gateway workers tests bench scripts helm
 LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/dev.txt
 
 .PHONY: help

@@ -1,4 +1,4 @@
-"""Every value set: it lints, it renders, Kubernetes and the operators accept it, and the gateway reads its configuration."""
+"""Every value set lints and renders, Kubernetes and the operators accept it, the gateway reads its configuration."""
 
 from __future__ import annotations
 

@@ -82,17 +82,18 @@ dragoman-role: {{ default "leader" .role }}
 {{- define "dragoman.workerEnv" -}}
 {{- $model := .model -}}
 {{- $written := and (ne $model.cache.mode "image") (not $model.cache.readOnly) -}}
-{{- $home := ternary $model.cache.mountPath "/tmp" $written -}}
 # No user of the image has this number: libraries that look up a name or a home find these.
 - name: HOME
   value: /tmp
 - name: USER
   value: dragoman
 {{- if eq $model.engine "vllm" }}
+{{- if $written }}
 - name: HF_HOME
-  value: {{ $home }}/huggingface
+  value: {{ $model.cache.mountPath }}/huggingface
 - name: VLLM_CACHE_ROOT
-  value: {{ $home }}/vllm
+  value: {{ $model.cache.mountPath }}/vllm
+{{- end }}
 {{- if $model.loadsNothing }}
 - name: HF_HUB_OFFLINE
   value: "1"
