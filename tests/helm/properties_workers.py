@@ -189,7 +189,7 @@ ALL = (
             ]
             == [None, None, "/models/huggingface"]
         ),
-        ((WORKER, '{{- if $written }}', "{{- if true }}"),),
+        ((WORKER, "{{- if $written }}", "{{- if true }}"),),
     ),
     Property(
         "without a hub nothing is asked of one",

@@ -33,6 +33,7 @@ def redis(**options: Any) -> dict[str, Any]:
 
 
 BAD: list[tuple[str, str, dict[str, Any]]] = [
+    ("image.repository", "name the gateway's image", {"image": {"repository": ""}}),
     ("models", "name at least one model", {"models": {}}),
     (
         "auth.existingSecret",

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
+from tests.harness import Stack
 from tests.helm.chart import CHART, VALUES, copy, find, objects, parsed, template
 from tests.repo.tree import ROOT
 
@@ -61,6 +63,22 @@ def test_further_files_are_taken_as_they_are(tmp_path: Path) -> None:
     assert held["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert held["metadata"]["annotations"] == {"grafana_folder": "Dragoman"}
     assert find(among, "PrometheusRule", "dragoman-more")["spec"]["groups"][0]["rules"][0]["alert"] == "More"
+
+
+def test_queries_of_the_autoscaler_ask_for_metrics_that_there_are() -> None:
+    asked = set(METRIC.findall((CHART / "templates" / "_queries.tpl").read_text()))
+    assert asked
+    assert asked <= DOCUMENTED
+
+
+def test_a_request_to_a_model_without_workers_is_counted_which_wakes_it(unused_tcp_port: int) -> None:
+    asleep = {"models": {"m": {"backend": "vllm", "workers": [f"http://127.0.0.1:{unused_tcp_port}"]}}}
+    with Stack((), config=asleep) as stack:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+        assert httpx.post(f"{stack.url}/v1/chat/completions", json=body).status_code in (502, 503)
+        page = httpx.get(f"{stack.url}/metrics").text
+    counted = [line for line in page.splitlines() if line.startswith("dragoman_requests_total") and 'model="m"' in line]
+    assert [line.rpartition(" ")[2] for line in counted] == ["1.0"]
 
 
 def test_nothing_of_it_is_rendered_unasked() -> None:
