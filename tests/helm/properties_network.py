@@ -248,7 +248,7 @@ ALL = (
             }
         ),
         (
-            ("_paths.tpl", "default (get $own .) $options.prefixes", "get $own ."),
+            ("_paths.tpl", "default (get $own $dialect) $options.prefixes", "get $own $dialect"),
             ("_paths.tpl", '(list "/invocations" "/ping")', "list"),
         ),
     ),

@@ -81,7 +81,7 @@ ALL = (
         ),
         (
             (WORKER, "(dict .model.gpuResource (int .model.gpus))", "dict"),
-            (WORKER, '{{- with include "dragoman.scheduling" .model | trim }}', "{{- with false }}"),
+            (WORKER, "$tolerations = append $tolerations", "$_ := append $tolerations"),
         ),
     ),
     Property(

