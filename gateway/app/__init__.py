@@ -11,7 +11,6 @@ from starlette.routing import Route as StarletteRoute
 from gateway import backends, dialects
 from gateway.app.routes import router
 from gateway.app.state import State
-from gateway.client import Receive, Scope, Send
 from gateway.config import Available, Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -19,7 +18,7 @@ from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.queues import QueueMetrics
-from gateway.pipeline import request_id
+from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
 

@@ -15,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
-from gateway.core.messages import Complete, Embed, Generate, Op
+from gateway.core.messages import Complete, Embed, Generate, ListModels, Op
 from gateway.core.usage import Usage
 
 
@@ -140,7 +140,7 @@ class Dialect(Protocol):
     errors: Mapping[Kind, tuple[int, str, str]]
     passthrough: Mapping[str, Passthrough]
 
-    def read(self, request: Request) -> Op:
+    def read(self, request: Request) -> Op | ListModels:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
         ...
 
@@ -274,6 +274,9 @@ class Pool(Protocol):
 
     def succeeded(self, worker: Any, generation: int) -> None: ...
     def failed(self, worker: Any, generation: int, error: GatewayError) -> None: ...
+    def abandoned(self, worker: Any, generation: int) -> None:
+        """The request ended in a way that says nothing about the worker: its client left, or a bug of ours."""
+        ...
 
 
 class Downstream(Protocol):

@@ -24,10 +24,10 @@ from gateway import backends, dialects
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Event, Failed, Finish
 from gateway.core.http import Response
+from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import Checker, Reply, fold, unfold
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
-from gateway.relay import EventLane
 from tests.conformance.clients import CLIENTS, Client, Heard
 from tests.conformance.scenarios import SCENARIOS, START, Scenario
 from tests.conformance.workers import WORKERS, Worker
