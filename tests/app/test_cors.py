@@ -92,12 +92,13 @@ def test_what_is_asked_for_is_only_ever_repeated_as_names(stack: Stack) -> None:
     assert "access-control-allow-headers" not in reply.headers
 
 
-CALLS: dict[str, tuple[int, dict[str, Any]]] = {
-    "whole": (200, {"model": "m"}),
-    "stream": (200, {"model": "m", "stream": True}),
-    "wrong-field": (400, {"model": "m", "max_tokens": "x"}),
-    "unknown-model": (404, {"model": "nothing"}),
-    "no-worker": (503, {"model": "gone"}),
+# What is sent, and the statuses that it may have: an unknown model is a 400 to boto3's clients.
+CALLS: dict[str, tuple[set[int], dict[str, Any]]] = {
+    "whole": ({200}, {"model": "m"}),
+    "stream": ({200}, {"model": "m", "stream": True}),
+    "wrong-field": ({400}, {"model": "m", "max_tokens": "x"}),
+    "unknown-model": ({400, 404}, {"model": "nothing"}),
+    "no-worker": ({503}, {"model": "gone"}),
 }
 
 
@@ -108,10 +109,10 @@ def test_every_kind_of_reply_tells_browsers_who_may_read_it(
     stack: Stack, dialect: str, call: str, origin: str | None
 ) -> None:
     path, body = REQUESTS[dialect]
-    status, changes = CALLS[call]
+    statuses, changes = CALLS[call]
     headers = {"authorization": f"Bearer {SECRET}", "api-key": SECRET, **({"origin": origin} if origin else {})}
     reply = httpx.post(stack.url + path, json={**body, **changes}, headers=headers)
-    assert reply.status_code == status or dialect in ("sagemaker", "azure", "friendli"), reply.text
+    assert reply.status_code in statuses, reply.text
     told(reply, origin)
 
 
