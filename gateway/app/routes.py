@@ -14,7 +14,7 @@ from starlette.routing import Router
 
 from gateway import dialects
 from gateway.config import Config
-from gateway.core.http import HeaderTest, Route
+from gateway.core.http import HeaderTest, Route, path_parameter
 from gateway.core.ports import Dialect, Settings
 from gateway.pipeline import Endpoint, Receive, Runtime, Scope, Send
 
@@ -73,20 +73,33 @@ def router(config: Config, runtime: Runtime) -> Router:
         default = config.dialect(dialect.name).default_model
         default = config.resolve(default) if default is not None else None
         for path, methods in paths(dialect).items():
+            if "GET" in methods:
+                methods = {**methods, "HEAD": methods["GET"]}
             placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
         for prefix in dialect.prefixes:
             nothing = Endpoint(runtime, dialect, {}, default)
             fallbacks.setdefault(prefix.rstrip("/"), []).append((test, nothing))
-    routes = [
-        StarletteRoute(path, endpoints[0] if len(endpoints) == 1 else _SharedPath(endpoints))
-        for path, endpoints in placed.items()
-    ]
+    routes = []
+    for path, endpoints in placed.items():
+        endpoint = endpoints[0] if len(endpoints) == 1 else _SharedPath(endpoints)
+        routes.append(StarletteRoute(path, _Decoded(endpoint) if "{" in path else endpoint))
     return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
 
 
 _Candidate = tuple[HeaderTest | None, Endpoint]
 """An endpoint, and the test of the requests that it is for; None for all that pass no other test."""
+
+
+class _Decoded:
+    """An endpoint whose path has parameters."""
+
+    def __init__(self, endpoint: Endpoint | _SharedPath) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["path_params"] = {name: path_parameter(value) for name, value in scope["path_params"].items()}
+        await self._endpoint(scope, receive, send)
 
 
 def _chosen(candidates: list[_Candidate], scope: Scope) -> Endpoint:
@@ -117,8 +130,8 @@ class _SharedPath:
 
 
 class _Fallback:
-    """Unknown paths are refused in the dialect whose prefix they carry; where several have it, in the one whose routes'
-    test the request passes."""
+    """Answers unknown paths: an error in the dialect whose prefix the path has, else in the one at the root. Where
+    several have that prefix, it is the one whose routes' test the request passes."""
 
     def __init__(self, endpoints: Mapping[str, list[_Candidate]]) -> None:
         self._endpoints = sorted(endpoints.items(), key=lambda item: -len(item[0]))
