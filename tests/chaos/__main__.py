@@ -23,6 +23,7 @@ TABLES = [
         "connections",
         "failing",
         "frozen",
+        "hostile",
         "large",
         "leaks",
         "limits",

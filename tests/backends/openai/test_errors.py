@@ -21,8 +21,8 @@ def answer(status: int, **error: Any) -> Response:
     return Response(status, [], json.dumps({"error": {**WORDS, **error}}).encode())
 
 
-@pytest.mark.parametrize("backend", ["openai", "vllm", "llamacpp"])
-@pytest.mark.parametrize("dialect", ["openai", "azure", "ollama"])
+@pytest.mark.parametrize("backend", [name for name in backends.REGISTRY if name != "tgi"])
+@pytest.mark.parametrize("dialect", [name for name in dialects.REGISTRY if name not in ("sagemaker", "friendli")])
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_workers_own_code_survives(dialect: str, backend: str, status: int) -> None:
     """Clients tell causes apart by it."""
