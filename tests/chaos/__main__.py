@@ -23,6 +23,7 @@ TABLES = [
         "connections",
         "failing",
         "frozen",
+        "greedy",
         "hostile",
         "large",
         "leaks",

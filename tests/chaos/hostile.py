@@ -1,4 +1,4 @@
-"""Bodies that cost their reader as much as bodies of that size can, and row L7: what they cost everybody else."""
+"""Bodies that cost their reader as much as bodies of that size can, and row L9: what they cost everybody else."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def filled(make: Make, size: int = BYTES) -> bytes:
     return json.dumps(make(low)).encode()
 
 
-@row("L7", "bodies below 1 MB that cost their reader most, in every dialect before every backend")
+@row("L9", "bodies below 1 MB that cost their reader most, in every dialect before every backend")
 async def hostile(findings: Findings) -> None:
     names = list(backends.REGISTRY)
     # All are served by the one worker here; what it makes of another wire's request is another matter.
