@@ -104,7 +104,7 @@ def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
 
 def welcome(base: str, model: str) -> str:
     """What to try first."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is a dragoman?"}]})
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
     return (
         f"\nDragoman listens on {base} (model: {model}). Try:\n\n"
         f"  curl {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from gateway.backends.llamacpp import LlamaCpp
 from gateway.backends.openai import OpenAI
 from gateway.backends.tgi import Tgi
@@ -9,7 +11,7 @@ from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
-REGISTRY = {
+REGISTRY: Mapping[str, Callable[[ReplyDefaults], Backend]] = {
     "openai": OpenAI,
     "vllm": Vllm,
     "llamacpp": LlamaCpp,

@@ -155,6 +155,12 @@ def _measure(dialect: str, operation: str, field: Field, value: Any, backend: st
     return Outcome("acted" if _acts(before[0], op, drawn[0]) else "nothing")
 
 
+def request_with(dialect: str, operation: str, field: Field) -> Request:
+    """The least request with the sample of `field`."""
+    sample = field.sample if field.sample is not None else SAMPLES.get(field.name)
+    return _with(_beside(ASKS[dialect, operation], field), field, sample)
+
+
 def _beside(ask: Ask, field: Field) -> Request:
     body = {**ask.body, **BESIDE.get(field.name, {})}
     body = {name: value for name, value in body.items() if value is not None}
