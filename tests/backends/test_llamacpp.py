@@ -191,10 +191,10 @@ def test_expressions_that_would_be_passed_over_in_silence(pattern: str, kind: Ki
         ({"n": 2, "seeds": (1, 5)}, "seed"),
         ({"n": 2, "seeds": (2**32 - 2, 2**32 - 1)}, "seed"),
         ({"sampling": Sampling(min_tokens=1)}, "min_tokens"),
-        ({"sampling": Sampling(stop_tokens=(1,))}, "stop_tokens"),
-        ({"sampling": Sampling(eos_tokens=(1,))}, "eos_tokens"),
+        ({"sampling": Sampling(stop_tokens=(1,))}, "stop_token_ids"),
+        ({"sampling": Sampling(eos_tokens=(1,))}, "eos_token"),
         ({"sampling": Sampling(bad_words=("a",))}, "bad_words"),
-        ({"sampling": Sampling(bad_tokens=((1, 2),))}, "bad_tokens"),
+        ({"sampling": Sampling(bad_tokens=((1, 2),))}, "bad_word_tokens"),
         ({"sampling": Sampling(no_repeat_ngram=2)}, "no_repeat_ngram"),
     ],
 )
@@ -320,7 +320,7 @@ def test_every_choice_of_a_chat_is_counted() -> None:
     op = chat(n=2)
     request = BACKEND.write(op, CAN)
     assert json.loads(request.body)["stream"] is True
-    assert (BACKEND.wire_of(op), BACKEND.wire_of(chat())) == ("llamacpp", "openai")
+    assert (BACKEND.wire_of(op), BACKEND.wire_of(chat())) == ("llamacpp chat", "openai")
 
     def chunk(*choices: dict[str, Any], **more: Any) -> bytes:
         return (

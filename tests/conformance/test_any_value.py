@@ -122,7 +122,7 @@ def drawn(data: st.DataObject, document: bytes) -> bytes:
 def told(case: Case, error: GatewayError) -> None:
     """The error is the worker's or the request's, and its answer is strict JSON in every header and body."""
     assert error.kind is not Kind.INTERNAL
-    response = DIALECTS[case.client.dialect].refuse(error, case.client.ask(case.scenario, stream=True), case.op())
+    response = DIALECTS[case.client.dialect].refuse(error, case.client.ask(case.scenario, stream=True), case.op())[0]
     assert 400 <= response.status < 600
     strict(response.body)
     for name, value in response.headers:
@@ -162,7 +162,7 @@ def test_a_whole_reply_with_any_value_is_strict_or_an_error(cases: list[Case], d
     case = data.draw(st.sampled_from(cases))
     op, dialect, backend = case.op(stream=False), DIALECTS[case.client.dialect], BACKENDS[case.backend]
     whole = case.worker.whole(case.scenario)
-    body = drawn(data, whole.body)
+    body = drawn(data, whole.body) if whole.body[:1] in (b"{", b"[") else whole.body
     response = Response(200, [*whole.headers, (b"x-prompt-tokens", b"9" * data.draw(st.sampled_from([1, 5000])))], body)
     try:
         if case.lane == "bytes":

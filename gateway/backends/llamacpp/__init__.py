@@ -39,7 +39,9 @@ class LlamaCpp:
         self._defaults = defaults
 
     def wire_of(self, op: Op) -> str:
-        return NAME if isinstance(op, Complete) or _several(op) else "openai"
+        if isinstance(op, Complete):
+            return NAME
+        return f"{NAME} chat" if _several(op) else "openai"
 
     def write(self, op: Op, can: Capabilities) -> Request:
         assert isinstance(op, (Chat, Complete, Embed))
