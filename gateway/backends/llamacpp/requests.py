@@ -184,8 +184,8 @@ def _refuse(op: Complete) -> None:
 
 
 def _refuse_second_words(members: Mapping[str, Any]) -> None:
-    """Its own words for what has a canonical one count before that: the request would not be the one that was read, and
-    that limits have counted. Raises GatewayError(UNSUPPORTED)."""
+    """Raises GatewayError(UNSUPPORTED) for llama.cpp's own names of members that have a canonical one. It obeys its own
+    name first, so the request would not be the one that was read and that limits have counted."""
     for own, name in (("n_predict", "max_tokens"), ("n_cmpl", "n")):
         if own in members:
             raise unsupported(own, NAME, f"use '{name}'")
@@ -210,8 +210,8 @@ def _set_window(body: dict[str, Any], sampling: Sampling, can: Capabilities) -> 
 
 
 def _no_filters(body: dict[str, Any]) -> None:
-    """Who says how to sample gets that and no more: it would add top_k 40, top_p 0.95 and min_p 0.05 of its own accord.
-    Who says nothing gets its defaults whole."""
+    """Switches off the filters that were not asked for, where temperature or top_p was: llama.cpp would add top_k 40,
+    top_p 0.95 and min_p 0.05. A request that says neither gets llama.cpp's defaults."""
     if "temperature" in body or "top_p" in body:
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             body.setdefault(name, off)
