@@ -47,8 +47,8 @@ class ChunkTemplate(Struct, frozen=True):
 
 def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
     """The template of the event `data`, which is JSON on one line. Its text is the member `name` of the object at the
-    path `holder`. token: the choice has `token_ids` with one id. Returns None, and raises nothing, where the text cannot
-    be told apart from the rest or `data` is unusual in any other way."""
+    path `holder`. token: the choice has `token_ids` with one id. Returns None, and raises nothing, where the text
+    cannot be told apart from the rest or `data` is unusual in any other way."""
     holes = list(_HOLES[name].finditer(data))
     if len(holes) != 1 or 10 in data:
         return None
