@@ -48,11 +48,9 @@ class Estimator(Struct, frozen=True):
         """Prompt plus output cap. max_context in tokens bounds the whole, for each of the n choices."""
         if isinstance(op, Chat):  # the most frequent first: for a Struct, to be found no instance is slow
             prompt = _FRAME * len(op.messages)
-            try:
-                texts = [part.text for message in op.messages for part in message.parts]  # type: ignore[union-attr]
-                prompt += self._text("".join(texts))
-            except AttributeError:  # there is more than text
-                prompt += sum([self._part(part) for message in op.messages for part in message.parts])
+            parts = [part for message in op.messages for part in message.parts]
+            prompt += self._text("".join([part.text for part in parts if type(part) is Text]))
+            prompt += sum([self._part(part) for part in parts if type(part) is not Text])
             if op.tools:
                 prompt += sum([self._tool(tool) for tool in op.tools])
             return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)

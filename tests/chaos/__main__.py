@@ -24,6 +24,7 @@ TABLES = [
         "failing",
         "frozen",
         "greedy",
+        "hostile",
         "large",
         "leaks",
         "limits",
