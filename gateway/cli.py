@@ -27,7 +27,7 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.limiting import table, unseen
 from gateway.limits import Subject
-from gateway.limits.store_redis import split_address
+from gateway.redis import split_address
 from gateway.observe.log import Log
 from gateway.server import Edge, Side, server
 

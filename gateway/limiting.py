@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.config import Config, Redis
+from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
@@ -19,7 +19,8 @@ from gateway.core.ports import RequestRecord
 from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
 from gateway.limits.model import Dimension, LimitKind, Plan, RuleState, Verdict
 from gateway.limits.plan import Layout
-from gateway.limits.store_redis import RedisSettings, RedisStore
+from gateway.limits.store_redis import RedisStore
+from gateway.redis import RedisSettings
 
 _FREE = Cost()
 _MOST_PROXIES = 16
@@ -77,27 +78,6 @@ def _as_counted(config: Config, dimension: Dimension, value: str) -> str:
     return str(ip_address(value)) if dimension == "address" else value
 
 
-def redis_settings(redis: Redis | None) -> RedisSettings:
-    """The section `redis`, which must be there, in the words of the store."""
-    assert redis is not None
-    server = redis.server
-    return RedisSettings(
-        addresses=server.addresses,
-        mode=redis.mode,
-        sentinel_name=redis.sentinel_name,
-        sentinel_auth=redis.sentinel_auth,
-        db=server.db,
-        username=server.username,
-        password=server.password,
-        password_file=redis.password_file,
-        tls=server.tls,
-        ca_file=redis.ca_file,
-        cert_file=redis.cert_file,
-        key_file=redis.key_file,
-        timeout=redis.timeout_s,
-    )
-
-
 def estimator(config: Config) -> Estimator:
     """What guesses tokens that nobody has counted."""
     limiter = config.limiter
@@ -116,7 +96,7 @@ class _Store(Struct, frozen=True):
         limiter = config.limiter
         shared = config.redis is not None and limiter.store != "memory"
         layout = Layout(limiter.namespace, limiter.partitions, limiter.partition_by)
-        return cls(redis_settings(config.redis) if shared else None, layout, limiter.replicas)
+        return cls(RedisSettings.of(config.redis) if shared else None, layout, limiter.replicas)
 
 
 class Limiting:

@@ -28,8 +28,8 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Worker
-from gateway.limiting import Limiting, estimator, redis_settings
-from gateway.limits.store_redis import connect, split_address
+from gateway.limiting import Limiting, estimator
+from gateway.redis import RedisSettings, connect, split_address
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
@@ -113,7 +113,7 @@ class State:
             self.stream = Stream(
                 config.accounting.redis_stream,
                 config.accounting.max_length,
-                lambda: connect(redis_settings(config.redis)),
+                lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
         body_budget = body_budget or ByteBudget()
@@ -201,7 +201,7 @@ class State:
         registered = {name: options.upstream_model or name for name, options in models if _by_registry(options)}
         if registered:
             assert self.config.redis is not None
-            client, self._redis = connect(redis_settings(self.config.redis))
+            client, self._redis = connect(RedisSettings.of(self.config.redis))
             found.append(Registry(client, registered, time.monotonic))
         return found
 

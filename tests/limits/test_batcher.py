@@ -15,10 +15,11 @@ from msgspec import msgpack
 
 from gateway.limits import batcher as module
 from gateway.limits.batch import ADMIT, BEAT, SETTLE
-from gateway.limits.batcher import Batcher, Heard, Refused, Unsent, describe
+from gateway.limits.batcher import Batcher, Heard, Unsent, describe
 from gateway.limits.model import Plan, Rule, Subject, Verdict
 from gateway.limits.plan import Layout, Plans
 from gateway.limits.store import StoreDown
+from gateway.redis import Refused
 
 PLAN: Plan = Plans([Rule(name="slots", kind="concurrency", limit=1)], Layout()).of(Subject("ann"))
 GRANTED = [-1, 0, 0, 0, 0]

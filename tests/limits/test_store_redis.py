@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -20,7 +20,8 @@ from gateway.limits import Cost, Limited, Limiter, Rule, Subject
 from gateway.limits.batch import ADMIT, BEAT, pack, unpack
 from gateway.limits.model import Plan
 from gateway.limits.plan import Layout, Plans
-from gateway.limits.store_redis import SCRIPT, RedisSettings, RedisStore, _Link, split_address
+from gateway.limits.store_redis import SCRIPT, RedisStore, _Link
+from gateway.redis import RedisSettings, Refused
 from tests.limits.server import Server, free_port
 
 RULES = (
@@ -127,112 +128,98 @@ async def test_a_connection_that_the_server_closed_is_not_used_again(server: Ser
     for _ in range(3):
         server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         async with asyncio.timeout(5):
-            while link._transport is not None:  # noqa: ASYNC110 - nobody is told before it is needed again
+            while link._connection is not None:  # noqa: ASYNC110 - nobody is told before it is needed again
                 await asyncio.sleep(0.001)
         assert (await limiter.reserve(Subject("k"))).strict
     assert limiter.state == "strict"
     await limiter.close()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_an_answer_in_pieces(size: int) -> None:
-    link = _Link(None, b"", b"")
-    heard: list[bytes | Exception] = []
-    for answer in (b"one\r\ntwo", b"", b"x" * 100):
-        link._heard = heard.append
-        whole = b"$%d\r\n%b\r\n" % (len(answer), answer)
-        for at in range(0, len(whole), size):
-            assert heard == []
-            link.data_received(whole[at : at + size])
-        assert heard.pop() == answer
-    link._heard = heard.append
-    link.data_received(b"-READONLY no")
-    assert heard == []
-    link.data_received(b"thing is written here\r\n")
-    assert [str(one) for one in heard] == ["READONLY nothing is written here"]
-    link._heard = heard.append
-    link.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    assert str(heard[-1]) == "not a Redis server's answer"
-
-
 class Wire:
-    """A transport, and the connection of the client's that owns it."""
+    """A connection that is written to, and ended, by hand."""
 
-    def __init__(self) -> None:
-        self._writer, self.transport = self, self
-        self.protocol: Any = asyncio.Protocol()
+    def __init__(self, answered: Any, lost: Any) -> None:
+        self.answered, self.lost = answered, lost
         self.written: list[bytes] = []
-
-    def get_protocol(self) -> Any:
-        return self.protocol
-
-    def set_protocol(self, protocol: Any) -> None:
-        self.protocol = protocol
+        self.closed = False
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def abort(self) -> None:
-        pass
-
-    async def disconnect(self, nowait: bool) -> None:
-        pass
+    def close(self) -> None:
+        self.closed = True
 
 
 class Wires:
-    """A pool that gives connections once it is open, and takes its time over being cancelled."""
+    """Servers that connect once they are open, and take their time over being cancelled."""
 
     def __init__(self) -> None:
-        self.open = asyncio.Event()
+        self.ready = asyncio.Event()
         self.given: list[Wire] = []
 
-    async def get_connection(self) -> Wire:
+    async def open(self, key: bytes, answered: Any, lost: Any) -> Wire:
         try:
-            await self.open.wait()
+            await self.ready.wait()
         except asyncio.CancelledError:
             await asyncio.sleep(0)
             raise
-        self.given.append(Wire())
+        self.given.append(Wire(answered, lost))
         return self.given[-1]
-
-    async def release(self, connection: Wire) -> None:
-        assert connection in self.given
 
 
 @pytest.mark.parametrize("end", ["eof", "refusal"])
 async def test_a_connection_that_ended_is_neither_used_nor_heard_again(end: str) -> None:
-    pool, heard = Wires(), list[bytes | Exception]()
-    pool.open.set()
-    link = _Link(pool, b"", b"")
+    servers, heard = Wires(), list[bytes | Exception]()
+    servers.ready.set()
+    link = _Link(cast(Any, servers), b"key", b"", b"")
     link.call((), b"first", heard.append)
+    link.call((), b"beside it", heard.append)
     await asyncio.sleep(0)
-    old = pool.given[0]
+    old = servers.given[0]
+    assert len(old.written) == 2
     if end == "eof":
-        old.protocol.eof_received()
+        old.lost(ConnectionResetError())
     else:
-        old.protocol.data_received(b"-READONLY nothing is written here\r\n")
-    assert len(heard) == 1
+        old.answered(Refused("READONLY nothing is written here"))
+        assert old.closed
+    assert len(heard) == 1, "one is told for all"
     link.call((), b"second", heard.append)
-    old.protocol.connection_lost(None)  # the loop tells it later
     await asyncio.sleep(0)
-    assert (len(old.written), len(heard)) == (1, 1)
-    pool.given[1].protocol.data_received(b"$2\r\nok\r\n")
+    assert (len(old.written), len(heard)) == (2, 1)
+    servers.given[1].answered(b"ok")
     assert heard[1:] == [b"ok"]
 
 
+async def test_calls_overlap_and_a_flushed_script_changes_their_order_only() -> None:
+    servers, heard = Wires(), dict[str, bytes | Exception]()
+    servers.ready.set()
+    link = _Link(cast(Any, servers), b"key", b"script", b"sha")
+    for name in ("one", "two", "three"):
+        link.call((), name.encode(), lambda answer, name=name: heard.__setitem__(name, answer))
+    await asyncio.sleep(0)
+    wire = servers.given[0]
+    wire.answered(b"1")
+    wire.answered(Refused("NOSCRIPT No matching script."))
+    assert b"EVAL\r\n" in wire.written[3]
+    assert b"two" in wire.written[3]
+    wire.answered(b"3")
+    wire.answered(b"2")
+    assert heard == {"one": b"1", "two": b"2", "three": b"3"}
+
+
 async def test_a_call_that_was_given_up_while_connecting_is_not_made() -> None:
-    pool, heard = Wires(), list[bytes | Exception]()
-    link = _Link(pool, b"", b"")
+    servers, heard = Wires(), list[bytes | Exception]()
+    link = _Link(cast(Any, servers), b"key", b"", b"")
     for payload, turns in ((b"first", 1), (b"second", 3)):  # the first is still ending when the second has begun
         link.call((), payload, heard.append)
         for _ in range(turns):
             await asyncio.sleep(0)
         link.drop()
     link.call((), b"third", heard.append)
-    pool.open.set()
+    servers.ready.set()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert [b"third" in word for wire in pool.given for word in wire.written] == [True]
+    assert [b"third" in word for wire in servers.given for word in wire.written] == [True]
     assert heard == []
 
 
@@ -243,8 +230,8 @@ async def test_late_admissions_do_nothing(server: Server) -> None:
 
     def ask(deadline: int) -> list[int]:
         items = [
-            (ADMIT, "lease", plan, (1, 1, 5, 1, 5), None, 0.0),
-            (BEAT, "me", Plan((), (), ()), (b"beats", 10**6), None, 0.0),
+            (ADMIT, "lease", plan, (1, 1, 5, 1, 5), None),
+            (BEAT, "me", Plan((), (), ()), (b"beats", 10**6), None),
         ]
         keys, payload = pack(items, deadline, 10**6)
         return [answer[0] for answer in unpack(server.command("EVAL", SCRIPT, len(keys), *keys, payload))[1]]
@@ -408,28 +395,3 @@ async def test_tls(server: Server, certificate: tuple[Path, Path]) -> None:
         await limiter.close()
     front.close()
     await front.wait_closed()
-
-
-@pytest.mark.parametrize(
-    ("address", "parts"), [("localhost:6379", ("localhost", 6379)), ("[::1]:7000", ("::1", 7000)), ("a:1", ("a", 1))]
-)
-def test_addresses(address: str, parts: tuple[str, int]) -> None:
-    assert split_address(address) == parts
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"addresses": ()},
-        {"addresses": ("a",)},
-        {"addresses": (":1",)},
-        {"addresses": ("a:0",)},
-        {"addresses": ("a:1", "b:2")},
-        {"addresses": ("a:1",), "mode": "ring"},
-        {"addresses": ("a:1",), "mode": "cluster", "db": 3},
-        {"addresses": ("a:1",), "timeout": 0},
-    ],
-)
-def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        RedisSettings(**settings)  # type: ignore[arg-type]
