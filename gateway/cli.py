@@ -27,8 +27,8 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.limiting import table, unseen
 from gateway.limits import Subject
-from gateway.redis import split_address
 from gateway.observe.log import Log
+from gateway.redis import split_address
 from gateway.server import Edge, Side, server
 
 WORKERS = ("embedded", "simulated", "vllm")
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     limits = commands.add_parser("limits", help="show what a key has used of its limits, or forget it")
     actions = limits.add_subparsers(required=True, metavar="ACTION")
     for name, what in (
-        ("show", "print every limit: used, left, and when it is whole again"),
+        ("show", "print every limit: used, left, and when it resets"),
         ("reset", "forget what show shows"),
     ):
         action = actions.add_parser(name, help=what)

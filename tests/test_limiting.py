@@ -18,7 +18,9 @@ from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli import main
 from gateway.config import load
-from gateway.limiting import Limiting, client_address, duration, rules
+from gateway.limiting import Limiting, rules
+from gateway.limiting.addresses import client_address
+from gateway.limiting.gate import duration
 from gateway.limits import Decision, Limiter, Rule, Subject
 from tests.clients import CHAT, REQUESTS
 from tests.harness import Stack, load_text

@@ -29,11 +29,11 @@ from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Worker
 from gateway.limiting import Limiting, estimator
-from gateway.redis import RedisSettings, connect, split_address
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import Running, Runtime, ServedModel
+from gateway.redis import RedisSettings, connect, split_address
 from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
@@ -107,7 +107,7 @@ class State:
         if config.jwt is not None:
             self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
         self._keyring = Keyring(config, tokens=self.tokens)
-        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
+        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed, self._decided_alone)
         self.stream: Stream | None = None
         if config.accounting.redis_stream is not None:
             self.stream = Stream(
@@ -288,6 +288,10 @@ class State:
     def _limits_changed(self, state: str, reason: str) -> None:
         level = "info" if state == "strict" else "warning"
         self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
+
+    def _decided_alone(self, requests: int, seconds: float) -> None:
+        per_s = round(requests / max(seconds, 0.001), 1)
+        self._log.event("warning", "decided without redis", requests=requests, per_s=per_s)
 
     def _suspect(self, model: str, worker: Worker) -> None:
         if self._trace is not None:

@@ -31,7 +31,7 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
     last, number = None, 0
     for code, lease, plan, what, _ in items:
         if plan is not last:  # the operations of a busy subject come one after the other
-            if code == BEAT or code == PROBE:
+            if code in (BEAT, PROBE):
                 keys.append(what[0])
                 ops.append((code, lease, len(keys), what[1]))
                 if code == PROBE:

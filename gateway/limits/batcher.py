@@ -419,7 +419,7 @@ def describe(error: BaseException, timeout: float) -> str:
         # Where there is a digit there may be an address.
         return said.partition(" ")[0] if any(map(str.isdigit, said)) else said
     # redis-py raises an error of its own in place of the socket's, which is then the context.
-    met = error if isinstance(error, OSError) else error.__context__
+    met = error if isinstance(error, OSError) and error.errno else error.__context__
     kind = "ConnectionError" if isinstance(error, OSError) else type(error).__name__
     if isinstance(met, ssl.SSLCertVerificationError):
         return f"{kind} ({met.verify_message.partition(',')[0]})"  # a name or an address follows

@@ -130,12 +130,13 @@ class Decision(Struct):
 
 
 class Limited(GatewayError):
-    """A request over a limit: LIMITED, code is the rule's name. `decision` holds what the headers need."""
+    """A request over a limit: LIMITED, code is the rule's name. `decision` holds what the headers need. wait is what
+    the client is told, in seconds: never less than `decision.retry_after_s`, None when the request never fits."""
 
-    def __init__(self, decision: Decision, message: str) -> None:
+    def __init__(self, decision: Decision, message: str, wait: float | None) -> None:
         rule = decision.rule
         assert rule is not None
-        super().__init__(Kind.LIMITED, message, code=rule.name, retry_after=decision.retry_after_s)
+        super().__init__(Kind.LIMITED, message, code=rule.name, retry_after=wait)
         self.decision = decision
 
 

@@ -82,13 +82,16 @@ class Connection(asyncio.Protocol):
             else:
                 self._end(Refused("not a Redis server's answer"))
                 return
-            if self._transport is None:  # whoever was told has closed it
+            if not self._is_open():  # whoever was told has closed it
                 return
         if at < size:
             if size - at > _LONGEST:
                 self._end(Refused("not a Redis server's answer"))
             else:
                 self._piece = data[at:]
+
+    def _is_open(self) -> bool:
+        return self._transport is not None
 
     def eof_received(self) -> None:
         self._end(ConnectionResetError("the server closed the connection"))
@@ -198,7 +201,7 @@ class Servers:
         for one in self._settings.addresses:
             client = node(self._settings, one)
             try:
-                told = await client.execute_command("CLUSTER SLOTS")
+                told = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]  # redis-py's
             except Exception as error:  # the next node may answer
                 failure = error
                 continue

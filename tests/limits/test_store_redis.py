@@ -66,7 +66,7 @@ async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
     assert len(keys) > 20
     for key in keys:
         assert 0 < server.command("PTTL", key) <= 65_000, key
-        if server.command("TYPE", key) == b"hash":
+        if server.command("TYPE", key) == b"hash" and not key.endswith(b":probe"):
             fields = server.command("HGETALL", key)
             amounts = {name: int(value) for name, value in fields.items() if name.isdigit()}
             assert all(amount >= 0 for amount in amounts.values()), (key, fields)
