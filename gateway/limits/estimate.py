@@ -51,18 +51,19 @@ _FRAME = 8
 
 _COUNTED = frozenset(["messages", "prompt", "input", "tools", "suffix"])
 """Members of a request that are counted in their canonical form."""
-_STEERING = frozenset(  # noqa: SIM905 - a list of eighty quoted words says no more
-    "model stream stream_options temperature top_p top_k min_p typical_p seed frequency_penalty presence_penalty"
-    " repetition_penalty length_penalty no_repeat_ngram logit_bias stop n best_of use_beam_search early_stopping user"
-    " max_tokens max_completion_tokens min_tokens tool_choice parallel_tool_calls reasoning_effort logprobs"
-    " top_logprobs prompt_logprobs service_tier store metadata moderation modalities audio prompt_cache_key"
-    " prompt_cache_options prompt_cache_retention safety_identifier verbosity web_search_options echo encoding_format"
-    " dimensions ignore_eos stop_token_ids bad_words allowed_token_ids truncate_prompt_tokens add_generation_prompt"
-    " continue_final_message add_special_tokens skip_special_tokens spaces_between_special_tokens"
-    " include_stop_str_in_output priority request_id cache_salt structured_outputs guided_json guided_regex"
-    " guided_choice guided_grammar guided_decoding_backend grammar return_tokens_as_token_ids return_token_ids"
-    " kv_transfer_params vllm_xargs logits_processors timeout".split()
-)
+_STEERING_NAMES = """
+    model stream stream_options temperature top_p top_k min_p typical_p seed frequency_penalty presence_penalty
+    repetition_penalty length_penalty no_repeat_ngram logit_bias stop n best_of use_beam_search early_stopping user
+    max_tokens max_completion_tokens min_tokens tool_choice parallel_tool_calls reasoning_effort logprobs
+    top_logprobs prompt_logprobs service_tier store metadata moderation modalities audio prompt_cache_key
+    prompt_cache_options prompt_cache_retention safety_identifier verbosity web_search_options echo encoding_format
+    dimensions ignore_eos stop_token_ids bad_words allowed_token_ids truncate_prompt_tokens add_generation_prompt
+    continue_final_message add_special_tokens skip_special_tokens spaces_between_special_tokens
+    include_stop_str_in_output priority request_id cache_salt structured_outputs guided_json guided_regex
+    guided_choice guided_grammar guided_decoding_backend grammar return_tokens_as_token_ids return_token_ids
+    kv_transfer_params vllm_xargs logits_processors timeout
+"""
+_STEERING = frozenset(_STEERING_NAMES.split())
 """Members that never become tokens of the prompt."""
 _KNOWN = _COUNTED | _STEERING
 _CHOICES = ("best_of", "num_beams", "beam_width", "n_cmpl")

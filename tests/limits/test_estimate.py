@@ -151,7 +151,7 @@ LONG = "x" * 3000
 def test_whatever_may_become_part_of_the_prompt_counts(op: Op, more: int) -> None:
     cost = EXACT.cost(op, 8192)
     assert cost.prompt >= more
-    assert cost.tokens >= more
+    assert cost.tokens >= min(more, 8192), "no more than the context"
 
 
 def test_what_steers_does_not_count() -> None:

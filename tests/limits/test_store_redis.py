@@ -8,8 +8,9 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, cast
 
 import msgspec
@@ -302,6 +303,80 @@ async def test_a_cluster(cluster: Server, partitions: int) -> None:
     assert (limiter.state, limiter.reason) == ("strict", "")
     assert not limiter.refused.keys() - {rule.name for rule in rules}
     assert all(cluster.command("PTTL", key) > 0 for key in cluster.command("KEYS", "*"))
+    await limiter.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Server]]:
+    """A cluster of three primaries."""
+    with ExitStack() as stack:
+        found = []
+        for number in range(3):
+            (tmp_path / str(number)).mkdir()
+            options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+            found.append(stack.enter_context(Server(tmp_path / str(number), *options)))
+        for number, one in enumerate(found):
+            one.command("CLUSTER", "ADDSLOTSRANGE", number * 5461, 16_383 if number == 2 else number * 5461 + 5460)
+            one.command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for other in found[1:]:
+            found[0].command("CLUSTER", "MEET", "127.0.0.1", other.port, other._options[-1])
+        deadline = monotonic() + 30
+        while any(b"cluster_state:ok" not in info(one) or b"known_nodes:3" not in info(one) for one in found):
+            assert monotonic() < deadline
+            sleep(0.05)
+        yield found
+
+
+def info(node: Server) -> bytes:
+    told = node.command("CLUSTER", "INFO")
+    return told if isinstance(told, bytes) else str(told).replace("': '", ":").encode()
+
+
+@pytest.mark.parametrize("partitions", [1, 16])
+async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) -> None:
+    """Partitions lie on all nodes, however many of them connect at the same time; a slot that moves is followed."""
+    settings = RedisSettings(addresses=(f"127.0.0.1:{free_port()}", nodes[0].address), mode="cluster", timeout=1)
+    layout = Layout(partitions=partitions, partition_by="team" if partitions > 1 else None)
+    rules = [Rule(name="rpm", kind="requests", limit=3, scope=("team",)), *([RULES[2]] if partitions == 1 else [])]
+    for _ in range(3):  # as `dragoman limits` does: start, ask, end
+        limiter = Limiter(rules, RedisStore(settings, layout=layout))
+        await limiter.connect()
+        assert (limiter.state, limiter.reason) == ("strict", "")
+        await limiter.inspect(Subject("k", "t"))
+        await limiter.close()
+    limiter = Limiter(rules, RedisStore(settings, layout=layout))
+    await limiter.start()
+    assert (limiter.state, limiter.reason) == ("strict", "")
+    for team in range(40):
+        for _ in range(3):
+            assert (await limiter.reserve(Subject("k", f"t{team}"))).strict
+        with pytest.raises(Limited):
+            await limiter.reserve(Subject("k", f"t{team}"))
+    held = [one.command("DBSIZE") for one in nodes]
+    assert all(held) if partitions > 1 else sum(map(bool, held)) == 1
+    assert (limiter.state, limiter.alone) == ("strict", 0)
+    await limiter.close()
+
+
+async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None:
+    """`noeviction`: a heartbeat passes where an admission does not, so a probe has to write as an admission does."""
+    changes: list[tuple[str, str]] = []
+    settings = msgspec.structs.replace(mortal.settings, timeout=1)
+    limiter = Limiter(RULES[:2], RedisStore(settings), on_change=lambda *change: changes.append(change))
+    await limiter.start()
+    await limiter.reserve(Subject("k", "t", "m"))
+    mortal.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    mortal.command("CONFIG", "SET", "maxmemory", "1mb")
+    for _ in range(3):
+        await limiter.reserve(Subject("k", "t", "m"))
+    await asyncio.sleep(1.5)  # two probes
+    assert [state for state, _ in changes] == ["strict", "degraded"]
+    assert changes[1][1].startswith("OOM")
+    mortal.command("CONFIG", "SET", "maxmemory", "0")
+    async with asyncio.timeout(10):
+        while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
+            await asyncio.sleep(0.01)
+    assert (await limiter.reserve(Subject("k", "t", "m"))).strict
     await limiter.close()
 
 
