@@ -82,8 +82,8 @@ class Tokens:
     """Raises ValueError when the file of `options` holds no usable key.
 
     clock returns Unix seconds. on_event is called with a log level and a sentence when the keys of a URL cannot be
-    read, and when they can again. before is the object of the configuration before this one: keys that it read from the same
-    URL stay known.
+    read, and when they can again. before is the object of the configuration before this one: keys that it read from the
+    same URL stay known.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """A server that is far away: `python -m tests.limits.far PORT TO DELAY` listens on PORT and carries all bytes to port
-TO and back, each way DELAY seconds late. A process of its own, so that what it adds is the way and not the test's load."""
+TO and back, each way DELAY seconds late. It is a process of its own, so that a busy test adds nothing."""
 
 from __future__ import annotations
 
