@@ -92,8 +92,8 @@ def test_a_refusal_says_which_limit_how_much_is_left_and_when(
     bad = ask(stack, keys[dialect], dialect)
     assert bad.status_code == 429
     assert "limit 'requests' reached: 1 requests a minute, 0 left; try again in " in bad.text
-    assert 1 <= int(bad.headers["retry-after"]) <= 60
-    assert 0 < int(bad.headers["retry-after-ms"]) <= 60_000
+    assert 1 <= int(bad.headers["retry-after"]) <= 61, "a window and a slice of it"
+    assert 0 < int(bad.headers["retry-after-ms"]) <= 60_600
     assert bad.headers["x-ratelimit-remaining-requests"] == "0"
     assert bad.headers["x-ratelimit-reset-requests"].endswith("s")
     assert ("x-amz-retry-after" in bad.headers) == (dialect == "sagemaker")

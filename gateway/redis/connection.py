@@ -2,8 +2,8 @@
 
 The server's protocol is RESP 2 (https://redis.io/docs/latest/develop/reference/protocol-spec/). Of it only what our
 commands are answered with is read: simple strings, errors and bulk strings. redis-py finds the server (Sentinel,
-Cluster); its own connection is not used here, because a call through it costs several times what ours does: the
-figures are in docs/limits.md.
+Cluster). Its own connection is not used here: a call through its public interface costs half as much again (the figures
+are in docs/limits.md), and its answers must be awaited one after the other.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, cast
@@ -196,7 +197,7 @@ async def test_calls_overlap_and_a_flushed_script_changes_their_order_only() -> 
     servers.ready.set()
     link = _Link(cast(Any, servers), b"key", b"script", b"sha")
     for name in ("one", "two", "three"):
-        link.call((), name.encode(), lambda answer, name=name: heard.__setitem__(name, answer))
+        link.call((), name.encode(), partial(heard.__setitem__, name))
     await asyncio.sleep(0)
     wire = servers.given[0]
     wire.answered(b"1")
