@@ -11,14 +11,13 @@ from starlette.routing import Route as StarletteRoute
 from gateway import backends, dialects
 from gateway.app.routes import router
 from gateway.app.state import State
-from gateway.client import Receive, Scope, Send
 from gateway.config import Available, Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
-from gateway.pipeline import request_id
+from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
 

@@ -1,7 +1,7 @@
-"""The limiter: reserve before a request, settle after it. Decides where to ask; counting is the store's business.
+"""The limiter: reserve before a request, settle after it. The store counts; this decides which store is asked.
 
 While the store is down each rule does as its `on_redis_failure` says. Requests decided here are counted in a memory
-store of our own, which outlives the outage, so that a flapping server does not hand out a fresh window each time.
+store, which is kept after the outage, so that a server that comes and goes does not give a fresh window each time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.limits.store_memory import MemoryStore
 
 FREE = Cost()
 _RENEWED, _RENEWED_EVERY = 200, 0.01
-"""So many leases at once, then a pause in seconds: admissions behind the renewals of thousands would wait too long."""
+"""Leases renewed at once, and the pause after them in seconds: admissions must not wait behind thousands of them."""
 _CLOSED_RETRY = 5.0
 """A closed rule's wait in seconds: the store is asked again within it."""
 _REPLACED_SLOTS = 600.0
@@ -130,7 +130,7 @@ class Limiter:
         self._beating = asyncio.create_task(self._beat())
 
     async def connect(self) -> None:
-        """As `start`, for who only looks: it is not counted as a replica for longer than it takes."""
+        """As `start`, for a caller that only looks: without a heartbeat it soon counts as a replica no more."""
         await self._store.start(self._lease_ttl)
 
     async def close(self) -> None:
@@ -317,7 +317,7 @@ class Limiter:
         if up:
             self._renew(list(self._live))
         else:
-            # What runs already holds slots that this process must go on counting.
+            # Requests under way hold slots, which this process must go on counting.
             held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
             for lease in held:
                 plan = scaled(lease.plan, self._store.replicas)

@@ -32,7 +32,6 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
-    ListModels,
     Message,
     Nested,
     Op,
@@ -104,8 +103,6 @@ class Estimator(Struct, frozen=True):
                 prompt += self._bytes(_nested(messages, op.tools))
             prompt, choices, cap = self._with_members(op, prompt, op.n, op.max_output, max_context)
             return Cost(self._whole(prompt, 0, choices, cap, max_context), 0, prompt)
-        if isinstance(op, ListModels):
-            return Cost()
         if isinstance(op, Embed):
             tokens, least = self._texts(op.inputs)
             tokens, _, _ = self._with_members(op, tokens, 1, 0, max_context)

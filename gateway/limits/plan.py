@@ -1,4 +1,4 @@
-"""From a subject to its counters: which rules apply, under which keys. Computed once a subject, then remembered."""
+"""From a subject to its counters: which rules apply, and under which keys. Computed once for each subject."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def plain(dimension: Dimension, value: str) -> str:
 
 
 def scaled(plan: Plan, replicas: int) -> Plan:
-    """What of `plan` one of `replicas` processes enforces alone: its local rules, each at ceil(limit / replicas)."""
+    """The part of `plan` that one of `replicas` processes enforces alone: its local rules, each at
+    ceil(limit / replicas)."""
     if plan.local is not None and plan.local[0] == replicas:
         return plan.local[1]
     kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]

@@ -18,7 +18,7 @@ from gateway.core import totals
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Field
 from gateway.core.http import Request
-from gateway.core.messages import Complete, Op
+from gateway.core.messages import Complete, ListModels, Op
 from gateway.core.ports import Capabilities, Dialect, Settings
 
 CAN = Capabilities("the-model")
@@ -192,7 +192,9 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
     """The canonical request, the members of the worker's, and the names of what is dropped."""
     op: Op | None = None
     try:
-        op = DIALECTS[dialect].read(request)
+        asked = DIALECTS[dialect].read(request)
+        assert not isinstance(asked, ListModels)
+        op = asked
         outgoing = BACKENDS[backend].write(totals.without(op), CAN)
         if totals.length_request(op, BACKENDS[backend], CAN) is not None:
             assert isinstance(op, Complete)
