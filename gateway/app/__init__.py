@@ -17,6 +17,7 @@ from gateway.core.http import Headers
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.observe.queues import QueueMetrics
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
@@ -24,6 +25,7 @@ from gateway.tokens import read_keys
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
+    versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
 )
 
@@ -45,8 +47,17 @@ class Gateway:
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
+        self.metrics.registry.register(QueueMetrics(self._waiting))
         self._reloading = asyncio.Lock()
         self._install(State(config, log, self.metrics, self._created, {}, {}))
+
+    def _waiting(self) -> dict[str, int]:
+        """Requests that wait for a worker, by model; those of a configuration before this one count too."""
+        found = dict.fromkeys(self.state.pools, 0) if self._states else {}
+        for state in self._states:
+            for model, pool in state.pools.items():
+                found[model] = found.get(model, 0) + pool.waiting
+        return found
 
     def _install(self, state: State) -> None:
         self.state = state

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
-from gateway.core.fields import ExtrasPolicy, Field
+from gateway.core.fields import Examples, ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Complete, Embed, Generate, ListModels, Op
@@ -45,6 +45,7 @@ class Settings(Struct, frozen=True):
 
     prefixes: tuple[str, ...] | None = None
     extras: ExtrasPolicy | None = None
+    api_version: str | None = None
 
 
 class Lane(Protocol):
@@ -129,8 +130,9 @@ class Dialect(Protocol):
     extras    what becomes of fields that `fields` does not have: its own, unless configuration says otherwise
     routes    relative to each prefix
     fields    what becomes of each field, per operation ("chat", "complete", "embed")
+    examples  the least requests that it reads, per operation
     errors    Kind -> (status, type, code); total
-    relaying  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
+    passthrough  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
     """
 
     name: str
@@ -138,6 +140,7 @@ class Dialect(Protocol):
     extras: ExtrasPolicy
     routes: tuple[Route, ...]
     fields: Mapping[str, Sequence[Field]]
+    examples: Examples
     errors: Mapping[Kind, tuple[int, str, str]]
     passthrough: Mapping[str, Passthrough]
 
@@ -147,8 +150,9 @@ class Dialect(Protocol):
 
     def write(self, reply: Reply | Embeddings, op: Op) -> Response: ...
     def writer(self, op: Generate) -> StreamWriter: ...
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
-        """Where this API knows it better, `error` itself gets another kind, code or param: so it is recorded."""
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        """The answer, and the code of what happened, as it is recorded: this API's own where it knows better than
+        `error`, which stays as it is."""
         ...
 
 

@@ -24,6 +24,7 @@ TABLES = [
         "failing",
         "far_redis",
         "frozen",
+        "greedy",
         "large",
         "leaks",
         "limits",
