@@ -1,7 +1,7 @@
 """One connection to a worker: its parser, its timer, and what is believed of what comes in.
 
-The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body it
-compressed against our will is refused unread.
+The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body
+that is compressed, which was not asked for, is refused unread.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self.dropped:  # whoever wanted it has left meanwhile
+        if self.dropped:  # the request that needed it was cancelled meanwhile
             self.transport.abort()
             return
         self.origin.connections.add(self)
@@ -425,5 +425,5 @@ class Connection(asyncio.BufferedProtocol):
         elif self.exchange.status:
             self.fail(GatewayError(Kind.TIMEOUT, "the worker fell silent in the middle of its answer", retryable=False))
         else:
-            # Another worker would be asked for the same long answer: whoever waited has waited enough.
+            # Another worker would need as long for the same answer.
             self.fail(GatewayError(Kind.TIMEOUT, "the worker did not begin to answer in time", retryable=False))
