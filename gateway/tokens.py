@@ -191,14 +191,14 @@ class Tokens:
             body = await fetch(url)
             keys = read_keys(body)
         except Exception as error:  # whatever the provider does, the known keys stay
-            self._report(f"the keys of tokens cannot be read: {type(error).__name__}")
+            self._announce(f"the keys of tokens cannot be read: {type(error).__name__}")
             return
         if body != self._body:
             self._known.clear()  # tokens signed with a withdrawn key are no longer valid
         self._keys, self._body = keys, body
-        self._report("")
+        self._announce("")
 
-    def _report(self, trouble: str) -> None:
+    def _announce(self, trouble: str) -> None:
         if trouble != self._trouble and self._on_event is not None:
             level = "warning" if trouble else "info"
             self._on_event(level, trouble or "the keys of tokens can be read again")

@@ -266,7 +266,7 @@ async def test_an_unknown_key_has_the_set_read_again_soon(monkeypatch: pytest.Mo
     async def fetch(url: str) -> str:
         return answers.pop(0)
 
-    monkeypatch.setattr(tokens, "_report", lambda trouble: reads.put_nowait(None))
+    monkeypatch.setattr(tokens, "_announce", lambda trouble: reads.put_nowait(None))
     await tokens.start(fetch)
     await reads.get()
     with pytest.raises(GatewayError, match="not signed by a known key"):
