@@ -44,7 +44,7 @@ _FETCH_BYTES = 1 << 20
 
 
 class Observer:
-    """What the pipeline reports, to the log and the metrics."""
+    """Passes on what the pipeline reports to the log, the metrics and the stream of usage records."""
 
     def __init__(self, log: Log, metrics: Metrics, stream: Stream | None = None) -> None:
         self._log = log
@@ -55,8 +55,8 @@ class Observer:
     def finished(self, record: RequestRecord) -> None:
         self._metrics.finished(record)
         self._log.request(record)
-        # Where nobody is known there is nobody to bill, and strangers could push out the records of those who are.
-        # Who needs no key is anonymous too, and accounted for what models did.
+        # Skip what unknown callers were refused: there is nobody to bill, and strangers could push the records of
+        # known callers out of the stream. With `auth: open` all are anonymous: what reached a model is recorded.
         if self._stream is not None and (record.model or record.key not in _NOBODY):
             self._stream.add(record)
 
@@ -70,7 +70,7 @@ class Observer:
 
 
 class State:
-    """All that belongs to one configuration. A reload makes another; requests under way finish under theirs."""
+    """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class State:
         )
 
     def _worker(self, model: str, address: str) -> Worker:
-        """That of this configuration, else that of the one before, with all it has learnt, else a new one."""
+        """The worker at `address`: if the previous configuration had it, that one with its load and breaker."""
         options, ours = self.config.models[model], self.config.breaker
         worker = self.workers.get((model, address)) or self._known_workers.get((model, address))
         policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
@@ -206,7 +206,7 @@ class State:
         return found
 
     async def _fleet(self, model: str, members: Sequence[FoundWorker]) -> None:
-        """These are the workers of `model` now."""
+        """Called by discovery: `members` are the workers of `model` from now on."""
         served = self.runtime.models[model]
         served.can = able(self._declared[model], [member for member in members if not member.draining] or members)
         pool = self.pools[model]
@@ -241,7 +241,7 @@ class State:
         return any(pool.ready for pool in self.pools.values())
 
     async def start(self) -> None:
-        """Probes every worker once, so that the first request already knows who is there."""
+        """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
         if self.limiting is not None:
             await self.limiting.start()
         if self.tokens is not None:
@@ -266,7 +266,7 @@ class State:
         return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False, limits=limits)
 
     async def rest(self) -> None:
-        """Looks after the workers no more; those who use them go on."""
+        """Stops discovery and probes. Running requests keep their workers."""
         if self.discovery is not None:
             await self.discovery.close()
         if self.health is not None:
@@ -321,7 +321,10 @@ def _by_registry(options: ModelOptions) -> bool:
 
 
 async def _fetch(url: str) -> bytes:
-    """All of a body, soon and small: who drips it or never ends it would keep us from starting."""
+    """The body of a GET, within _FETCH_S and _FETCH_BYTES: a slow or endless reply must not keep us from starting.
+
+    Raises TimeoutError, ValueError, httpx.HTTPError.
+    """
     body = bytearray()
     plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
     async with (
