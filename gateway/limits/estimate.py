@@ -89,11 +89,9 @@ class Estimator(Struct, frozen=True):
         if isinstance(op, Chat):  # the most frequent first: for a Struct, to be found no instance is slow
             messages = op.messages
             prompt = _FRAME * len(messages)
-            try:
-                texts = [part.text for message in messages for part in message.parts]  # type: ignore[union-attr]
-                prompt += self._text("".join(texts))
-            except AttributeError:  # there is more than text
-                prompt += sum([self._part(part) for message in messages for part in message.parts])
+            parts = [part for message in messages for part in message.parts]
+            prompt += self._text("".join([part.text for part in parts if type(part) is Text]))
+            prompt += sum([self._part(part) for part in parts if type(part) is not Text])
             for message in messages:
                 if message.name is not None or message.call_id is not None:
                     prompt += self._text((message.name or "") + (message.call_id or ""))

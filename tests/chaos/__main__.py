@@ -25,6 +25,7 @@ TABLES = [
         "far_redis",
         "frozen",
         "greedy",
+        "hostile",
         "large",
         "leaks",
         "limits",

@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "limiting": CORE | {"config", "limits", "redis"},
     # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
     "translate": CORE,
-    "pipeline": CORE | {"auth"},
+    "pipeline": CORE | {"auth", "wire"},
 }
 EVERYTHING = {"app", "cli"}
 
