@@ -1,0 +1,33 @@
+"""Every metric that a dashboard or an alert may ask for, with its labels."""
+
+from __future__ import annotations
+
+import re
+
+from tests.repo.tree import ROOT
+from workers.simulated.metrics import Metrics
+
+_ROW = re.compile(r"^\| `(?P<name>dragoman_\w+)` \| (?P<labels>[^|]*)\| (?P<text>.*) \|$", re.MULTILINE)
+_SAMPLE = re.compile(r"^(?P<name>vllm:\w+)\{(?P<labels>.*)\} \S+$", re.MULTILINE)
+OF_TARGETS = {"namespace", "job", "instance", "pod"}
+"""Labels that Prometheus itself adds."""
+
+
+def _gateway() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in _ROW.finditer((ROOT / "docs" / "production.md").read_text()):
+        labels = set(re.findall(r"`(\w+)`", row["labels"]))
+        if row["text"].startswith("histogram"):
+            found |= {f"{row['name']}_{part}": labels for part in ("count", "sum")}
+            found[f"{row['name']}_bucket"] = labels | {"le"}
+        else:
+            found[row["name"]] = labels
+    return found
+
+
+def _vllm() -> dict[str, set[str]]:
+    page = Metrics().render("m", 1, running=0, waiting=0, usage=0, queries=0, hits=0, rejections=0)
+    return {sample["name"]: set(re.findall(r'(\w+)="', sample["labels"])) for sample in _SAMPLE.finditer(page)}
+
+
+KNOWN: dict[str, set[str]] = {**_gateway(), **_vllm(), "up": set()}
