@@ -47,12 +47,18 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
 """Kind -> (status, type, code) in OpenAI's words."""
 
 
+_LONGEST_WAIT_S = 10_000_000.0
+"""Seconds: two windows of the longest that a limit may have, with room to spare."""
+
+
 def error_headers(error: GatewayError, status: int) -> Headers:
     """Retry-After, and the same in milliseconds, only on 429 and 503: azure-ai-inference retries any status that
-    carries it. Whole seconds, 1 to 60: openai-python 1.x ignores more."""
+    carries it. Of a limit it is the true wait, rounded up; of anything else 60 s at most, as openai-python 1.x ignores
+    more."""
     headers: Headers = []
     if status in (429, 503) and error.retry_after is not None:
-        wait = min(60_000, max(1, -int(-error.retry_after * 1000 // 1)))
+        limited = error.kind is Kind.LIMITED and error.upstream is None
+        wait = max(1, -int(-min(error.retry_after, _LONGEST_WAIT_S if limited else 60.0) * 1000 // 1))
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
         headers.append((b"retry-after-ms", b"%d" % wait))
     elif error.kind is Kind.LIMITED and error.upstream is None:
