@@ -18,8 +18,8 @@ from gateway.fleet.discovery import Fleet, FoundWorker
 INDEX = "{dragoman-workers}"
 READ_S = 0.5
 LINGER_S = 10.0
-"""Seconds for which an entry is kept after it vanished without notice (a killed worker, an emptied Redis). Health probes
-tell whether the worker is there."""
+"""Seconds for which an entry is kept after it vanished without notice (a killed worker, an emptied Redis). Health
+probes show whether the worker still answers."""
 FORMAT = 1
 _MOST_WORKERS = 1000
 _ADDRESS = re.compile(
