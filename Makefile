@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 CODE := gateway workers tests bench scripts
-LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/dev.txt
+LOCKS := $(addprefix requirements/,build.txt run.txt embedded.txt model.txt dev.txt)
 
 .PHONY: help
 help: ## Show the targets
