@@ -86,6 +86,11 @@ docs: install ## Write the parts of docs/ that are made from the code
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: dist
+dist: install ## Build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
 .PHONY: lock
 lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)
 	scripts/venv.sh .venv-lock
