@@ -77,7 +77,7 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             continue
         files = distribution(need.name).files or []
         for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
-            (site / top).symlink_to(distribution(need.name).locate_file(top))
+            (site / top).symlink_to(str(distribution(need.name).locate_file(top)))
     install = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet"]
     subprocess.run([*install, "--no-index", "--no-deps", str(wheel)], check=True, timeout=60)
     return home / "bin" / "dragoman"
@@ -123,7 +123,9 @@ def test_the_wheel_is_what_ran(command: Path, tmp_path: Path) -> None:
     code = "import importlib.util as look, gateway, workers; print(gateway.__file__, workers.__file__)"
     code += "; print([name for name in ('tests', 'pytest', 'openai', 'xllamacpp') if look.find_spec(name)])"
     python = command.with_name("python")
-    done = subprocess.run([str(python), "-c", code], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(python), "-c", code], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, check=True
+    )
     files, others = done.stdout.splitlines()
     assert str(ROOT) not in files
     assert others == "[]"
