@@ -62,6 +62,11 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
 
+.PHONY: test-pods
+test-pods: install ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
+	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
+	$(BIN)/python -m pytest -s -m pods tests/pods $(ARGS)
+
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
 	$(BIN)/python -m tests.chaos $(ROWS)
@@ -85,6 +90,10 @@ docs: install ## Write the parts of docs/ that are made from the code
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: images
+images: ## Build images (ARGS="--builder podman --tag TAG gateway embedded worker")
+	python3 scripts/images.py $(ARGS)
 
 .PHONY: dist
 dist: install ## Build the wheel and the sdist into dist/
