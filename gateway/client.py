@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
+from gateway.core.byte_budget import SMALL, ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Response
-from gateway.core.room import SMALL, Room
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
@@ -23,13 +23,18 @@ _HIGH = 65536
 
 
 class Client(Protocol):
-    """gone: the client has left. started: the response head is out. refused: the status and code that the server itself
-    has answered the request with, since its body was not what it should be; the client counts as gone then. held: what
-    `body` took of the room for bodies, to be given back when the request is over."""
+    """One client connection, as one request sees it.
+
+    gone            the client has left
+    started         the response head is out
+    reserved_bytes  what `body` reserved of the byte budget, to be released when the request is over
+    refused         status and code that the server itself answered with, because the body was malformed; the client
+                    counts as gone then
+    """
 
     gone: bool
     started: bool
-    held: int
+    reserved_bytes: int
 
     @property
     def refused(self) -> tuple[int, str] | None: ...
@@ -42,7 +47,7 @@ class Client(Protocol):
         """What to call when the client reads slower than we write, and when it has caught up."""
         ...
 
-    async def body(self, limit: int, room: Room) -> bytes: ...
+    async def body(self, limit: int, body_budget: ByteBudget) -> bytes: ...
     async def respond(self, response: Response, extra: Headers) -> None: ...
     async def start(self, status: int, headers: Headers) -> None: ...
     def write(self, data: bytes) -> None: ...
@@ -65,7 +70,7 @@ class _Base:
 
     gone: bool
     started: bool
-    held: int
+    reserved_bytes: int
     _headers: Headers
     _receive: Receive
     _send: Send
@@ -77,37 +82,37 @@ class _Base:
         found: tuple[int, str] | None = None if self._downstream is None else self._downstream.refused
         return found
 
-    async def body(self, limit: int, room: Room) -> bytes:
+    async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         """The whole request body. Raises GatewayError: TOO_LARGE and OVERLOADED, before reading on; CLIENT_GONE."""
         for name, value in self._headers:
             if name == b"content-length":
                 size = int(value)
                 if size > limit:
-                    raise too_large(limit)
-                self._hold(size, room)
+                    raise body_too_large(limit)
+                self._hold(size, body_budget)
         message = await self._receive()
         if not message.get("more_body", False) and message["type"] == "http.request":
             body: bytes = message["body"]
             if len(body) > limit:
-                raise too_large(limit)
+                raise body_too_large(limit)
             return body
         parts = bytearray()
         while message["type"] == "http.request":
             parts += message["body"]
             if len(parts) > limit:
-                raise too_large(limit)
-            self._hold(len(parts), room)
+                raise body_too_large(limit)
+            self._hold(len(parts), body_budget)
             if not message["more_body"]:
                 return bytes(parts)
             message = await self._receive()
         self.gone = True
         raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
 
-    def _hold(self, size: int, room: Room) -> None:
+    def _hold(self, size: int, body_budget: ByteBudget) -> None:
         """`size` bytes of a body are here, or about to come."""
-        if size > SMALL and size > self.held:
-            room.take(size - self.held)
-            self.held = size
+        if size > SMALL and size > self.reserved_bytes:
+            body_budget.reserve(size - self.reserved_bytes)
+            self.reserved_bytes = size
 
     async def start(self, status: int, headers: Headers) -> None:
         self.started = True
@@ -120,7 +125,7 @@ class AsgiClient(_Base):
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any = None) -> None:
         self.gone = False
         self.started = False
-        self.held = 0
+        self.reserved_bytes = 0
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
@@ -207,18 +212,18 @@ class DirectClient(_Base):
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any) -> None:
         self.gone = False
         self.started = False
-        self.held = 0
+        self.reserved_bytes = 0
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
         self._downstream = downstream
 
-    async def body(self, limit: int, room: Room) -> bytes:
+    async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         body = self._downstream.body()
         if body is None:
-            return await super().body(limit, room)
+            return await super().body(limit, body_budget)
         if len(body) > limit:
-            raise too_large(limit)
+            raise body_too_large(limit)
         return bytes(body)
 
     def watch(self, on_gone: Callable[[], None]) -> None:
@@ -269,5 +274,5 @@ def connect(scope: Scope, receive: Receive, send: Send, extension: str, known_as
     return DirectClient(scope, receive, send, downstream)
 
 
-def too_large(limit: int) -> GatewayError:
+def body_too_large(limit: int) -> GatewayError:
     return GatewayError(Kind.TOO_LARGE, f"the request body is larger than {limit} bytes")

@@ -15,7 +15,7 @@ from gateway.config import Config, Redis
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 from gateway.limits import Cost, Decision, Estimator, Lease, Limited, Limiter, MemoryStore, Outcome, Rule, Subject
 from gateway.limits.model import Dimension, LimitKind, Plan, RuleState, Verdict
 from gateway.limits.plan import Layout
@@ -172,7 +172,7 @@ class Limiting:
             await self.limiter.close()
 
     async def admit(
-        self, record: Record, op: Op, max_context: int | None, scope: Scope, headers: Headers
+        self, record: RequestRecord, op: Op, max_context: int | None, scope: Scope, headers: Headers
     ) -> Permit | None:
         """See core.ports.Gate."""
         address = client_address(scope, self._trusted) if self._by_address else None
@@ -241,7 +241,7 @@ class Permit(Struct, eq=False):
     limiter: Limiter
     lease: Lease
 
-    def settle(self, record: Record) -> None:
+    def settle(self, record: RequestRecord) -> None:
         """See core.ports.Permit."""
         lease = self.lease
         if not lease.settled:
@@ -261,7 +261,7 @@ _UNSEEN = frozenset(["deadline_exceeded", Kind.TIMEOUT.value, "upstream_too_larg
 """Failures by which a worker's work stays unseen. How long and how large a reply is, clients decide too."""
 
 
-def _used(record: Record, outcome: Outcome) -> int | None:
+def _used(record: RequestRecord, outcome: Outcome) -> int | None:
     """Tokens to be charged, None for those reserved.
 
     Nobody knows what a worker made of a plain reply whose client left, or that took too long or was too large: those

@@ -17,13 +17,13 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from gateway.aside import LARGE, aside
-from gateway.auth import ANONYMOUS, Claim, Principal
+from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.client import Client, Receive, Scope, Send, connect
 from gateway.core import totals
 from gateway.core.ability import refuse_beyond
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Headers, Request, Response, Route, first
+from gateway.core.http import Headers, Request, Response, Route, header_value
 from gateway.core.lifecycle import fold
 from gateway.core.messages import PLACEHOLDERS, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import (
@@ -34,15 +34,15 @@ from gateway.core.ports import (
     Dialect,
     Gate,
     Lane,
-    Member,
     Observer,
     Permit,
     Pool,
-    Record,
+    RequestRecord,
     Transport,
+    WorkerHandle,
 )
-from gateway.core.room import Room
 from gateway.core.usage import Usage
+from gateway.offload import LARGE, offload
 from gateway.relay import EventLane, Pump, Waiting
 
 # A worker must never see one id twice: vLLM's become ids of sequences, while a client may repeat its own.
@@ -56,10 +56,10 @@ _LONGEST_NAME = 64
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
-_NOBODY = Claim(ANONYMOUS)
+_NOBODY = PendingAuth(ANONYMOUS)
 
 
-class Offer(Struct):
+class ServedModel(Struct):
     """One model at run time."""
 
     name: str
@@ -85,7 +85,7 @@ class Offer(Struct):
         )
 
 
-class Hub(Struct):
+class Runtime(Struct):
     """What every request of one configuration shares.
 
     offers      by every name that clients may use, aliases included
@@ -97,14 +97,14 @@ class Hub(Struct):
     trace       told of every step by (what, **fields), for the log at level debug; None at any other
     """
 
-    offers: Mapping[str, Offer]
-    identify: Callable[[Headers, str], Claim]
+    models: Mapping[str, ServedModel]
+    identify: Callable[[Headers, str], PendingAuth]
     observer: Observer
     extension: str
     max_body_bytes: int
     max_reply_bytes: int
     keepalive_s: float
-    room: Room
+    body_budget: ByteBudget
     attempts: int
     earn: Callable[[], None]
     may_retry: Callable[[], bool]
@@ -145,8 +145,10 @@ class Running:
 class Endpoint:
     """The raw ASGI endpoint of one path of a dialect."""
 
-    def __init__(self, hub: Hub, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None) -> None:
-        self.hub = hub
+    def __init__(
+        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None
+    ) -> None:
+        self.runtime = runtime
         self.dialect = dialect
         self.routes = routes
         self.default_model = default_model
@@ -160,10 +162,10 @@ class Run:
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         self.endpoint = endpoint
-        self.hub = endpoint.hub
+        self.runtime = endpoint.runtime
         self.scope = scope
-        self.record = Record(request_id(scope["headers"]), endpoint.dialect.name)
-        self.client: Client = connect(scope, receive, send, endpoint.hub.extension, self.record.id)
+        self.record = RequestRecord(request_id(scope["headers"]), endpoint.dialect.name)
+        self.client: Client = connect(scope, receive, send, endpoint.runtime.extension, self.record.id)
         self.request: Request | None = None
         self.op: Op | None = None
         self.pump: Pump | None = None
@@ -174,18 +176,18 @@ class Run:
         self._task: asyncio.Task[Any] | None = None
         self._interrupted: GatewayError | None = None
         self._large = False
-        self._era = 0
+        self._generation = 0
         self._began = 0.0
         self._heard = 0.0  # when the client last did, or began to wait, in the loop's time
         self._waiting: Waiting | None = None
         self._quiet: asyncio.TimerHandle | None = None
 
     async def go(self) -> None:
-        hub = self.hub
-        self._began = hub.clock()
+        runtime = self.runtime
+        self._began = runtime.clock()
         self._task = asyncio.current_task()
-        hub.running.add(self)
-        hub.observer.begun(self.record.dialect)
+        runtime.running.add(self)
+        runtime.observer.begun(self.record.dialect)
         try:
             await self.serve()
         except GatewayError as error:
@@ -202,7 +204,7 @@ class Run:
             else:
                 raise
         except Exception as error:
-            hub.observer.bug(self.record, error)
+            runtime.observer.bug(self.record, error)
             await self.refuse(GatewayError(Kind.INTERNAL, "the gateway failed to handle this request"))
         finally:
             # An error that was raised holds the frames it passed, and they hold it: without this a refused body would
@@ -213,13 +215,13 @@ class Run:
                 self._quiet.cancel()
             if self._waiting is not None:
                 self._waiting.close()
-            hub.running.discard(self)
-            if self.client.held:
-                hub.room.give(self.client.held)
+            runtime.running.discard(self)
+            if self.client.reserved_bytes:
+                runtime.body_budget.release(self.client.reserved_bytes)
             self._settle()
             self.client.close()
-            self.record.ms = round((hub.clock() - self._began) * 1000, 3)
-            hub.observer.finished(self.record)
+            self.record.ms = round((runtime.clock() - self._began) * 1000, 3)
+            runtime.observer.finished(self.record)
 
     # -- endings from outside ---------------------------------------------------------------------------------------
 
@@ -243,9 +245,9 @@ class Run:
             return self.pump is None or not self.pump.committed
         return not self.client.started
 
-    def _silence(self, op: Any, offer: Offer) -> None:
+    def _silence(self, op: Any, served: ServedModel) -> None:
         """Lets a streaming client hear something: it has been quiet for long enough for a proxy to give up soon."""
-        loop, again = asyncio.get_running_loop(), self.hub.keepalive_s
+        loop, again = asyncio.get_running_loop(), self.runtime.keepalive_s
         if self.pump is not None:
             again = self.pump.silence()
         else:
@@ -253,14 +255,14 @@ class Run:
             if self._waiting is not None:
                 self._waiting.blank()
             else:
-                self._waiting = Waiting(self.client, self._lane(op, offer), self._head())
+                self._waiting = Waiting(self.client, self._lane(op, served), self._head())
                 self.record.status = 200
-        self._quiet = loop.call_later(again, self._silence, op, offer)
+        self._quiet = loop.call_later(again, self._silence, op, served)
 
     # -- the way down -----------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        hub, endpoint, scope, record = self.hub, self.endpoint, self.scope, self.record
+        runtime, endpoint, scope, record = self.runtime, self.endpoint, self.scope, self.record
         dialect = endpoint.dialect
         route = endpoint.routes.get(scope["method"])
         request = self.request = Request(
@@ -273,9 +275,9 @@ class Run:
             scope.get("path_params") or {},
             record.id,
         )
-        claim = _NOBODY if route is not None and route.open else hub.identify(scope["headers"], dialect.name)
-        principal = claim.principal
-        if claim.prove is None:
+        pending = _NOBODY if route is not None and route.open else runtime.identify(scope["headers"], dialect.name)
+        principal = pending.principal
+        if pending.prove is None:
             record.key, record.team = principal.key, principal.team
         if not endpoint.routes:
             raise GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {scope['method']} {scope['path'][:200]}")
@@ -284,13 +286,13 @@ class Run:
             raise GatewayError(Kind.NO_METHOD, f"{scope['method']} is not allowed here")
         record.operation = route.name
         if route.method == "POST":
-            request.body = await self.client.body(hub.max_body_bytes, hub.room)
+            request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self.left)
-        if claim.prove is not None:
-            claim.prove(scope["method"], scope["raw_path"], scope["query_string"], request.body)
+        if pending.prove is not None:
+            pending.prove(scope["method"], scope["raw_path"], scope["query_string"], request.body)
             record.key, record.team = principal.key, principal.team
         self._large = len(request.body) > LARGE
-        op = self.op = await aside(dialect.read, request) if self._large else dialect.read(request)
+        op = self.op = await offload(dialect.read, request) if self._large else dialect.read(request)
         self._drop(op.dropped)
         if isinstance(op, ListModels):
             cards = self._models(op, principal)
@@ -298,82 +300,82 @@ class Run:
                 record.outcome, record.code = "failed", dialect.errors[Kind.NO_WORKER][2]
             await self.respond(cards)
             return
-        offer = self._offer(op, principal)
+        served = self._resolve_model(op, principal)
         op.salt = principal.salt
-        record.model, record.stream = offer.name, op.stream
-        if hub.trace is not None:
-            hub.trace("request read", id=record.id, operation=record.operation, model=offer.name, stream=op.stream)
-        refuse_beyond(op, offer.can)
-        if hub.gate is not None:
-            self.permit = await hub.gate.admit(record, op, offer.can.max_context, scope, self.headers)
-        if op.timeout is None and offer.total_s is None:
-            await self._try(op, offer, principal)
+        record.model, record.stream = served.name, op.stream
+        if runtime.trace is not None:
+            runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
+        refuse_beyond(op, served.can)
+        if runtime.gate is not None:
+            self.permit = await runtime.gate.admit(record, op, served.can.max_context, scope, self.headers)
+        if op.timeout is None and served.total_s is None:
+            await self._try(op, served, principal)
         else:
-            await self._with_deadline(op, offer, principal)
+            await self._with_deadline(op, served, principal)
 
     def _models(self, op: ListModels, principal: Principal) -> Response:
         only = self.endpoint.default_model if op.one and op.model is None else op.model
         cards = [
-            offer.card(name, self.hub.running.draining)
-            for name, offer in self.hub.offers.items()
-            if principal.may_use(offer.name) and (only is None or name == only)
+            served.card(name, self.runtime.running.draining)
+            for name, served in self.runtime.models.items()
+            if principal.may_use(served.name) and (only is None or name == only)
         ]
         if only is not None and not cards:
             raise unknown_model(only)
         return op.write(cards)
 
-    def _offer(self, op: Op, principal: Principal) -> Offer:
+    def _resolve_model(self, op: Op, principal: Principal) -> ServedModel:
         assert not isinstance(op, ListModels)
         for hint in op.hints:
-            offer = self.hub.offers.get(hint)
-            if offer is not None and principal.may_use(offer.name):
+            served = self.runtime.models.get(hint)
+            if served is not None and principal.may_use(served.name):
                 op.model = hint
                 break
         name = op.model
-        offer = self.hub.offers.get(name) if name is not None else None
+        served = self.runtime.models.get(name) if name is not None else None
         default = self.endpoint.default_model
-        if offer is None and default is not None and (name is None or name in PLACEHOLDERS):
-            offer = self.hub.offers[default]
+        if served is None and default is not None and (name is None or name in PLACEHOLDERS):
+            served = self.runtime.models[default]
             op.model = default
-        if name is None and offer is None:
+        if name is None and served is None:
             raise GatewayError(
                 Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
             )
         # A model that the caller may not use is answered as one that does not exist.
-        if offer is None or not principal.may_use(offer.name):
+        if served is None or not principal.may_use(served.name):
             raise unknown_model(name or next(iter(op.hints), ""))
-        return offer
+        return served
 
-    async def _with_deadline(self, op: Op, offer: Offer, principal: Principal) -> None:
+    async def _with_deadline(self, op: Op, served: ServedModel, principal: Principal) -> None:
         assert not isinstance(op, ListModels)
-        seconds = min(limit for limit in (op.timeout, offer.total_s) if limit is not None)
+        seconds = min(limit for limit in (op.timeout, served.total_s) if limit is not None)
         late = GatewayError(
             Kind.TIMEOUT, f"the request took longer than {seconds:g} s", blame=Blame.US, code="deadline_exceeded"
         )
         timer = asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
         try:
-            await self._try(op, offer, principal)
+            await self._try(op, served, principal)
         finally:
             timer.cancel()
 
-    async def _try(self, op: Any, offer: Offer, principal: Principal) -> None:
+    async def _try(self, op: Any, served: ServedModel, principal: Principal) -> None:
         """Sends the same untouched request to one worker after another until one answers, within the retry budget."""
-        hub, record, pool = self.hub, self.record, offer.pool
+        runtime, record, pool = self.runtime, self.record, served.pool
         plain = totals.without(op)
-        write = offer.backend.write
-        outgoing = await aside(write, plain, offer.can) if self._large else write(plain, offer.can)
+        write = served.backend.write
+        outgoing = await offload(write, plain, served.can) if self._large else write(plain, served.can)
         self._drop(outgoing.dropped)
-        if offer.paths is not None and outgoing.path not in offer.paths:
+        if served.paths is not None and outgoing.path not in served.paths:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
-        counting = totals.first(op, offer.backend, offer.can)
-        self._address(outgoing, offer)
+        counting = totals.length_request(op, served.backend, served.can)
+        self._address(outgoing, served)
         if counting is not None:
-            self._address(counting.request, offer)
-        hub.earn()
-        if op.stream and hub.keepalive_s:
+            self._address(counting.request, served)
+        runtime.earn()
+        if op.stream and runtime.keepalive_s:
             loop = asyncio.get_running_loop()
             self._heard = loop.time()
-            self._quiet = loop.call_later(hub.keepalive_s, self._silence, op, offer)
+            self._quiet = loop.call_later(runtime.keepalive_s, self._silence, op, served)
         tried: list[Any] = []
         failure: GatewayError | None = None
         while True:
@@ -382,43 +384,43 @@ class Run:
             except GatewayError as error:
                 raise failure or error from None
             if failure is not None:
-                hub.observer.retried(offer.name, tried[-1].address, failure)
+                runtime.observer.retried(served.name, tried[-1].address, failure)
             record.attempts += 1
             record.worker = worker.address
-            self._era = worker.era
-            if hub.trace is not None:
-                self._trace_choice(hub.trace, worker)
+            self._generation = worker.generation
+            if runtime.trace is not None:
+                self._trace_choice(runtime.trace, worker)
             try:
                 if counting is not None:
-                    totals.settle(op, await self._prompt(counting, offer, worker.address))
+                    totals.apply_prompt_length(op, await self._prompt(counting, served, worker.address))
                     counting = None
-                    outgoing = await aside(write, op, offer.can) if self._large else write(op, offer.can)
-                    self._address(outgoing, offer)
-                await self._attempt(op, offer, outgoing, worker)
+                    outgoing = await offload(write, op, served.can) if self._large else write(op, served.can)
+                    self._address(outgoing, served)
+                await self._attempt(op, served, outgoing, worker)
                 error_after = self.pump.lane.error if self.pump is not None else None
                 if error_after is None:
-                    pool.succeeded(worker, self._era)
+                    pool.succeeded(worker, self._generation)
                 else:
-                    pool.failed(worker, self._era, error_after)
+                    pool.failed(worker, self._generation, error_after)
                 return
             except GatewayError as error:
-                pool.failed(worker, self._era, error)
+                pool.failed(worker, self._generation, error)
                 self.errors.append(error)
                 tried.append(worker)
                 failure = error
                 self.pump = None
                 again = self._may_retry(error)
-                if hub.trace is not None:
-                    self._trace_failure(hub.trace, worker, error, again)
+                if runtime.trace is not None:
+                    self._trace_failure(runtime.trace, worker, error, again)
                 if not again:
                     raise
             except BaseException:  # cancelled, or a bug of ours: neither says anything about the worker
-                pool.failed(worker, self._era, GatewayError(Kind.INTERNAL, "not the worker's fault"))
+                pool.failed(worker, self._generation, GatewayError(Kind.INTERNAL, "not the worker's fault"))
                 raise
             finally:
                 pool.release(worker)
 
-    def _trace_choice(self, trace: Callable[..., None], worker: Member) -> None:
+    def _trace_choice(self, trace: Callable[..., None], worker: WorkerHandle) -> None:
         record = self.record
         trace(
             "worker chosen",
@@ -426,11 +428,13 @@ class Run:
             model=record.model,
             worker=worker.address,
             attempt=record.attempts,
-            on_trial=worker.on_trial,
-            ms=round((self.hub.clock() - self._began) * 1000, 3),
+            half_open=worker.half_open,
+            ms=round((self.runtime.clock() - self._began) * 1000, 3),
         )
 
-    def _trace_failure(self, trace: Callable[..., None], worker: Member, error: GatewayError, again: bool) -> None:
+    def _trace_failure(
+        self, trace: Callable[..., None], worker: WorkerHandle, error: GatewayError, again: bool
+    ) -> None:
         trace(
             "attempt failed",
             id=self.record.id,
@@ -450,58 +454,58 @@ class Run:
             theirs
             and error.retryable
             and self._unseen
-            and self.record.attempts < self.hub.attempts
-            and self.hub.may_retry()
+            and self.record.attempts < self.runtime.attempts
+            and self.runtime.may_retry()
         )
 
-    def _address(self, outgoing: Request, offer: Offer) -> None:
+    def _address(self, outgoing: Request, served: ServedModel) -> None:
         known_as = b"%b-%d" % (self.record.id.encode(), next(_ATTEMPTS))
-        outgoing.headers = [*outgoing.headers, *offer.headers, (b"x-request-id", known_as)]
+        outgoing.headers = [*outgoing.headers, *served.headers, (b"x-request-id", known_as)]
 
-    async def _prompt(self, counting: Counting, offer: Offer, address: str) -> int:
+    async def _prompt(self, counting: Counting, served: ServedModel, address: str) -> int:
         """How many tokens it has, by the worker that will answer."""
-        exchange = await offer.transport.send(counting.request, address, offer.deadlines)
+        exchange = await served.transport.send(counting.request, address, served.deadlines)
         try:
-            body = await exchange.body(self.hub.max_reply_bytes)
+            body = await exchange.body(self.runtime.max_reply_bytes)
         finally:
             exchange.close()
         return counting.read(Response(exchange.status, exchange.headers, body))
 
-    async def _attempt(self, op: Any, offer: Offer, outgoing: Request, worker: Member) -> None:
-        exchange = await offer.transport.send(outgoing, worker.address, offer.deadlines)
-        if self.hub.trace is not None:
-            self.hub.trace("worker answered", id=self.record.id, worker=worker.address, status=exchange.status)
+    async def _attempt(self, op: Any, served: ServedModel, outgoing: Request, worker: WorkerHandle) -> None:
+        exchange = await served.transport.send(outgoing, worker.address, served.deadlines)
+        if self.runtime.trace is not None:
+            self.runtime.trace("worker answered", id=self.record.id, worker=worker.address, status=exchange.status)
         try:
             if exchange.status != 200:
                 body = await exchange.body(_MAX_FAULT_BYTES)
-                raise offer.backend.fault(Response(exchange.status, exchange.headers, body))
+                raise served.backend.fault(Response(exchange.status, exchange.headers, body))
             if op.stream:
-                await self._stream(op, offer, exchange, worker)
+                await self._stream(op, served, exchange, worker)
                 return
-            body = await exchange.body(self.hub.max_reply_bytes)
+            body = await exchange.body(self.runtime.max_reply_bytes)
         finally:
             exchange.close()
-        reply = self._reply(op, offer.backend, Response(200, exchange.headers, body))
+        reply = self._reply(op, served.backend, Response(200, exchange.headers, body))
         await self.respond(reply)
 
-    def _lane(self, op: Any, offer: Offer) -> Lane:
+    def _lane(self, op: Any, served: ServedModel) -> Lane:
         """For one worker's stream, or for words of ours."""
         dialect = self.endpoint.dialect
-        relaying = dialect.relaying.get(offer.backend.wire_of(op))
-        if relaying is not None:
-            return relaying.lane(op)
-        return EventLane(offer.backend.reader(op), dialect.writer(op), self.hub.max_reply_bytes)
+        passthrough = dialect.passthrough.get(served.backend.wire_of(op))
+        if passthrough is not None:
+            return passthrough.lane(op)
+        return EventLane(served.backend.reader(op), dialect.writer(op), self.runtime.max_reply_bytes)
 
-    async def _stream(self, op: Any, offer: Offer, exchange: Any, worker: Member) -> None:
+    async def _stream(self, op: Any, served: ServedModel, exchange: Any, worker: WorkerHandle) -> None:
         record = self.record
-        lane = self._lane(op, offer)
+        lane = self._lane(op, served)
         if self._waiting is not None:
             await self._waiting.end()
-        pump = self.pump = Pump(exchange, lane, self.client, self.hub.keepalive_s, self._heard)
+        pump = self.pump = Pump(exchange, lane, self.client, self.runtime.keepalive_s, self._heard)
         if self.permit is not None:
             pump.on_done = self._done
-        if worker.on_trial:
-            pump.on_first = partial(offer.pool.answered, worker, self._era)
+        if worker.half_open:
+            pump.on_first = partial(served.pool.answered, worker, self._generation)
         try:
             await pump.run(self._head())
         finally:
@@ -527,16 +531,16 @@ class Run:
         """Once the record says what was used: the limits are told."""
         usage = self.record.usage
         if usage is not None and usage.input is None and self.op is not None:
-            prompt = self.hub.estimate(self.op)
+            prompt = self.runtime.estimate(self.op)
             self.record.usage = Usage(prompt, usage.output, usage.cached, usage.reasoning, "estimated")
         if self.permit is not None:
             self.permit.settle(self.record)
 
     def _reply(self, op: Any, backend: Backend, response: Response) -> Response:
         dialect, record = self.endpoint.dialect, self.record
-        relaying = dialect.relaying.get(backend.wire_of(op))
-        if relaying is not None:
-            out, record.usage = relaying.whole(response, op)
+        passthrough = dialect.passthrough.get(backend.wire_of(op))
+        if passthrough is not None:
+            out, record.usage = passthrough.whole(response, op)
             return out
         if isinstance(op, Embed):
             vectors = backend.read_embeddings(response, op)
@@ -584,7 +588,7 @@ class Run:
     def _report(self, error: GatewayError) -> None:
         """A bug that was met where only an error could be handed on is its cause."""
         if error.kind is Kind.INTERNAL and error.__cause__ is not None:
-            self.hub.observer.bug(self.record, error.__cause__)
+            self.runtime.observer.bug(self.record, error.__cause__)
             error.__cause__ = None  # holds the frames it passed, and they the error
 
     def _failed(self, error: GatewayError, outcome: str) -> None:
@@ -602,7 +606,7 @@ class Run:
 
 def request_id(headers: Headers) -> str:
     """The client's own X-Request-Id where it is harmless in a log and a header, else a new one."""
-    given = first(headers, b"x-request-id")
+    given = header_value(headers, b"x-request-id")
     if given is not None and _REQUEST_ID.match(given):
         return given.decode()
     return f"{random.getrandbits(128):032x}"

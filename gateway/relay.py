@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from gateway.client import Client
-from gateway.core.errors import GatewayError, Kind, too_large
+from gateway.core.errors import GatewayError, Kind, reply_too_large
 from gateway.core.events import Delta, End, Failed, UsageReport
 from gateway.core.http import Headers
 from gateway.core.ports import Exchange, Lane, StreamReader, StreamWriter
@@ -61,8 +61,9 @@ class EventLane:
                 self.error = event.error  # type: ignore[union-attr]
                 break
             out.append(write(event))
-        if self._writer.held + self._reader.held > self._most_held and not self.done and self.error is None:
-            self.error = too_large()
+        buffered = self._writer.buffered_bytes + self._reader.buffered_bytes
+        if buffered > self._most_held and not self.done and self.error is None:
+            self.error = reply_too_large()
         return b"".join(out)
 
     def eof(self) -> bytes:

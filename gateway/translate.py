@@ -66,7 +66,7 @@ def send(
 
 
 def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Counting | None]:
-    return backend.write(totals.without(op), can), totals.first(op, backend, can)
+    return backend.write(totals.without(op), can), totals.length_request(op, backend, can)
 
 
 def _requests(
@@ -85,12 +85,15 @@ def _requests(
 
 
 def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
-    """How many members of `body` the route's operation has no fate for; of a route that is no operation, the least."""
+    """How many members of `body` the route's operation does not declare.
+
+    For a route that is no operation: the least number over all operations.
+    """
     try:
         names = msgspec.json.decode(body, type=dict[str, Raw]).keys()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return 0
-    tables = [dialect.fates[route.name]] if route.name in dialect.fates else dialect.fates.values()
+    tables = [dialect.fields[route.name]] if route.name in dialect.fields else dialect.fields.values()
     return min(len(names - {field.name for field in fields}) for fields in tables)
 
 
@@ -115,15 +118,15 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
     Raises Refused; its response's body has what was streamed before, if anything was.
     """
     request, op = crossing.request, crossing.op
-    relaying = dialect.relaying.get(backend.wire_of(op))
+    passthrough = dialect.passthrough.get(backend.wire_of(op))
     try:
         if answer.status != 200:
             raise backend.fault(answer)
         if op.stream and not isinstance(op, Embed):
-            lane = EventLane(backend.reader(op), dialect.writer(op)) if relaying is None else relaying.lane(op)
+            lane = EventLane(backend.reader(op), dialect.writer(op)) if passthrough is None else passthrough.lane(op)
             return _streamed(lane, answer.body)
-        if relaying is not None:
-            return relaying.whole(answer, op)[0].body
+        if passthrough is not None:
+            return passthrough.whole(answer, op)[0].body
         if isinstance(op, Embed):
             return dialect.write(backend.read_embeddings(answer, op), op).body
         return dialect.write(fold(backend.read(answer, op)), op).body
@@ -157,7 +160,7 @@ def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> 
     """What clients of `dialect` may ask and workers of `backend` with these features cannot do, a line for each
     operation: all of it, or the fields that are refused."""
     found = []
-    for operation, fields in dialect.fates.items():
+    for operation, fields in dialect.fields.items():
         least = next((body for body in _LEAST if _operation(dialect, body) == operation), None)
         if least is None:
             continue
@@ -170,7 +173,7 @@ def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> 
             field.name
             for field in fields
             if field.sample is not None
-            and field.fate in ("mapped", "renamed", "emulated")
+            and field.handling in ("mapped", "renamed", "emulated")
             and _refusal(dialect, backend, can, _with(least, field.name, field.sample)) is not None
         ]
         if lost:

@@ -99,7 +99,7 @@ class Stack:
 
     def records(self) -> list[dict[str, Any]]:
         """All request records, once no request is under way: a client may have its reply before that is written."""
-        self.run(self.gateway.state.hub.running.empty(5))
+        self.run(self.gateway.state.runtime.running.empty(5))
         return self.events("request")
 
     def record(self) -> dict[str, Any]:

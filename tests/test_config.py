@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Config, ConfigError, Deadlines, Fault, Key, Known, Listen, Model, Watch, load
+from gateway.config import Available, Config, ConfigError, Deadlines, Fault, Key, Listen, Model, Watch, load
 from gateway.config.faults import masked
 from gateway.config.kinds import OWN_HEADERS
 from gateway.config.source import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKEN = ROOT / "tests" / "broken_configs"
-KNOWN = Known({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
+KNOWN = Available({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
 HASH = "sha256:" + "ab" * 32
 

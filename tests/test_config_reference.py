@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 
 from gateway import app
-from gateway.config import Config, ConfigError, Known, load
+from gateway.config import Available, Config, ConfigError, load
 from gateway.config.__main__ import main
 from gateway.config.reference import documented, json_schema, reference_markdown
 from gateway.config.source import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-KNOWN = Known({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
+KNOWN = Available({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
 
 
 def test_the_example_is_valid_and_matches_the_schema() -> None:

@@ -22,7 +22,7 @@ from gateway.core.events import Delta, Event, Failed, PartStart, Start
 from gateway.core.http import Request
 from gateway.core.messages import Op
 from gateway.core.ports import Backend, Capabilities
-from gateway.wire.openai_replies import ERRORS
+from gateway.wire.openai.writing import ERRORS
 from tests.clients import REQUESTS
 from tests.harness import Stack
 
@@ -129,7 +129,7 @@ class Failing:
         self._make = make
         self._midstream = midstream
         self._fed = 0
-        self.held = 0
+        self.buffered_bytes = 0
 
     def wire_of(self, op: Op) -> str:
         return "its own"
@@ -160,11 +160,11 @@ def every_dialect() -> Iterator[Stack]:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, name: str, midstream: bool) -> None:
     stack = every_dialect
-    (offer,) = {id(offer): offer for offer in stack.gateway.state.hub.offers.values()}.values()
-    backend = offer.backend
+    (served,) = {id(served): served for served in stack.gateway.state.runtime.models.values()}.values()
+    backend = served.backend
     finer: tuple[dict[str, Any], ...] = ({}, {"param": "messages", "upstream": 400}, {"code": "invalid_value"})
     for kind, more in itertools.product(set(Kind) - {Kind.CLIENT_GONE}, finer):
-        offer.backend = Failing(backend, partial(GatewayError, kind, "no", **more), midstream)  # type: ignore[assignment]
+        served.backend = Failing(backend, partial(GatewayError, kind, "no", **more), midstream)  # type: ignore[assignment]
         body = {**REQUESTS[name][1], "model": "m", "stream": midstream, "max_tokens": 50}
         received = b""
         with (
@@ -176,12 +176,12 @@ def test_the_record_has_the_code_that_the_client_was_told(every_dialect: Stack, 
         assert (reply.status_code == 200) == midstream
         told = set(re.findall(rb'"code": ?"(\w+)"', received)) | {reply.headers.get("x-ms-error-code", "").encode()}
         assert told - {b""} == {stack.record()["code"].encode()}, (kind, more)
-    offer.backend = backend
+    served.backend = backend
 
 
 def test_the_servers_own_answers_are_on_the_page() -> None:
     source = "".join(path.read_text() for path in (ROOT / "gateway" / "server").glob("*.py"))
-    used = set(re.findall(r'Refusal\((\d+), "(\w+)"', source))
+    used = set(re.findall(r'HttpError\((\d+), "(\w+)"', source))
     assert used == {(status, code) for status, code, _ in rows("Before a dialect is known")}
 
 

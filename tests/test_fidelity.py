@@ -1,4 +1,4 @@
-"""Fates are true: each field of each dialect is sent alone, and what becomes of it is what its table says."""
+"""Declared handlings are true: each field of each dialect is sent alone, and is handled as its table says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = list(rows())
 
 
 def wrong(row: Row) -> str | None:
-    """How the fate of a field and what becomes of it before the reference differ, or None."""
+    """How the declared handling of a field and what becomes of it before the reference differ, or None."""
     field, outcome = row.field, row.outcomes[REFERENCE]
     to = field.to or ""
     either, all_of = to.split(" or "), to.split(", ")
@@ -34,11 +34,11 @@ def wrong(row: Row) -> str | None:
         "ignored": outcome.what == "dropped",
         "refused": outcome.what == "refused" and outcome.status in (400, 422),
     }
-    return None if fits[field.fate] else f"{field.fate} {to}, but it is {outcome}"
+    return None if fits[field.handling] else f"{field.handling} {to}, but it is {outcome}"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_fate_is_true(row: Row, record_property: Callable[[str, object], None]) -> None:
+def test_a_declared_handling_is_true(row: Row, record_property: Callable[[str, object], None]) -> None:
     assert wrong(row) is None
     record_property("fields", 1)
 
@@ -68,22 +68,22 @@ def test_every_reason_to_say_nothing_is_needed() -> None:
 
 @pytest.mark.parametrize("name", dialects.REGISTRY)
 def test_every_operation_is_measured_and_specified(name: str) -> None:
-    wanted = {(name, operation) for operation in DIALECTS[name].fates}
+    wanted = {(name, operation) for operation in DIALECTS[name].fields}
     assert wanted <= set(ASKS), "tests/fidelity/matrix.py has no least request"
     assert wanted <= set(SPECIFIED), "tests/fidelity/specified.py has no list of fields"
 
 
 @pytest.mark.parametrize(("dialect", "operation"), SPECIFIED)
-def test_every_specified_field_has_a_fate(dialect: str, operation: str) -> None:
-    declared = [field.name for field in DIALECTS[dialect].fates[operation]]
+def test_every_specified_field_is_declared(dialect: str, operation: str) -> None:
+    declared = [field.name for field in DIALECTS[dialect].fields[operation]]
     assert len(declared) == len(set(declared))
     assert [name for name in SPECIFIED[dialect, operation] if name not in declared] == []
 
 
 @pytest.mark.parametrize(("create", "operation"), [(Chats, "chat"), (Texts, "complete"), (Embeddings, "embed")])
-def test_every_argument_of_the_openai_client_has_a_fate(create: Any, operation: str) -> None:
+def test_every_argument_of_the_openai_client_is_declared(create: Any, operation: str) -> None:
     own = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
-    declared = {field.name for field in DIALECTS["openai"].fates[operation]}
+    declared = {field.name for field in DIALECTS["openai"].fields[operation]}
     assert set(inspect.signature(create.create).parameters) - own - declared == set()
 
 
@@ -92,7 +92,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fate", "to", "outcome"),
+    ("handling", "to", "outcome"),
     [
         ("mapped", None, Outcome("nothing")),
         ("mapped", None, Outcome("sent", {"other": 1})),
@@ -106,9 +106,9 @@ def test_the_page_is_up_to_date() -> None:
         ("refused", None, Outcome("refused", status=500)),
     ],
 )
-def test_a_wrong_fate_is_found(fate: Any, to: str | None, outcome: Outcome) -> None:
-    field = dialects.REGISTRY["openai"].fates["chat"][0]
-    made = type(field)("x", fate, to)
+def test_a_wrong_handling_is_found(handling: Any, to: str | None, outcome: Outcome) -> None:
+    field = dialects.REGISTRY["openai"].fields["chat"][0]
+    made = type(field)("x", handling, to)
     assert wrong(Row("openai", "chat", made, {REFERENCE: outcome})) is not None
 
 

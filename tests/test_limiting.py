@@ -238,7 +238,7 @@ def test_cancelled_in_the_middle_of_a_stream(counted: Stack) -> None:
         assert standing(counted)["slots"] == 1
         assert standing(counted)["tpm"] > 500
     counted.run(counted.sim.ledger.wait(aborted=1))
-    counted.run(counted.gateway.state.hub.running.empty(5))
+    counted.run(counted.gateway.state.runtime.running.empty(5))
     usage = counted.records()[-1]["usage"]
     assert usage["output"] in (1, 2)
     assert standing(counted) == {"rpm": 1, "tpm": usage["input"] + usage["output"], "slots": 0}
@@ -254,13 +254,13 @@ def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted
             await until(lambda: limiter_of(counted).in_flight == 1)
 
     asyncio.run(run())
-    counted.run(counted.gateway.state.hub.running.empty(5))
+    counted.run(counted.gateway.state.runtime.running.empty(5))
     assert standing(counted)["rpm"] == 1
     assert standing(counted)["slots"] == 0
 
 
 def test_a_bug_gives_its_slot_back(counted: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.wire.openai_relay.Relaying.whole", lambda *_: 1 / 0)
+    monkeypatch.setattr("gateway.wire.openai.passthrough.Passthrough.whole", lambda *_: 1 / 0)
     assert ask(counted).status_code == 500
     assert standing(counted)["slots"] == 0
     assert limiter_of(counted).in_flight == 0
@@ -347,7 +347,7 @@ def test_reload_keeps_what_was_counted() -> None:
         assert stack.gateway.state.limiting is before
         assert ask(stack).status_code == 429
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
-        assert stack.gateway.state.hub.gate is None
+        assert stack.gateway.state.runtime.gate is None
         assert ask(stack).status_code == 200
         assert Limiting.follow(None, stack.config({"limits": None})) is None
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gateway import backends, dialects, translate
-from gateway.core.fields import Policy
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.ports import Capabilities, Settings
 from gateway.pipeline import named as header
 from tests.fidelity.matrix import ASKS, BACKENDS
@@ -22,7 +22,7 @@ from tests.harness import Stack
 STRAY = "zz_stray"
 VALUE = {"deep": [1.5, "zz"]}
 CAN = Capabilities("the-model", 4096)
-POLICIES: tuple[Policy, ...] = ("pass", "drop", "error")
+POLICIES: tuple[ExtrasPolicy, ...] = ("pass", "drop", "error")
 Place = tuple[str | int, ...]
 # Whatever stands in there is carried as it is: schemas, and arguments.
 FREE = {"parameters", "schema", "arguments"}
@@ -140,7 +140,7 @@ def dotted(place: Place) -> str:
 
 
 def send(
-    dialect: str, operation: str, backend: str, body: dict[str, Any], policy: Policy | None = None
+    dialect: str, operation: str, backend: str, body: dict[str, Any], policy: ExtrasPolicy | None = None
 ) -> translate.Crossing:
     ask = ASKS[dialect, operation]
     reader = dialects.create(dialect, Settings(extras=policy))
@@ -149,7 +149,7 @@ def send(
     )
 
 
-class Fate(msgspec.Struct, frozen=True):
+class Handling(msgspec.Struct, frozen=True):
     """carried where it stood, moved (carried in an object of the same kind), inside (something carried as it is),
     refused by its place, refused whole (with a field that it is in or beside), named, named whole, or lost; wrong is
     what should not be."""
@@ -158,9 +158,15 @@ class Fate(msgspec.Struct, frozen=True):
     told: str = ""
 
 
-def fate(
-    dialect: str, operation: str, backend: str, policy: Policy | None, body: dict[str, Any], place: Place, value: Any
-) -> Fate:
+def handling(
+    dialect: str,
+    operation: str,
+    backend: str,
+    policy: ExtrasPolicy | None,
+    body: dict[str, Any],
+    place: Place,
+    value: Any,
+) -> Handling:
     """What becomes of the member at `place`, whose value is `value`."""
     try:
         crossing = send(dialect, operation, backend, body, policy)
@@ -169,22 +175,22 @@ def fate(
         status = refused.response.status
         told = f"{status} {text}"
         if status not in (400, 422) or not any(name in text for name in body):
-            return Fate("wrong", told)
-        return Fate("refused" if dotted(place) in text else "refused whole", told)
+            return Handling("wrong", told)
+        return Handling("refused" if dotted(place) in text else "refused whole", told)
     sent = json.loads(crossing.outgoing.body)
     places = list(found(sent, str(place[-1]), value))
     dropped = (*crossing.op.dropped, *crossing.outgoing.dropped)
     if named(place) in dropped:
-        return Fate("wrong", f"named, and sent: {places}") if places else Fate("named")
+        return Handling("wrong", f"named, and sent: {places}") if places else Handling("named")
     if places == [place]:
-        return Fate("carried")
+        return Handling("carried")
     if [named(one) for one in places] == [named(place)]:
-        return Fate("moved")
+        return Handling("moved")
     if FREE.intersection(map(str, place)) and str(place[-1]) in json.dumps(sent):
-        return Fate("inside")
+        return Handling("inside")
     if place[0] in dropped:
-        return Fate("named whole")
-    return Fate("lost", json.dumps(sent))
+        return Handling("named whole")
+    return Handling("lost", json.dumps(sent))
 
 
 # -- any member, in any object --------------------------------------------------------------------------------------
@@ -192,7 +198,7 @@ def fate(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("dialect", "operation", "backend"), PAIRS)
-def test_no_object_loses_a_member(dialect: str, operation: str, backend: str, policy: Policy) -> None:
+def test_no_object_loses_a_member(dialect: str, operation: str, backend: str, policy: ExtrasPolicy) -> None:
     body = rich(dialect, operation, backend)
     send(dialect, operation, backend, body, policy)  # it is not refused by itself
     places = list(objects(body))
@@ -200,13 +206,13 @@ def test_no_object_loses_a_member(dialect: str, operation: str, backend: str, po
     wrong = {}
     for place in places:
         member = (*place, STRAY)
-        met = fate(dialect, operation, backend, policy, put(body, place, STRAY, VALUE), member, VALUE)
+        met = handling(dialect, operation, backend, policy, put(body, place, STRAY, VALUE), member, VALUE)
         if met.word not in allowed(dialect, operation, backend, policy, place):
             wrong[dotted(member)] = met
     assert wrong == {}
 
 
-def allowed(dialect: str, operation: str, backend: str, policy: Policy, place: Place) -> set[str]:
+def allowed(dialect: str, operation: str, backend: str, policy: ExtrasPolicy, place: Place) -> set[str]:
     """What may become of a member in the object at `place`."""
     if FREE.intersection(map(str, place)):
         return {"carried", "inside"}
@@ -304,27 +310,27 @@ SENT: list[tuple[Place, dict[str, Any]]] = [
 ]
 # What Ollama's API and Friendli's have a place of their own for.
 _PLACED = {("ollama", name) for name in ("thinking", "images", "tool_name")} | {("friendli", "schema")}
-# What reaches the worker under its other name, as the fates say.
+# What reaches the worker under its other name, as the field tables say.
 _RENAMED = {"max_completion_tokens": "max_tokens"}
 
 
 @pytest.mark.parametrize("policy", [None, *POLICIES])
 @pytest.mark.parametrize(("place", "body"), SENT, ids=[named(place) for place, _ in SENT])
-def test_what_clients_send_is_not_lost(place: Place, body: dict[str, Any], policy: Policy | None) -> None:
+def test_what_clients_send_is_not_lost(place: Place, body: dict[str, Any], policy: ExtrasPolicy | None) -> None:
     value = body
     for key in place:
         value = value[key]  # type: ignore[index]
     lost = {}
     for dialect in dialects.REGISTRY:
         for backend in BACKENDS:
-            met = fate(dialect, "chat", backend, policy, body, place, value)
+            met = handling(dialect, "chat", backend, policy, body, place, value)
             if met.word in ("lost", "wrong") and not _elsewhere(dialect, backend, body, place, value, policy):
                 lost[dialect, backend] = met
     assert lost == {}
 
 
 def _elsewhere(
-    dialect: str, backend: str, body: dict[str, Any], place: Place, value: Any, policy: Policy | None
+    dialect: str, backend: str, body: dict[str, Any], place: Place, value: Any, policy: ExtrasPolicy | None
 ) -> bool:
     """Whether it reaches the worker in a place of the dialect's own, or by its other name."""
     sent = json.loads(send(dialect, "chat", backend, body, policy).outgoing.body)

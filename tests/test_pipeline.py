@@ -66,13 +66,13 @@ def test_others_are_served_meanwhile(stack: Stack, held: Held) -> None:
 
 def test_who_leaves_meanwhile_is_let_go(stack: Stack, held: Held) -> None:
     before = len(stack.records())
-    room = stack.gateway.state.hub.room
+    body_budget = stack.gateway.state.runtime.body_budget
     with Raw(stack) as client:
         client.send(post(LARGE))
         assert held.entered.wait(5)
-        assert room.held > 1 << 20
-    until(lambda: not stack.gateway.state.hub.running.runs)
-    assert room.held == 0
+        assert body_budget.reserved > 1 << 20
+    until(lambda: not stack.gateway.state.runtime.running.runs)
+    assert body_budget.reserved == 0
     assert [record["outcome"] for record in stack.records()[before:]] == ["cancelled"]
 
 

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.metrics import Metrics
 from gateway.wire import bulk, json, unknown
-from gateway.wire.openai_requests import read_chat
+from gateway.wire.openai.reading import read_chat
 from tests.harness import load_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +48,9 @@ def test_every_metric_is_there_with_its_labels() -> None:
     limits.limiter = limits.stream = Everything()
     metrics.registry.register(limits)
     metrics.begun("openai")
-    record = Record("id", "openai", "chat", "m", "k", "t", status=200, ttft_ms=1.0, usage=Usage(1, 1), dropped=("a",))
+    record = RequestRecord(
+        "id", "openai", "chat", "m", "k", "t", status=200, ttft_ms=1.0, usage=Usage(1, 1), dropped=("a",)
+    )
     metrics.finished(record)
     for metric, labels in ((metrics.ready, 2), (metrics.ejected, 2), (metrics.reloads, 1), (metrics.refused, 1)):
         metric.labels(*["x"] * labels)
@@ -63,13 +65,13 @@ def test_every_metric_is_there_with_its_labels() -> None:
 
 def test_every_field_of_a_record_is_there() -> None:
     told = [name for fields, _ in table("Log") for name in words(fields)]
-    assert sorted(told) == sorted(Record.__struct_fields__)
+    assert sorted(told) == sorted(RequestRecord.__struct_fields__)
     (usage,) = (text for fields, text in table("Log") if fields == "`usage`")
     assert set(words(usage)) == set(Usage.__struct_fields__)
     (outcome,) = (text for fields, text in table("Log") if fields == "`outcome`")
     (metric,) = (text for name, _, text in table("Metrics") if name == "`dragoman_requests_total`")
     assert set(words(outcome)) == set(words(metric))
-    assert msgspec.structs.asdict(Record("", ""))["event"] == "request"
+    assert msgspec.structs.asdict(RequestRecord("", ""))["event"] == "request"
 
 
 def events() -> Iterator[str]:

@@ -47,7 +47,7 @@ def test_a_dialect_says_who_it_is(name: str) -> None:
     changed = dialects.create(name, Settings(("/elsewhere",), "drop"))
     assert (changed.prefixes, changed.extras) == (("/elsewhere",), "drop")
     assert dialect.prefixes == dialects.REGISTRY[name].prefixes, "another's settings are not its own"
-    assert set(dialect.relaying) <= {backend().wire for backend in backends.REGISTRY.values()}
+    assert set(dialect.passthrough) <= {backend().wire for backend in backends.REGISTRY.values()}
     assert (sys.modules[type(dialect).__module__].__doc__ or "").strip()
 
 
@@ -64,14 +64,14 @@ def test_a_dialect_has_a_form_for_every_error(name: str) -> None:
 @every_dialect
 def test_a_dialect_declares_what_becomes_of_each_field(name: str) -> None:
     dialect = dialects.create(name, Settings())
-    assert dialect.fates
-    assert set(dialect.fates) <= OPERATIONS
-    assert {route.name for route in dialect.routes} & OPERATIONS <= set(dialect.fates)
-    for operation, fields in dialect.fates.items():
+    assert dialect.fields
+    assert set(dialect.fields) <= OPERATIONS
+    assert {route.name for route in dialect.routes} & OPERATIONS <= set(dialect.fields)
+    for operation, fields in dialect.fields.items():
         names = [field.name for field in fields]
         assert len(names) == len(set(names)), operation
         for field in fields:
-            assert field.to is not None or field.fate != "renamed", f"{operation}: {field.name}"
+            assert field.to is not None or field.handling != "renamed", f"{operation}: {field.name}"
 
 
 @every_dialect

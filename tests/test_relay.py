@@ -17,7 +17,7 @@ import pytest
 
 from gateway.relay import EventLane
 from gateway.server import EXTENSION
-from gateway.wire.openai_relay import Relay
+from gateway.wire.openai.passthrough import Relay
 from tests.harness import Stack, sse_data
 
 PATH = "/v1/chat/completions"
@@ -406,7 +406,7 @@ def test_slow_reader_stops_the_worker_not_the_memory(wrap: Callable[[Any], Any])
         client = raw_request(stack, chat("long", stream=True, max_tokens=300_000, ignore_eos=True))
         client.recv(1000)
         origin = next(iter(stack.gateway.state.transports[0].origins.values()))
-        until(lambda: any(connection.held for connection in origin.connections))
+        until(lambda: any(connection.reading_paused for connection in origin.connections))
         (downstream,) = stack.server.server_state.connections
         assert downstream.transport.get_write_buffer_size() < 1 << 20
         client.close()

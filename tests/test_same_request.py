@@ -93,7 +93,7 @@ def meaning(op: Chat, dialect: str, asked: str) -> dict[str, Any]:
 
 
 def test_every_dialect_with_chats_is_here() -> None:
-    assert set(CHATS) == {name for name in dialects.REGISTRY if "chat" in DIALECTS[name].fates} == set(PATHS)
+    assert set(CHATS) == {name for name in dialects.REGISTRY if "chat" in DIALECTS[name].fields} == set(PATHS)
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -155,4 +155,4 @@ def test_the_simulated_worker_gets_one_request(stack: Stack, stream: bool) -> No
 
 def test_what_is_promised_is_of_a_dialect() -> None:
     assert set(PROMISED) <= set(dialects.REGISTRY)
-    assert all(dialects.create(name, Settings()).fates["chat"] for name in PROMISED)
+    assert all(dialects.create(name, Settings()).fields["chat"] for name in PROMISED)

@@ -189,7 +189,7 @@ def test_a_body_that_stalls_is_ended_by_its_deadline(stack: Stack, version: byte
     assert received.startswith(b"HTTP/1.1 408 ")
     assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
     assert 0.25 < seconds < 1
-    until(lambda: not stack.gateway.state.hub.running.runs)
+    until(lambda: not stack.gateway.state.runtime.running.runs)
     record = stack.records()[-1]
     assert (record["status"], record["outcome"], record["code"]) == (408, "refused", "request_timeout")
 
@@ -707,7 +707,7 @@ def test_an_http_1_0_client_can_tell_a_cut_stream() -> None:
             client.send(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
             received = client.rest()
         assert b"[DONE]" not in received
-        until(lambda: not stack.gateway.state.hub.running.runs)
+        until(lambda: not stack.gateway.state.runtime.running.runs)
         assert stack.records()[-1]["outcome"] == "failed"
 
 

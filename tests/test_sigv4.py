@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import sigv4
-from gateway.auth import Claim, Keyring
+from gateway.auth import Keyring, PendingAuth
 from gateway.config import Config, Key
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -216,9 +216,9 @@ def load_with(text: str, **environ: str) -> Config:
     return load_text(models + text, {"S": SECRET, **environ})
 
 
-def prove(claim: Claim, query: bytes = b"Action=ListUsers&Version=2010-05-08") -> None:
-    assert claim.prove is not None
-    claim.prove("GET", b"/", query, b"")
+def prove(pending: PendingAuth, query: bytes = b"Action=ListUsers&Version=2010-05-08") -> None:
+    assert pending.prove is not None
+    pending.prove("GET", b"/", query, b"")
 
 
 def code_of(action: Callable[[], object]) -> str:
@@ -229,10 +229,10 @@ def code_of(action: Callable[[], object]) -> str:
 
 
 def test_a_claim_is_proven_by_the_whole_request() -> None:
-    claim = keyring(team="x", priority=3).identify(EXAMPLE, "any")
-    assert (claim.principal.key, claim.principal.team, claim.principal.priority) == ("team-a", "x", 3)
-    prove(claim)
-    assert code_of(lambda: prove(claim, b"Action=DeleteUsers")) == "signature_mismatch"
+    pending = keyring(team="x", priority=3).identify(EXAMPLE, "any")
+    assert (pending.principal.key, pending.principal.team, pending.principal.priority) == ("team-a", "x", 3)
+    prove(pending)
+    assert code_of(lambda: prove(pending, b"Action=DeleteUsers")) == "signature_mismatch"
 
 
 def test_what_the_head_alone_shows_is_refused_before_the_body() -> None:
@@ -252,16 +252,16 @@ def test_what_the_head_alone_shows_is_refused_before_the_body() -> None:
     [({"disabled": "true"}, "disabled"), ({"expires": "2015-01-01"}, "expired"), ({"dialects": "[openai]"}, "dialect")],
 )
 def test_what_became_of_a_pair_is_told_only_to_its_owner(options: dict[str, str], said: str) -> None:
-    claim = keyring(**options).identify(EXAMPLE, "azure")
-    assert code_of(lambda: prove(claim, b"wrong")) == "signature_mismatch"
-    assert said in code_of(lambda: prove(claim))
+    pending = keyring(**options).identify(EXAMPLE, "azure")
+    assert code_of(lambda: prove(pending, b"wrong")) == "signature_mismatch"
+    assert said in code_of(lambda: prove(pending))
 
 
 def test_a_pair_and_a_key_may_be_one_entry() -> None:
     digest = "sha256:" + sha256(b"sk-plain").hexdigest()
     ring = keyring(hash=digest)
-    claim = ring.identify([(b"authorization", b"Bearer sk-plain")])
-    assert (claim.principal.key, claim.prove) == ("team-a", None)
+    pending = ring.identify([(b"authorization", b"Bearer sk-plain")])
+    assert (pending.principal.key, pending.prove) == ("team-a", None)
     prove(ring.identify(EXAMPLE))
     assert repr(ring) == "Keyring(open=False, keys=1)"
 

@@ -103,8 +103,8 @@ class Unsure:
 
 
 def test_a_worker_that_fails_to_tell_is_one_that_failed(stack: Stack) -> None:
-    offer = stack.gateway.state.hub.offers["m"]
-    offer.backend = Unsure(offer.backend, GatewayError(Kind.UPSTREAM, "it broke"))
+    served = stack.gateway.state.runtime.models["m"]
+    served.backend = Unsure(served.backend, GatewayError(Kind.UPSTREAM, "it broke"))
     reply = ask(stack, max_total_tokens=12)
     assert reply.json()["usage"]["total_tokens"] == 12
     (one, _), (other, _), (third, completed) = asked(stack)

@@ -39,7 +39,7 @@ def record_key(worker: str) -> str:
     return f"{INDEX}:{worker}"
 
 
-class Record:
+class WorkerEntry:
     """What a worker says of itself; `load` and `draining` change while it lives."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Lease:
     def __init__(
         self,
         place: Place,
-        record: Record,
+        record: WorkerEntry,
         look: Callable[[], Awaitable[tuple[int, int]]],
         *,
         lease_s: float = LEASE_S,

@@ -12,17 +12,17 @@ from gateway import backends, dialects
 from gateway.app.routes import router
 from gateway.app.state import State
 from gateway.client import Receive, Scope, Send
-from gateway.config import Config, Known
+from gateway.config import Available, Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.pipeline import request_id
-from gateway.server import Refusal
+from gateway.server import HttpError
 from gateway.tokens import read_keys
 
-KNOWN = Known(
+KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
     key_set=read_keys,
@@ -54,7 +54,7 @@ class Gateway:
         self._states.append(state)
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
-        self._router = router(state.config, state.hub)
+        self._router = router(state.config, state.runtime)
         # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
         self._literal: dict[str, Any] = {
             route.path: route.endpoint
@@ -83,7 +83,7 @@ class Gateway:
                 fleets,
                 old.limiting,
                 old.tokens,
-                old.hub.room,
+                old.runtime.body_budget,
             )
             await state.start()
             self._install(state)
@@ -96,7 +96,7 @@ class Gateway:
         await old.rest()
         for model, address in old.workers.keys() - self.state.workers.keys():
             self.metrics.ready.remove(model, address)
-        await old.hub.running.empty(None)
+        await old.runtime.running.empty(None)
         self._states.remove(old)
         await old.close()
         if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
@@ -108,16 +108,16 @@ class Gateway:
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._states:
-            state.hub.running.draining = True
+            state.runtime.running.draining = True
         relay = self.state.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
         for state in self._states:
-            for run in list(state.hub.running.runs):
+            for run in list(state.runtime.running.runs):
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
 
-    def refused(self, refusal: Refusal, client: str, headers: Headers, known_as: str) -> str:
+    def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> str:
         """What the server refused before any dialect: counted and logged. Returns the request's id."""
         name = known_as or request_id(headers)
         self.metrics.refused.labels(str(refusal.status)).inc()
@@ -126,7 +126,7 @@ class Gateway:
         return name
 
     async def _idle(self, timeout_s: float) -> None:
-        await asyncio.gather(*(state.hub.running.empty(timeout_s) for state in self._states))
+        await asyncio.gather(*(state.runtime.running.empty(timeout_s) for state in self._states))
 
     async def close(self) -> None:
         for task in self._retiring:

@@ -11,7 +11,7 @@ from gateway.client import Receive, Scope, Send
 from gateway.config import Config
 from gateway.core.http import Route
 from gateway.core.ports import Dialect, Settings
-from gateway.pipeline import Endpoint, Hub
+from gateway.pipeline import Endpoint, Runtime
 
 
 class Line(Struct, frozen=True):
@@ -57,7 +57,7 @@ def route_table(config: Config) -> list[Line]:
     return lines + [Line("GET", path, "-", path[1:]) for path in own]
 
 
-def router(config: Config, hub: Hub) -> Router:
+def router(config: Config, runtime: Runtime) -> Router:
     """What `config` serves, as Starlette routes to raw ASGI endpoints: no middleware, no request object on the way."""
     routes = []
     fallbacks: list[tuple[str, Endpoint]] = []
@@ -65,9 +65,9 @@ def router(config: Config, hub: Hub) -> Router:
         default = config.dialect(dialect.name).default_model
         default = config.resolve(default) if default is not None else None
         for path, methods in paths(dialect).items():
-            routes.append(StarletteRoute(path, Endpoint(hub, dialect, methods, default)))
+            routes.append(StarletteRoute(path, Endpoint(runtime, dialect, methods, default)))
         for prefix in dialect.prefixes:
-            fallbacks.append((prefix.rstrip("/"), Endpoint(hub, dialect, {}, default)))
+            fallbacks.append((prefix.rstrip("/"), Endpoint(runtime, dialect, {}, default)))
     fallbacks.sort(key=lambda item: -len(item[0]))
     return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
 

@@ -16,13 +16,13 @@ from gateway.app.memory import room_for_bodies
 from gateway.auth import ANONYMOUS, Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
+from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
-from gateway.core.ports import Capabilities, Deadlines, Record
-from gateway.core.room import Room
+from gateway.core.ports import Capabilities, Deadlines, RequestRecord
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.budget import RetryBudget
-from gateway.fleet.discovery import Discovery, Dns, Fleet, Member, Source, able
+from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
 from gateway.fleet.health import Health, HealthPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
@@ -33,7 +33,7 @@ from gateway.limits.store_redis import connect, split_address
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import Hub, Offer, Running
+from gateway.pipeline import Running, Runtime, ServedModel
 from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
@@ -52,7 +52,7 @@ class Observer:
         self._stream = stream
         self.begun = metrics.begun
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         self._metrics.finished(record)
         self._log.request(record)
         # Where nobody is known there is nobody to bill, and strangers could push out the records of those who are.
@@ -64,7 +64,7 @@ class Observer:
         self._metrics.retries.labels(model).inc()
         self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
 
-    def bug(self, record: Record, error: BaseException) -> None:
+    def bug(self, record: RequestRecord, error: BaseException) -> None:
         self._metrics.bugs.inc()
         self._log.bug(record, error)
 
@@ -82,7 +82,7 @@ class State:
         known_fleets: Mapping[str, Fleet],
         limiting: Limiting | None = None,
         tokens: Tokens | None = None,
-        room: Room | None = None,
+        body_budget: ByteBudget | None = None,
     ) -> None:
         self.config = config
         self._log = log
@@ -98,11 +98,11 @@ class State:
         self._declared: dict[str, Capabilities] = {}
         self._trace = partial(log.event, "debug") if config.log.level == "debug" else None
         clock = time.monotonic
-        offers: dict[str, Offer] = {}
+        models: dict[str, ServedModel] = {}
         for name, options in config.models.items():
-            offer = self._offer(name, options, created, clock)
+            served = self._serve_model(name, options, created, clock)
             for known_as in (name, *options.aliases):
-                offers[known_as] = offer
+                models[known_as] = served
         self.tokens: Tokens | None = None
         if config.jwt is not None:
             self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
@@ -116,20 +116,20 @@ class State:
                 lambda: connect(redis_settings(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
-        room = room or Room()
+        body_budget = body_budget or ByteBudget()
         listen = config.listen
-        room.most = listen.max_bodies_bytes or max(room_for_bodies(), listen.max_body_bytes)
+        body_budget.limit = listen.max_bodies_bytes or max(room_for_bodies(), listen.max_body_bytes)
         budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
-        self.hub = Hub(
-            offers=offers,
+        self.runtime = Runtime(
+            models=models,
             identify=self._keyring.identify,
             observer=Observer(log, metrics, self.stream),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
             max_reply_bytes=config.relay.max_reply_bytes,
             keepalive_s=config.relay.keepalive_s,
-            room=room,
+            body_budget=body_budget,
             attempts=config.retry.attempts,
             earn=budget.earn,
             may_retry=budget.spend,
@@ -140,13 +140,13 @@ class State:
             trace=self._trace,
         )
 
-    def _offer(
+    def _serve_model(
         self,
         name: str,
         options: ModelOptions,
         created: int,
         clock: Callable[[], float],
-    ) -> Offer:
+    ) -> ServedModel:
         self._declared[name] = Capabilities(options.upstream_model or name, options.max_context, options.features)
         pool = Pool(
             [self._worker(name, address) for address in options.workers],
@@ -165,7 +165,7 @@ class State:
         if options.api_key is not None:
             headers.append((b"authorization", b"Bearer " + options.api_key.encode()))
         deadlines = self.config.deadlines_for(name)
-        return Offer(
+        return ServedModel(
             name=name,
             pool=pool,
             backend=backends.create(options.backend),
@@ -205,10 +205,10 @@ class State:
             found.append(Registry(client, registered, time.monotonic))
         return found
 
-    async def _fleet(self, model: str, members: Sequence[Member]) -> None:
+    async def _fleet(self, model: str, members: Sequence[FoundWorker]) -> None:
         """These are the workers of `model` now."""
-        offer = self.hub.offers[model]
-        offer.can = able(self._declared[model], [member for member in members if not member.draining] or members)
+        served = self.runtime.models[model]
+        served.can = able(self._declared[model], [member for member in members if not member.draining] or members)
         pool = self.pools[model]
         before = set(pool.workers)
         workers = []

@@ -3,7 +3,7 @@
 `load` gives a frozen `Config` or raises `ConfigError` with everything that is wrong, each fault with its file and line.
 """
 
-from gateway.config.checks import Known
+from gateway.config.checks import Available
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.loading import config_file, load
 from gateway.config.model import (
@@ -28,6 +28,7 @@ from gateway.config.watch import Watch
 
 __all__ = [
     "Accounting",
+    "Available",
     "Breaker",
     "CacheSalt",
     "Config",
@@ -40,7 +41,6 @@ __all__ = [
     "Jwt",
     "Key",
     "KeyLimits",
-    "Known",
     "Limit",
     "Limiter",
     "Listen",

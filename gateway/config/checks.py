@@ -29,7 +29,7 @@ _STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is n
 
 
 @dataclass(frozen=True)
-class Known:
+class Available:
     """What the program that loads the configuration has on offer.
 
     dialects  name -> the path prefixes it answers under by default
@@ -46,7 +46,7 @@ Found = Iterator[tuple[Path, str]]
 """Paths of values and what is wrong with them."""
 
 
-def check(config: Config, raw: Mapping[str, Any], known: Known | None, more_keys: bool) -> Found:
+def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_keys: bool) -> Found:
     """Faults between options of `config`.
 
     raw is what was written, before wrong values were left out; more_keys says that there may be keys unseen.
@@ -326,7 +326,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _known(config: Config, known: Known) -> Found:
+def _known(config: Config, known: Available) -> Found:
     for name in config.dialects:
         if name not in known.dialects:
             yield ("dialects", name), "is no dialect" + (_meant(name, known.dialects) or _list(known.dialects))
@@ -344,7 +344,7 @@ def _known(config: Config, known: Known) -> Found:
             )
 
 
-def _prefixes(config: Config, known: Known) -> Found:
+def _prefixes(config: Config, known: Available) -> Found:
     """Two dialects under one prefix would fight for the same paths. What the file says is blamed, not a default."""
     taken: dict[str, str] = {}
     order = sorted(known.dialects, key=lambda name: config.dialect(name).prefixes is not None)
@@ -371,7 +371,7 @@ def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
     return "; there are " + ", ".join(sorted(names)) if names else ""
 
 
-def read_secrets(config: Config, environ: Mapping[str, str], known: Known | None = None) -> Found:
+def read_secrets(config: Config, environ: Mapping[str, str], known: Available | None = None) -> Found:
     """Reads the secrets that `config` refers to into it and tries its certificate bundles; the faults it met."""
     if config.redis is not None:
         yield from _redis(config.redis, environ)

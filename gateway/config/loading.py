@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.checks import Known, check, read_secrets
+from gateway.config.checks import Available, check, read_secrets
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
 from gateway.config.faults import ENVIRONMENT, WHOLE, ConfigError, Fault, Path, Positions, locate
 from gateway.config.model import Config
@@ -62,7 +62,7 @@ def config_file(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def load(
-    path: str | os.PathLike[str] | None, known: Known | None = None, environ: Mapping[str, str] | None = None
+    path: str | os.PathLike[str] | None, known: Available | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:
     """The configuration in the file at `path`, with the environment on top.
 

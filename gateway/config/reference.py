@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.config.checks import Known
+from gateway.config.checks import Available
 from gateway.config.model import Config
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 Json = dict[str, Any]
 
 
-def json_schema(known: Known | None = None) -> Json:
+def json_schema(known: Available | None = None) -> Json:
     """JSON Schema, draft 2020-12, of gateway.yaml. With `known`, names of dialects and backends are closed."""
     schema = Config.model_json_schema()
     _tidy(schema)

@@ -102,7 +102,7 @@ class GatewayError(Exception):
         return f"GatewayError({self.kind.name}, {self.message!r}, param={self.param!r}, upstream={self.upstream!r})"
 
 
-def too_large() -> GatewayError:
+def reply_too_large() -> GatewayError:
     """A worker's answer that is more than is held of one. Not retryable: another worker would say as much."""
     return GatewayError(
         Kind.UPSTREAM, "the worker's answer is larger than allowed", code="upstream_too_large", retryable=False

@@ -1,6 +1,6 @@
-"""Field tables: every field of every dialect has a declared fate, and a test measures it on the wire.
+"""Field tables: every field of every dialect has a declared handling, and a test measures it on the wire.
 
-A dialect's `fates` lists one `Field` per field of its specification; `docs/fidelity.md` is made from them.
+A dialect's `fields` lists one `Field` per field of its specification; `docs/fidelity.md` is made from them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
 
-Fate = Literal["mapped", "renamed", "emulated", "consumed", "ignored", "refused"]
+Handling = Literal["mapped", "renamed", "emulated", "consumed", "ignored", "refused"]
 """
 mapped    reaches the worker under its own name          renamed   reaches it under `to`
 emulated  the gateway itself does what it says           consumed  read here (model, stream, deadlines)
 ignored   accepted, and named in the dropped header      refused   a clear error, always
 """
 
-Policy = Literal["pass", "drop", "error"]
+ExtrasPolicy = Literal["pass", "drop", "error"]
 """What becomes of a field that no table knows: forwarded as is, dropped (and said so), or a 400."""
 
 _MOST_LISTED = 32
@@ -30,7 +30,7 @@ class Field(Struct, frozen=True):
     sample is a JSON-able value that a valid request may carry, used by the fidelity test."""
 
     name: str
-    fate: Fate
+    handling: Handling
     to: str | None = None
     note: str = ""
     sample: Any = None
@@ -117,8 +117,8 @@ def validate(body: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
                 raise GatewayError(Kind.BAD_REQUEST, f"'{name}' {wrong}", param=name, code="invalid_value", value=value)
 
 
-def settle_extras(
-    policy: Policy, unknown: Iterable[str], *, kind: Kind = Kind.BAD_REQUEST
+def sort_extras(
+    policy: ExtrasPolicy, unknown: Iterable[str], *, kind: Kind = Kind.BAD_REQUEST
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(kept, dropped) names among `unknown` under `policy`; raises GatewayError(kind) naming them under "error"."""
     names = tuple(unknown)

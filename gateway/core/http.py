@@ -10,7 +10,7 @@ from msgspec import Struct
 Headers = list[tuple[bytes, bytes]]
 
 
-def first(headers: Headers, name: bytes) -> bytes | None:
+def header_value(headers: Headers, name: bytes) -> bytes | None:
     """The first value of `name` (lower-case) in `headers`, or None."""
     for key, value in headers:
         if key == name:
@@ -45,7 +45,7 @@ class Request(Struct):
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
-        return first(self.headers, name)
+        return header_value(self.headers, name)
 
 
 class Response(Struct):
@@ -57,7 +57,7 @@ class Response(Struct):
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
-        return first(self.headers, name)
+        return header_value(self.headers, name)
 
 
 class Route(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
-from gateway.core.fields import Field, Policy
+from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Complete, Embed, Generate, Op
@@ -44,7 +44,7 @@ class Settings(Struct, frozen=True):
     """What configuration may change about a dialect. None leaves it as the dialect has it."""
 
     prefixes: tuple[str, ...] | None = None
-    extras: Policy | None = None
+    extras: ExtrasPolicy | None = None
 
 
 class Lane(Protocol):
@@ -84,29 +84,34 @@ class Lane(Protocol):
 
 
 class StreamWriter(Protocol):
-    """Canonical events to one client's stream. held is about how many bytes of memory it keeps of the reply, for an
-    event that says all of it: who drives it bounds that."""
+    """Canonical events to one client's stream.
+
+    buffered_bytes  about how many bytes of the reply it keeps in memory, for an event that repeats all of it; the
+                    caller bounds that
+    """
 
     headers: Headers
     clean_end: bool
 
     @property
-    def held(self) -> int: ...
+    def buffered_bytes(self) -> int: ...
     def write(self, event: Event) -> bytes: ...
     def keepalive(self) -> bytes: ...
 
 
 class StreamReader(Protocol):
-    """One worker's stream to canonical events. After `eof()` the events end with End or Failed. held as a writer's, the
-    one frame under way left out: that has a bound of its own."""
+    """One worker's stream to canonical events. After `eof()` the events end with End or Failed.
+
+    buffered_bytes  as a writer's, without the frame under way, which has a bound of its own
+    """
 
     @property
-    def held(self) -> int: ...
+    def buffered_bytes(self) -> int: ...
     def feed(self, block: bytes) -> Iterable[Event]: ...
     def eof(self) -> Iterable[Event]: ...
 
 
-class Relaying(Protocol):
+class Passthrough(Protocol):
     """The bytes lane of a dialect, for backends that answer in its clients' own wire."""
 
     def lane(self, op: Generate) -> Lane: ...
@@ -120,20 +125,20 @@ class Dialect(Protocol):
 
     name      as in configuration
     prefixes  path prefixes: its own, unless configuration has others
-    extras    what becomes of fields that `fates` does not have: its own, unless configuration says otherwise
+    extras    what becomes of fields that `fields` does not have: its own, unless configuration says otherwise
     routes    relative to each prefix
-    fates     what becomes of each field, per operation ("chat", "complete", "embed")
+    fields    what becomes of each field, per operation ("chat", "complete", "embed")
     errors    Kind -> (status, type, code); total
     relaying  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
     """
 
     name: str
     prefixes: tuple[str, ...]
-    extras: Policy
+    extras: ExtrasPolicy
     routes: tuple[Route, ...]
-    fates: Mapping[str, Sequence[Field]]
+    fields: Mapping[str, Sequence[Field]]
     errors: Mapping[Kind, tuple[int, str, str]]
-    relaying: Mapping[str, Relaying]
+    passthrough: Mapping[str, Passthrough]
 
     def read(self, request: Request) -> Op:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
@@ -238,19 +243,19 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-class Member(Protocol):
+class WorkerHandle(Protocol):
     """One worker, as the pipeline sees it.
 
-    era       noted when a request to it begins, given back with what became of that
-    on_trial  whether the pool waits to hear how the request's reply begins
+    generation  noted when a request to it begins, given back with what became of that
+    half_open  whether the pool waits to hear how the request's reply begins
     """
 
     address: str
 
     @property
-    def era(self) -> int: ...
+    def generation(self) -> int: ...
     @property
-    def on_trial(self) -> bool: ...
+    def half_open(self) -> bool: ...
 
 
 class Pool(Protocol):
@@ -263,15 +268,15 @@ class Pool(Protocol):
         ...
 
     def release(self, worker: Any) -> None: ...
-    def answered(self, worker: Any, era: int) -> None:
+    def answered(self, worker: Any, generation: int) -> None:
         """The first of its reply is here; to be said of a worker on trial."""
         ...
 
-    def succeeded(self, worker: Any, era: int) -> None: ...
-    def failed(self, worker: Any, era: int, error: GatewayError) -> None: ...
+    def succeeded(self, worker: Any, generation: int) -> None: ...
+    def failed(self, worker: Any, generation: int, error: GatewayError) -> None: ...
 
 
-class Record(Struct):
+class RequestRecord(Struct):
     """What became of one request: for the log, the metrics and accounting. Never holds text of a prompt or a reply.
 
     ms is the whole time in milliseconds, ttft_ms that to the first output of a stream; status is what the client saw
@@ -305,7 +310,7 @@ class Record(Struct):
 class Permit(Protocol):
     """An admitted request's charge on its limits."""
 
-    def settle(self, record: Record) -> None:
+    def settle(self, record: RequestRecord) -> None:
         """Corrects the charge to what `record` says became of the request, and gives its slots back. Called on every
         exit, and more than once does no harm."""
         ...
@@ -315,7 +320,7 @@ class Gate(Protocol):
     """What stands between a request and the workers: limits."""
 
     async def admit(
-        self, record: Record, op: Op, max_context: int | None, scope: Any, headers: Headers
+        self, record: RequestRecord, op: Op, max_context: int | None, scope: Any, headers: Headers
     ) -> Permit | None:
         """Admits the request of the key, team and model in `record`, or raises GatewayError and has charged nothing.
 
@@ -328,6 +333,6 @@ class Observer(Protocol):
     """Hears of every request's end, of retries, and of bugs."""
 
     def begun(self, dialect: str) -> None: ...
-    def finished(self, record: Record) -> None: ...
+    def finished(self, record: RequestRecord) -> None: ...
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
-    def bug(self, record: Record, error: BaseException) -> None: ...
+    def bug(self, record: RequestRecord, error: BaseException) -> None: ...

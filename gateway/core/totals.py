@@ -14,7 +14,7 @@ from gateway.core.ports import Backend, Capabilities, Counting
 T = TypeVar("T", bound=Op)
 
 
-def first(op: Op, backend: Backend, can: Capabilities) -> Counting | None:
+def length_request(op: Op, backend: Backend, can: Capabilities) -> Counting | None:
     """What a worker must be asked before `op` can be sent; None where nothing hangs on the prompt's length.
 
     Raises GatewayError(UNSUPPORTED) where workers of that backend cannot tell.
@@ -31,7 +31,7 @@ def without(op: T) -> T:
     return op
 
 
-def settle(op: Complete, prompt: int) -> None:
+def apply_prompt_length(op: Complete, prompt: int) -> None:
     """Makes the totals limits on the output behind `prompt` tokens.
 
     Raises GatewayError(BAD_REQUEST) where nothing is left to generate, or the least is more than the most.

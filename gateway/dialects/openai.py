@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Field, Policy
+from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import (
@@ -21,12 +21,12 @@ from gateway.core.messages import (
     ModelCard,
     Op,
 )
-from gateway.core.ports import Relaying, StreamWriter
-from gateway.wire import openai_relay
-from gateway.wire import openai_replies as replies
-from gateway.wire import openai_requests as requests
+from gateway.core.ports import Passthrough, StreamWriter
 from gateway.wire.json import encode, members, require_json, settle_unknown
-from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai import passthrough
+from gateway.wire.openai import reading as requests
+from gateway.wire.openai import writing as replies
+from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 _SAMPLING = (
     Field("temperature", "mapped", sample=0.5),
@@ -53,7 +53,7 @@ _COMMON = (
 )
 _REMOTE = "forwarded; vLLM ignores it, a remote OpenAI endpoint obeys it"
 
-FATES: Mapping[str, Sequence[Field]] = {
+FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
         *_COMMON,
@@ -104,7 +104,7 @@ FATES: Mapping[str, Sequence[Field]] = {
         Field("user", "mapped", sample="user-1"),
     ),
 }
-_KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FATES.items()}
+_KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}
 _CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset[str]()}
 
 
@@ -113,7 +113,7 @@ class OpenAI:
 
     name = "openai"
     prefixes: tuple[str, ...] = ("", "/openai")
-    extras: Policy = "pass"
+    extras: ExtrasPolicy = "pass"
     routes: tuple[Route, ...] = (
         Route("POST", "/v1/chat/completions", "chat"),
         Route("POST", "/v1/completions", "complete"),
@@ -121,9 +121,9 @@ class OpenAI:
         Route("GET", "/v1/models", "models"),
         Route("GET", "/v1/models/{model:path}", "model"),
     )
-    fates = FATES
+    fields = FIELDS
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
-    relaying: Mapping[str, Relaying] = {"openai": openai_relay.Relaying(replies.error_event)}
+    passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(replies.error_event)}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

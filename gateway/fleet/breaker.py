@@ -31,13 +31,13 @@ class Breaker:
     its time is over; the next one when that has told something, or has told nothing for eject_s.
     """
 
-    __slots__ = ("ejections", "era", "failures", "open_until", "policy", "returned_at", "trial_until")
+    __slots__ = ("ejections", "failures", "generation", "open_until", "policy", "returned_at", "trial_until")
 
     def __init__(self, policy: BreakerPolicy) -> None:
         self.policy = policy
         self.failures = 0
         self.ejections = 0
-        self.era = 0
+        self.generation = 0
         self.open_until = 0.0
         self.trial_until = 0.0
         self.returned_at: float | None = None
@@ -55,19 +55,19 @@ class Breaker:
         if self.open_until:
             self.trial_until = now + self.policy.eject_s
 
-    def abandon(self, era: int) -> None:
+    def abandon(self, generation: int) -> None:
         """The request that began told nothing about the worker (its client left, it was malformed)."""
-        if era == self.era:
+        if generation == self.generation:
             self.trial_until = 0.0
 
-    def answer(self, now: float, era: int) -> bool:
+    def answer(self, now: float, generation: int) -> bool:
         """A reply has begun; True when this ends the trial. A stream may take minutes: nobody waits for its end. But
         until a reply has come to its end, the next failure ejects again, and longer."""
-        return era == self.era and self._return(now)
+        return generation == self.generation and self._return(now)
 
-    def succeed(self, now: float, era: int) -> bool:
+    def succeed(self, now: float, generation: int) -> bool:
         """A reply is whole; True when this ends the trial."""
-        if era != self.era:
+        if generation != self.generation:
             return False
         self.failures = self.ejections = 0
         return self._return(now)
@@ -83,15 +83,15 @@ class Breaker:
         """From now on its share grows."""
         self.returned_at = now
 
-    def fail(self, now: float, era: int, *, may_eject: bool) -> bool:
+    def fail(self, now: float, generation: int, *, may_eject: bool) -> bool:
         """Counts a failure; True when it ejects the worker. `may_eject` False keeps a worker that cannot be spared."""
-        if era != self.era:
+        if generation != self.generation:
             return False
         self.failures += 1
         # One that is out already, and failed its trial, need not be spared.
         if not self.open_until and (self.failures < self.policy.failures or not may_eject):
             return False
-        self.era += 1
+        self.generation += 1
         self.ejections = min(self.ejections + 1, _LONGEST)
         self.open_until = now + self.policy.eject_s * self.ejections
         self.trial_until = 0.0

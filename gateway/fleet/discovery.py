@@ -32,7 +32,7 @@ class Facts(Struct, frozen=True):
 UNKNOWN = Facts()
 
 
-class Member(Struct, frozen=True):
+class FoundWorker(Struct, frozen=True):
     """One worker of a fleet. draining: it finishes what it has and takes nothing new."""
 
     address: str
@@ -40,7 +40,7 @@ class Member(Struct, frozen=True):
     facts: Facts = UNKNOWN
 
 
-def able(declared: Capabilities, members: Sequence[Member]) -> Capabilities:
+def able(declared: Capabilities, members: Sequence[FoundWorker]) -> Capabilities:
     """What may be asked of all of them: what is declared, narrowed by what they say of themselves."""
     facts = [member.facts for member in members]
     contexts = [one.max_model_len for one in facts if one.max_model_len is not None]
@@ -60,7 +60,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-Fleet = dict[str, list[Member]]
+Fleet = dict[str, list[FoundWorker]]
 """Model, by its name in the configuration -> its workers."""
 
 
@@ -100,7 +100,7 @@ class Dns:
         addresses = sorted(set(await self._resolve(self._host, self._port)))
         if not addresses:
             raise OSError("no address")
-        return {self._model: [Member(_url(address, self._port)) for address in addresses]}
+        return {self._model: [FoundWorker(_url(address, self._port)) for address in addresses]}
 
 
 def _url(address: str, port: int) -> str:
@@ -120,12 +120,12 @@ class Discovery:
         self,
         sources: Sequence[Source],
         fixed: Mapping[str, Sequence[str]],
-        apply: Callable[[str, Sequence[Member]], Awaitable[None]],
+        apply: Callable[[str, Sequence[FoundWorker]], Awaitable[None]],
         report: Callable[[str, str | None], None],
         known: Mapping[str, Fleet] | None = None,
     ) -> None:
         self._sources = sources
-        self._fixed = {model: [Member(address) for address in addresses] for model, addresses in fixed.items()}
+        self._fixed = {model: [FoundWorker(address) for address in addresses] for model, addresses in fixed.items()}
         self._apply = apply
         self._report = report
         self.read = {source.name: dict((known or {}).get(source.name, {})) for source in sources}

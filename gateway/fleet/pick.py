@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.fleet.worker import Worker
 
-Policy = Callable[[Sequence[Worker], float], Worker]
+PickPolicy = Callable[[Sequence[Worker], float], Worker]
 """(open workers, at least one; now) -> the one to use."""
 
 
@@ -22,4 +22,4 @@ def round_robin(workers: Sequence[Worker], now: float) -> Worker:
     return min(workers, key=lambda worker: worker.turn + count / worker.breaker.share(now))
 
 
-POLICIES: dict[str, Policy] = {"least_busy": least_busy, "round_robin": round_robin}
+POLICIES: dict[str, PickPolicy] = {"least_busy": least_busy, "round_robin": round_robin}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.fleet.pick import Policy
+from gateway.fleet.pick import PickPolicy
 from gateway.fleet.worker import Worker
 
 # How long a worker that says 429 or 503 is left alone where it does not say itself, and at most.
@@ -37,7 +37,7 @@ class Pool:
     def __init__(
         self,
         workers: Sequence[Worker],
-        policy: Policy,
+        policy: PickPolicy,
         queue: QueuePolicy,
         max_eject_share: float,
         *,
@@ -105,35 +105,35 @@ class Pool:
 
     # What became of a request; era is what the worker's was when it began.
 
-    def answered(self, worker: Worker, era: int) -> None:
+    def answered(self, worker: Worker, generation: int) -> None:
         """Its reply has begun."""
-        if worker.breaker.answer(self._clock(), era):
+        if worker.breaker.answer(self._clock(), generation):
             self._returned(worker)
 
-    def succeeded(self, worker: Worker, era: int) -> None:
+    def succeeded(self, worker: Worker, generation: int) -> None:
         if self._resting and self._resting.pop(worker, None) is not None:
             worker.freed()
-        if worker.breaker.succeed(self._clock(), era):
+        if worker.breaker.succeed(self._clock(), generation):
             self._returned(worker)
 
     def _returned(self, worker: Worker) -> None:
         self._on_return(worker)
         worker.freed()
 
-    def failed(self, worker: Worker, era: int, error: GatewayError) -> None:
+    def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
         """Learns from a failure: only the worker's own faults count against it. One that says that it is too much rests
         for as long as it says (1 s where it says nothing, 30 s at most), or until it finishes something; so does one
         that would be ejected and may not be, for 1 s."""
         breaker = worker.breaker
         if error.blame is not Blame.WORKER:
-            breaker.abandon(era)
+            breaker.abandon(generation)
             if error.kind is Kind.OVERLOADED and error.upstream is not None:
                 self._rest(worker, min(error.retry_after or _REST_S, _LONGEST_REST_S))
             return
         out = sum(other.breaker.ejected for other in self.workers if other is not worker)
         may_eject = out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
         now = self._clock()
-        if breaker.fail(now, era, may_eject=may_eject):
+        if breaker.fail(now, generation, may_eject=may_eject):
             self._on_eject(worker)
             # Who waits then, while all others are full, must not wait until one of those is free.
             asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
@@ -213,7 +213,7 @@ class Pool:
             if future.done() and not future.cancelled() and future.exception() is None:
                 # It was handed over in the very turn in which we gave up.
                 worker = future.result()
-                worker.breaker.abandon(worker.era)
+                worker.breaker.abandon(worker.generation)
                 self.release(worker)
             if isinstance(error, TimeoutError):
                 raise GatewayError(

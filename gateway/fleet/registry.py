@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.fleet.discovery import Facts, Fleet, Member
+from gateway.fleet.discovery import Facts, Fleet, FoundWorker
 
 INDEX = "{dragoman-workers}"
 READ_S = 0.5
@@ -26,7 +26,7 @@ _ADDRESS = re.compile(
 )
 
 
-class Record(msgspec.Struct, frozen=True):
+class WorkerEntry(msgspec.Struct, frozen=True):
     """One worker's record; what is not named here is for people."""
 
     format: int
@@ -39,14 +39,14 @@ class Record(msgspec.Struct, frozen=True):
     abilities: dict[str, bool] = {}
     draining: bool = False
 
-    def member(self) -> Member:
-        return Member(self.address, self.draining, Facts(self.version, self.max_model_len, self.abilities))
+    def member(self) -> FoundWorker:
+        return FoundWorker(self.address, self.draining, Facts(self.version, self.max_model_len, self.abilities))
 
 
-_decoder = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(WorkerEntry)
 
 
-def decode(text: bytes) -> Record | None:
+def decode(text: bytes) -> WorkerEntry | None:
     """The record, or None when it is of another format or not what it should be."""
     try:
         record = _decoder.decode(text)
@@ -71,7 +71,7 @@ class Registry:
         self._client = client
         self._models = dict(models)
         self._clock = clock
-        self._seen: dict[str, tuple[Record, float]] = {}
+        self._seen: dict[str, tuple[WorkerEntry, float]] = {}
         self._read_at: float | None = None
 
     async def read(self) -> Fleet:
@@ -96,7 +96,7 @@ class Registry:
             fleet[name] = [record.member() for record in sorted(records, key=lambda record: record.address)]
         return fleet
 
-    async def _records(self) -> Sequence[Record]:
+    async def _records(self) -> Sequence[WorkerEntry]:
         ids = sorted(await self._client.smembers(INDEX))[:_MOST_WORKERS]
         if not ids:
             return []

@@ -44,12 +44,12 @@ class Worker:
             hear()
 
     @property
-    def era(self) -> int:
+    def generation(self) -> int:
         """What a request notes when it begins, see `Breaker`."""
-        return self.breaker.era
+        return self.breaker.generation
 
     @property
-    def on_trial(self) -> bool:
+    def half_open(self) -> bool:
         """It was ejected; the requests that go to it now find out whether it may return."""
         return self.breaker.ejected
 

@@ -1,7 +1,7 @@
 """Counters shared by replicas, in Redis (6.2 and later) or Valkey: single, behind Sentinel, or a Cluster.
 
-This file holds what is redis-py's: connecting, running the script, telling apart what failed. See `gateway.limits.lane`
-for batching, deadlines and the breaker, and `docs/limits.md` for setting a server up.
+This file holds what is redis-py's: connecting, running the script, telling apart what failed.
+See `gateway.limits.batcher` for batching, deadlines and the breaker, and `docs/limits.md` for setting a server up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError
 
 from gateway.limits.batch import ADMIT, LOOK, RENEW, RESET, SETTLE, frame
-from gateway.limits.lane import Heard, Lane, Refused, Unsent
+from gateway.limits.batcher import Batcher, Heard, Refused, Unsent
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.plan import Layout
 from gateway.limits.store import Settlement
@@ -164,25 +164,25 @@ class RedisStore:
         self._me = secrets.token_hex(6)
         self._client: Any = None
         self._to_close: list[Any] = []
-        self._lanes: list[Lane] = []
+        self._batchers: list[Batcher] = []
         self._links: list[_Link | _ClusterLink] = []
         self._started = False
 
     def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Future[Verdict]:
-        return self._lanes[plan.tag].ask(ADMIT, plan, costs, lease)
+        return self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
 
     def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
-        self._lanes[plan.tag].tell(SETTLE, plan, settlements, lease)
+        self._batchers[plan.tag].tell(SETTLE, plan, settlements, lease)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         for lease, plan in leases:
-            self._lanes[plan.tag].tell(RENEW, plan, plan.slots, lease)
+            self._batchers[plan.tag].tell(RENEW, plan, plan.slots, lease)
 
     async def look(self, plan: Plan) -> Verdict:
-        return await self._lanes[plan.tag].ask(LOOK, plan, ())
+        return await self._batchers[plan.tag].ask(LOOK, plan, ())
 
     async def reset(self, plan: Plan) -> None:
-        await self._lanes[plan.tag].ask(RESET, plan, ())
+        await self._batchers[plan.tag].ask(RESET, plan, ())
 
     async def start(self, lease_ttl: float) -> None:
         self._client, self._to_close = connect(self._settings)
@@ -195,24 +195,24 @@ class RedisStore:
             else:
                 link = _Link(self._client.connection_pool, self._script, self._sha)
             self._links.append(link)
-            lane = Lane(link, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
-            lane.lease_ttl = round(lease_ttl * 1_000_000)
-            self._lanes.append(lane)
-        await asyncio.gather(*(lane.start() for lane in self._lanes))
+            batcher = Batcher(link, key, self._me, self._settings.timeout, beat_ttl, self._lane_changed)
+            batcher.lease_ttl = round(lease_ttl * 1_000_000)
+            self._batchers.append(batcher)
+        await asyncio.gather(*(batcher.start() for batcher in self._batchers))
         self._started = True
         self._lane_changed()
 
     async def beat(self) -> None:
-        await asyncio.gather(*(lane.beat() for lane in self._lanes))
+        await asyncio.gather(*(batcher.beat() for batcher in self._batchers))
         self._count()
 
     async def flush(self) -> None:
-        for lane in self._lanes:
-            await lane.flush()
+        for batcher in self._batchers:
+            await batcher.flush()
 
     async def close(self) -> None:
-        for lane in self._lanes:
-            await lane.close()
+        for batcher in self._batchers:
+            await batcher.close()
         self.up, self.reason = False, "closed"
         for link in self._links:
             await link.release()
@@ -223,7 +223,7 @@ class RedisStore:
     def _lane_changed(self) -> None:
         if not self._started:
             return
-        down = next((lane for lane in self._lanes if not lane.up), None)
+        down = next((batcher for batcher in self._batchers if not batcher.up), None)
         up, reason = down is None, down.reason if down is not None else ""
         self._count()
         if up != self.up or self.reason == "not started":
@@ -232,7 +232,7 @@ class RedisStore:
                 self.changed(up, reason)
 
     def _count(self) -> None:
-        known = [lane.replicas for lane in self._lanes if lane.up]
+        known = [batcher.replicas for batcher in self._batchers if batcher.up]
         if known:
             self.replicas = max(known)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 
 _BATCH = 500
 _BACKLOG = 50_000
@@ -53,7 +53,7 @@ class Stream:
         self._writer: asyncio.Task[None] | None = None
         self._closing = False
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RequestRecord) -> None:
         if len(self._waiting) >= _BACKLOG:
             self._waiting.popleft()
             self.lost += 1

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -56,7 +56,7 @@ class Log:
         self._out: Output = (
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
         )
-        self._lines: list[Record | dict[str, Any]] = []
+        self._lines: list[RequestRecord | dict[str, Any]] = []
         self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -67,7 +67,7 @@ class Log:
         self._level = LEVELS[level]
         self.requests = requests
 
-    def request(self, record: Record) -> None:
+    def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
             record.time = _now()
             self._put(record)
@@ -90,7 +90,7 @@ class Log:
             ration.written += 1
         self.event(level, message, **fields)
 
-    def bug(self, record: Record, error: BaseException) -> None:
+    def bug(self, record: RequestRecord, error: BaseException) -> None:
         """An exception that nobody expected: where it was raised, by request id. Its text may quote a client, so it
         is left out."""
         self.event("error", "bug", id=record.id, error=type(error).__name__, trace=_places(error.__traceback__))
@@ -111,7 +111,7 @@ class Log:
         self._closing.set()
         self._thread.join(_LAST_WORDS_S)
 
-    def _put(self, line: Record | dict[str, Any]) -> None:
+    def _put(self, line: RequestRecord | dict[str, Any]) -> None:
         """Encoded by the thread, many at a time: a tight loop costs half of what it costs among a request's work."""
         with self._lock:
             if len(self._lines) < _BACKLOG:
@@ -174,7 +174,7 @@ class _Libraries(logging.Handler):
         self._log.event(level, "library", **fields)
 
 
-def _encoded(lines: list[Record | dict[str, Any]]) -> bytes:
+def _encoded(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
     """A line that is no text (the name of a file may hold any bytes) takes none of the others along."""
     try:
         return _encode_lines(lines)

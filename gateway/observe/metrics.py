@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 
 _BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
 _BOUNDS = (*(str(bound / 1000) for bound in _BOUNDS_MS), "+Inf")
@@ -81,7 +81,7 @@ class Metrics:
         )
         self.retries = Counter("dragoman_retries", "Further tries on another worker", ["model"], registry=registry)
         self._running: dict[str, int] = {}
-        self._pending: list[Record] = []
+        self._pending: list[RequestRecord] = []
         self._series: dict[tuple[Any, ...], _Series] = {}
         self._teams: set[str] = set()
         registry.register(self)
@@ -89,7 +89,7 @@ class Metrics:
     def begun(self, dialect: str) -> None:
         self._running[dialect] = self._running.get(dialect, 0) + 1
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         self._running[record.dialect] -= 1
         self._pending.append(record)
         if len(self._pending) >= _TOGETHER:
@@ -101,7 +101,7 @@ class Metrics:
         for record in pending:
             self._add(record)
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: RequestRecord) -> None:
         usage = record.usage
         key = (
             record.dialect,

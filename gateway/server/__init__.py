@@ -7,8 +7,8 @@ a task switch. A handler that ignores it gets plain ASGI.
 """
 
 from gateway.server.connection import EXTENSION, Downstream
-from gateway.server.edge import Edge, Refusal, Refused
+from gateway.server.edge import Edge, HttpError, Refused
 from gateway.server.protocol import EdgeProtocol
 from gateway.server.serving import Server, Side, server
 
-__all__ = ["EXTENSION", "Downstream", "Edge", "EdgeProtocol", "Refusal", "Refused", "Server", "Side", "server"]
+__all__ = ["EXTENSION", "Downstream", "Edge", "EdgeProtocol", "HttpError", "Refused", "Server", "Side", "server"]

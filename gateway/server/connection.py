@@ -12,7 +12,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.core.http import Headers
-from gateway.server.edge import Edge, Refusal, Refused
+from gateway.server.edge import Edge, HttpError, Refused
 
 EXTENSION = "dragoman"
 _STATUS = {status: line.rstrip() for status, line in STATUS_LINE.items()}
@@ -253,9 +253,9 @@ class Connection(HttpToolsProtocol):
             self._body_since = 0.0  # it is we who are not reading
             self._watch_body(0)
         else:
-            self._refuse(Refusal(408, "request_timeout", "the request took too long to arrive"))
+            self._refuse(HttpError(408, "request_timeout", "the request took too long to arrive"))
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: HttpError) -> None:
         """Answers the request that is arriving, and ends the connection. Those before it still get their answers."""
         self._deaf = True
         cycle, handled = self.cycle, self.downstream

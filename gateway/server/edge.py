@@ -25,7 +25,7 @@ class Edge(Struct, frozen=True):
     max_connections: int = 10000
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     """A request that never reaches the application. Its answer is in OpenAI's shape, since no dialect is chosen yet."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -35,6 +35,6 @@ class Refusal(Exception):
         self.message = message
 
 
-Refused = Callable[[Refusal, str, Headers, str], str]
+Refused = Callable[[HttpError, str, Headers, str], str]
 """Told of every refusal: (refusal, the client's address, the headers that have come, the id that a handler has given
 the request or ""). Returns the id to answer with, fit for a header."""

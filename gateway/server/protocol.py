@@ -12,7 +12,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.server.connection import EXTENSION, Connection, Downstream
-from gateway.server.edge import Edge, Refusal, Refused
+from gateway.server.edge import Edge, HttpError, Refused
 
 _NAME = itemgetter(0)
 _ASGI: Any = {"version": "3.0", "spec_version": "2.3"}
@@ -60,7 +60,7 @@ class EdgeProtocol(Connection):
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         if len(self.connections) > self.edge.max_connections:
-            self._refuse(Refusal(503, "overloaded", "too many connections"))
+            self._refuse(HttpError(503, "overloaded", "too many connections"))
             return
         self._watch(self.edge.header_timeout_s)
 
@@ -74,18 +74,18 @@ class EdgeProtocol(Connection):
         # httptools buffers a header, a trailer and a chunk's extension of any length before it calls back; one read
         # more than the limit is harmless.
         if self._dry > self.edge.max_header_bytes:
-            self._refuse(Refusal(431, "headers_too_large", "the request head is too large"))
+            self._refuse(HttpError(431, "headers_too_large", "the request head is too large"))
             return
         self._dry += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            if not isinstance(cause, Refusal):
-                cause = Refusal(400, "invalid_request", "the request is not valid HTTP/1.1")
+            if not isinstance(cause, HttpError):
+                cause = HttpError(400, "invalid_request", "the request is not valid HTTP/1.1")
             self._refuse(cause)
         except (httptools.HttpParserError, UnicodeDecodeError):
-            self._refuse(Refusal(400, "invalid_request", "the request is not valid HTTP/1.1"))
+            self._refuse(HttpError(400, "invalid_request", "the request is not valid HTTP/1.1"))
         else:
             if self._whole:
                 self._deadline = 0.0
@@ -93,7 +93,7 @@ class EdgeProtocol(Connection):
                     self._rest()  # what came was a blank line, or the rest of a request that is answered
             elif self._in_head:
                 if len(self.headers) > self.edge.max_header_count:
-                    self._refuse(Refusal(431, "headers_too_large", "the request has too many header fields"))
+                    self._refuse(HttpError(431, "headers_too_large", "the request has too many header fields"))
                 elif not self._deadline:
                     self._watch(self.edge.header_timeout_s)
             else:
@@ -155,7 +155,7 @@ class EdgeProtocol(Connection):
             return
         self.url += url
         if len(self.url) > self.edge.max_header_bytes:
-            raise Refusal(431, "headers_too_large", "the request line is too long")
+            raise HttpError(431, "headers_too_large", "the request line is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Called for each field, so all that can wait is done for all of them at the end of the head.
@@ -167,26 +167,26 @@ class EdgeProtocol(Connection):
             return
         version, headers, edge = self.parser.get_http_version(), self.headers, self.edge
         if len(headers) > edge.max_header_count:
-            raise Refusal(431, "headers_too_large", "the request has too many header fields")
+            raise HttpError(431, "headers_too_large", "the request has too many header fields")
         if len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > edge.max_header_bytes:
-            raise Refusal(431, "headers_too_large", "the request head is too large")
+            raise HttpError(431, "headers_too_large", "the request head is too large")
         if version not in ("1.1", "1.0"):
-            raise Refusal(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise HttpError(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
         names = list(map(_NAME, headers))
         hosts = names.count(b"host")
         if hosts != 1 and (hosts or version == "1.1"):
-            raise Refusal(400, "invalid_request", "a request must have exactly one Host header")
+            raise HttpError(400, "invalid_request", "a request must have exactly one Host header")
         if b"transfer-encoding" in names:
             if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
-                raise Refusal(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
+                raise HttpError(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
             if version != "1.1":
-                raise Refusal(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
+                raise HttpError(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
         if b"expect" in names:
             expected = [value.lower() for name, value in headers if name == b"expect"]
             self.expect_100_continue = b"100-continue" in expected
         method = self.parser.get_method()
         if not self.url.startswith(b"/") or method == b"CONNECT":
-            raise Refusal(400, "invalid_request", "the request target must be a path")
+            raise HttpError(400, "invalid_request", "the request target must be a path")
         self._begin(method.decode("ascii"), version)
         self._in_head = False
         self._dry = 0

@@ -51,8 +51,27 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_dirty", "_framed", "_reusable", "_spare", "_timer", "_timer_at", "_unsent", "_used", "_whole", "choked",
-        "dropped", "exchange", "held", "idle_limit", "limit", "loop", "origin", "parser", "probe", "since", "transport",
+        "_dirty",
+        "_framed",
+        "_reusable",
+        "_spare",
+        "_timer",
+        "_timer_at",
+        "_unsent",
+        "_used",
+        "_whole",
+        "dropped",
+        "exchange",
+        "idle_limit",
+        "limit",
+        "loop",
+        "origin",
+        "parser",
+        "probe",
+        "reading_paused",
+        "since",
+        "transport",
+        "write_paused",
     )  # fmt: skip
 
     def __init__(self, origin: Owner) -> None:
@@ -63,8 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self.probe = select.poll()
         self.exchange: Incoming | None = None
         self.dropped = False  # closed by us, or about to report its loss: never to be used again
-        self.held = False  # reading is paused
-        self.choked = False  # the worker does not take more of the request for now
+        self.reading_paused = False  # reading is paused
+        self.write_paused = False  # the worker does not take more of the request for now
         self.since = 0.0
         self.limit = inf
         self.idle_limit = inf
@@ -136,14 +155,14 @@ class Connection(asyncio.BufferedProtocol):
             if self.transport is not None:
                 self.transport.abort()
 
-    def hold(self) -> None:
-        if not self.held and self.transport is not None and not self.transport.is_closing():
-            self.held = True
+    def pause_reading(self) -> None:
+        if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
+            self.reading_paused = True
             self.transport.pause_reading()
 
-    def unhold(self) -> None:
-        if self.held:
-            self.held = False
+    def resume_reading(self) -> None:
+        if self.reading_paused:
+            self.reading_paused = False
             self.since = self.loop.time()  # the worker could not speak meanwhile: its silence starts now
             if self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
@@ -209,10 +228,10 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(GatewayError(Kind.UPSTREAM, "the worker's response body is all framing and no content"))
 
     def pause_writing(self) -> None:
-        self.choked = True
+        self.write_paused = True
 
     def resume_writing(self) -> None:
-        self.choked = False
+        self.write_paused = False
         self._pump()
 
     # What the parser calls, from within buffer_updated. None of it raises, save for a sink's own bug.
@@ -298,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
             and not transport.get_write_buffer_size()
             and self.origin.keep(self)
         ):
-            self.unhold()
+            self.resume_reading()
             self._used = True
             self.since = self.loop.time()
             self.limit = self.origin.idle_expiry
@@ -326,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         transport = self.transport
-        while (unsent := self._unsent) is not None and not self.choked:
+        while (unsent := self._unsent) is not None and not self.write_paused:
             if transport is None or transport.is_closing():
                 return
             self._unsent = unsent[WRITE_BYTES:] if len(unsent) > WRITE_BYTES else None
@@ -345,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         self._timer_at = inf
         now = self.loop.time()
-        if self.held:
+        if self.reading_paused:
             self.since = now
         if self.since + self.limit - now > 0.001:  # uvloop rounds to milliseconds
             self._arm()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.core.errors import GatewayError, Kind, too_large
+from gateway.core.errors import GatewayError, Kind, reply_too_large
 from gateway.core.http import Headers
 from gateway.core.ports import BodySink
 
@@ -18,8 +18,8 @@ reader holds at most twice this."""
 class Source(Protocol):
     """What feeds an `Incoming`: a connection, or a script in tests."""
 
-    def hold(self) -> None: ...
-    def unhold(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
     def drop(self) -> None: ...
 
 
@@ -80,7 +80,7 @@ class Incoming:
             size += len(block)
             if size > limit:
                 self.close()
-                raise too_large()
+                raise reply_too_large()
             parts.append(block)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -96,13 +96,13 @@ class Incoming:
         self._paused = True
         self.push = None
         if self.source is not None:
-            self.source.hold()
+            self.source.pause_reading()
 
     def resume(self) -> None:
         self._paused = False
         self._flow()
         if self.source is not None and not self._paused and self._size < READ_BYTES:
-            self.source.unhold()
+            self.source.resume_reading()
 
     def close(self) -> None:
         """A whole response has given its connection back already; any other loses it at once. Idempotent."""
@@ -130,7 +130,7 @@ class Incoming:
         self._blocks.append(data)
         self._size += len(data)
         if self._size >= READ_BYTES and self.source is not None:
-            self.source.hold()
+            self.source.pause_reading()
         self.wake()
 
     def end(self, error: GatewayError | None) -> None:
@@ -153,7 +153,7 @@ class Incoming:
         blocks.clear()
         self._size = 0
         if self.source is not None and not self._paused:
-            self.source.unhold()
+            self.source.resume_reading()
         return data
 
     def _flow(self) -> None:

@@ -46,7 +46,7 @@ class Play:
         self.address = address
         self.deadlines = deadlines
         self.exchange = Incoming(self)
-        self.held = False
+        self.reading_paused = False
         self.dropped = False
         self.gone = asyncio.Event()
 
@@ -61,11 +61,11 @@ class Play:
     def fail(self, error: GatewayError) -> None:
         self.exchange.end(error)
 
-    def hold(self) -> None:
-        self.held = True
+    def pause_reading(self) -> None:
+        self.reading_paused = True
 
-    def unhold(self) -> None:
-        self.held = False
+    def resume_reading(self) -> None:
+        self.reading_paused = False
 
     def drop(self) -> None:
         self.dropped = True

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy, settle_extras
+from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
 from gateway.core.messages import Extra
 from gateway.wire.bulk import refuse_bulk
@@ -130,7 +130,7 @@ def invalid(error: Exception, at: str = "") -> GatewayError:
 
 
 def settle_unknown(
-    raw: dict[str, Raw], known: frozenset[str], policy: Policy, *, kind: Kind = Kind.BAD_REQUEST
+    raw: dict[str, Raw], known: frozenset[str], policy: ExtrasPolicy, *, kind: Kind = Kind.BAD_REQUEST
 ) -> tuple[Extra, tuple[str, ...]]:
     """(the members of `raw` that are not `known` and are kept, names of those that are dropped). The latter are taken
     out of `raw`: what was dropped must not be read either, where it has a meaning for us.
@@ -139,7 +139,7 @@ def settle_unknown(
     """
     if known.issuperset(raw):
         return {}, ()
-    kept, dropped = settle_extras(policy, (name for name in raw if name not in known), kind=kind)
+    kept, dropped = sort_extras(policy, (name for name in raw if name not in known), kind=kind)
     for name in dropped:
         del raw[name]
     extra = {name: raw[name] for name in kept}

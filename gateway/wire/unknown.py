@@ -22,9 +22,9 @@ Tree = dict[str | int, "Raw | Tree"]
 """Members where they stood, items of arrays by their index: `{"messages": {0: {"x": 1}}}`."""
 
 View = type[Struct]
-Known = Mapping[str, View | None]
+KnownMembers = Mapping[str, View | None]
 """The members that are known of an object, and the view of each that is looked into."""
-Form = Callable[[Mapping[str, Raw]], Known | None]
+Form = Callable[[Mapping[str, Raw]], KnownMembers | None]
 """What is known of an object whose own members decide on that; None: it is kept whole."""
 
 # So many are looked into and so many taken out, for each takes its time, in which nobody else is served.
@@ -159,7 +159,7 @@ def _begins(raw: Raw, mark: bytes) -> bool:
 
 
 @cache
-def known_to(view: View) -> Known:
+def known_to(view: View) -> KnownMembers:
     """What `view` knows. Members that may only be null are none."""
     tag = view.__struct_config__.tag_field
     known: dict[str, View | None] = {tag: None} if tag is not None else {}

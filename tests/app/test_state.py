@@ -179,7 +179,7 @@ def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: p
         (worker,) = stack.gateway.state.workers.values()
         worker.breaker.open_until = 0.001  # was out, and may be tried again
         with monkeypatch.context() as patched:
-            patched.setattr("gateway.wire.openai_relay.Relaying.whole", broken)
+            patched.setattr("gateway.wire.openai.passthrough.Passthrough.whole", broken)
             assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 500
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
         assert not worker.breaker.ejected
@@ -244,7 +244,7 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
         same = {"id": "one", "model": "m"}
         assert steps(stack) == [
             {"event": "request read", **same, "operation": "chat", "stream": False},
-            {"event": "worker chosen", **same, "worker": first, "attempt": 1, "on_trial": False},
+            {"event": "worker chosen", **same, "worker": first, "attempt": 1, "half_open": False},
             {"event": "worker answered", "id": "one", "worker": first, "status": 200},
         ]
 
@@ -254,10 +254,10 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
         failed = {"attempt": 1, "code": "upstream_error", "blame": "worker", "upstream": None, "again": True}
         assert steps(stack)[before:] == [
             {"event": "request read", **same, "operation": "chat", "stream": False},
-            {"event": "worker chosen", **same, "worker": second, "attempt": 1, "on_trial": False},
+            {"event": "worker chosen", **same, "worker": second, "attempt": 1, "half_open": False},
             {"event": "worker failed", "model": "m", "worker": second, "failures": 1},
             {"event": "attempt failed", **same, "worker": second, **failed},
-            {"event": "worker chosen", **same, "worker": first, "attempt": 2, "on_trial": False},
+            {"event": "worker chosen", **same, "worker": first, "attempt": 2, "half_open": False},
             {"event": "worker answered", "id": "one", "worker": first, "status": 200},
         ]
         until(lambda: any(line["found"] == "ConnectError" for line in stack.events("probe")))
@@ -272,13 +272,13 @@ def test_at_level_debug_every_step_of_a_request_is_told() -> None:
 
 def test_at_level_info_no_step_is_even_put_together() -> None:
     with Stack() as stack:
-        assert stack.gateway.state.hub.trace is None
+        assert stack.gateway.state.runtime.trace is None
         changed = stack.config({"log": {"level": "debug"}})
         stack.run(stack.gateway.reload(changed))
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
         assert [step["event"] for step in steps(stack)] == ["request read", "worker chosen", "worker answered"]
         stack.run(stack.gateway.reload(stack.config()))
-        assert stack.gateway.state.hub.trace is None
+        assert stack.gateway.state.runtime.trace is None
 
 
 def test_a_configuration_without_a_file() -> None:

@@ -383,7 +383,7 @@ def test_what_waits_is_counted_as_held() -> None:
         reader, found = BACKEND.reader(complete(stream=True, output=output)), []
         for block in said:
             list(reader.feed(block))
-            found.append(reader.held)
+            found.append(reader.buffered_bytes)
         return found
 
     text, silent = frame(content="a", tokens=[1]), frame(content="", tokens=[2])

@@ -68,8 +68,8 @@ class Watched:
         self.seen: list[Event] = []
 
     @property
-    def held(self) -> int:
-        return self._reader.held
+    def buffered_bytes(self) -> int:
+        return self._reader.buffered_bytes
 
     def _watch(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
@@ -116,12 +116,12 @@ class Case(Struct, frozen=True):
         watched = Watched(BACKENDS[self.backend].reader(op))
         dialect = DIALECTS[self.client.dialect]
         if self.lane == "bytes":
-            return dialect.relaying[BACKENDS[self.backend].wire_of(op)].lane(op), watched
+            return dialect.passthrough[BACKENDS[self.backend].wire_of(op)].lane(op), watched
         return EventLane(watched, dialect.writer(op)), watched
 
 
 def lanes(client: Client, backend: str) -> tuple[str, ...]:
-    same = wire_of(backend, client.operation) in DIALECTS[client.dialect].relaying
+    same = wire_of(backend, client.operation) in DIALECTS[client.dialect].passthrough
     return ("events", "bytes") if same else ("events",)
 
 
@@ -238,8 +238,8 @@ def content(reply: Reply, *, ids: bool = True) -> Any:
 def test_a_dialect_has_its_clients(name: str) -> None:
     found = {client.operation for client in CLIENTS if client.dialect == name}
     assert found, f"tests/conformance/clients.py has no client of {name}"
-    fates = DIALECTS[name].fates
-    assert found == {"chat", "complete"} & set(fates), f"{name}: a client for each operation that it has"
+    fields = DIALECTS[name].fields
+    assert found == {"chat", "complete"} & set(fields), f"{name}: a client for each operation that it has"
 
 
 @pytest.mark.parametrize("name", backends.REGISTRY)
@@ -310,7 +310,7 @@ def client_hears_the_same(case: Case) -> int:
     assert (lane.usage is not None) == (case.scenario.usage != "absent")
     op, response = case.op(stream=False), case.worker.whole(case.scenario)
     if case.lane == "bytes":
-        reply, usage = dialect.relaying[backend.wire_of(op)].whole(response, op)
+        reply, usage = dialect.passthrough[backend.wire_of(op)].whole(response, op)
         assert usage == lane.usage
     else:
         reply = dialect.write(fold(backend.read(response, op)), op)
@@ -503,7 +503,7 @@ def is_no_reply(case: Case, body: bytes) -> None:
 
     def read() -> object:
         if case.lane == "bytes":
-            return dialect.relaying[backend.wire_of(op)].whole(whole, op)
+            return dialect.passthrough[backend.wire_of(op)].whole(whole, op)
         return fold(backend.read(whole, op))
 
     with pytest.raises(GatewayError) as caught:

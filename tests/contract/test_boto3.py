@@ -19,7 +19,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError, ResponseStreamingError
 
-from gateway.auth import Claim, Keyring
+from gateway.auth import Keyring, PendingAuth
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from tests.harness import Stack
@@ -220,7 +220,7 @@ def test_a_stream_cut_off_by_the_gateway_raises_another_error(client: Any, stack
     assert next(stream)
 
     async def end() -> None:
-        for run in list(stack.gateway.state.hub.running.runs):
+        for run in list(stack.gateway.state.runtime.running.runs):
             run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
 
     stack.run(end())
@@ -300,17 +300,17 @@ def test_a_busy_worker_is_an_unavailable_service(client: Any) -> None:
 @pytest.fixture
 def limited(stack: Stack) -> Iterator[list[float]]:
     """Refuses requests, one for each number, as over a limit, with that many seconds to wait."""
-    hub, waits = stack.gateway.state.hub, list[float]()
-    identify = hub.identify
+    runtime, waits = stack.gateway.state.runtime, list[float]()
+    identify = runtime.identify
 
-    def refusing(headers: Headers, dialect: str) -> Claim:
+    def refusing(headers: Headers, dialect: str) -> PendingAuth:
         if waits:
             raise GatewayError(Kind.LIMITED, "too many requests", retry_after=waits.pop(0))
         return identify(headers, dialect)
 
-    hub.identify = refusing
+    runtime.identify = refusing
     yield waits
-    hub.identify = identify
+    runtime.identify = identify
 
 
 def test_throttling(client: Any, limited: list[float]) -> None:
@@ -351,13 +351,13 @@ def test_a_pair_that_may_not_speak_this_dialect(make: Make) -> None:
 
 @pytest.mark.parametrize("off", [-3600, 3600])
 def test_a_clock_that_is_wrong(make: Make, stack: Stack, off: int) -> None:
-    hub = stack.gateway.state.hub
-    identify = hub.identify
-    hub.identify = Keyring(stack.gateway.state.config, lambda: time.time() + off).identify
+    runtime = stack.gateway.state.runtime
+    identify = runtime.identify
+    runtime.identify = Keyring(stack.gateway.state.config, lambda: time.time() + off).identify
     try:
         error = error_of(make().invoke_endpoint, Body=body())
     finally:
-        hub.identify = identify
+        runtime.identify = identify
     assert code_of(error) == ("InvalidSignatureException", 403)
     assert ("expired" if off > 0 else "not yet current") in error.response["Error"]["Message"]
 

@@ -155,7 +155,7 @@ def offered(paths: dict[str, str]) -> list[str]:
 def test_no_dialect_is_left_out() -> None:
     assert set(dialects.REGISTRY) <= set(CHATS)
     with_texts = {
-        name for name, dialect in dialects.REGISTRY.items() if "complete" in getattr(dialect, "fates", {"complete": 0})
+        name for name, dialect in dialects.REGISTRY.items() if "complete" in getattr(dialect, "fields", {"complete": 0})
     }
     assert with_texts <= set(TEXTS)
 

@@ -15,7 +15,7 @@ from gateway.core.fields import (
     list_of,
     number,
     one_of,
-    settle_extras,
+    sort_extras,
     string,
     validate,
 )
@@ -80,13 +80,13 @@ def test_validate_names_the_first_wrong_field() -> None:
 
 
 def test_unknown_fields_under_each_policy() -> None:
-    assert settle_extras("pass", ["x", "y"]) == (("x", "y"), ())
-    assert settle_extras("drop", iter(["x", "y"])) == ((), ("x", "y"))
-    assert settle_extras("error", []) == ((), ())
+    assert sort_extras("pass", ["x", "y"]) == (("x", "y"), ())
+    assert sort_extras("drop", iter(["x", "y"])) == ((), ("x", "y"))
+    assert sort_extras("error", []) == ((), ())
     with pytest.raises(GatewayError) as caught:
-        settle_extras("error", ["x", "y"])
+        sort_extras("error", ["x", "y"])
     assert (caught.value.kind, caught.value.param, caught.value.code) == (Kind.BAD_REQUEST, "x", "unknown_parameter")
     assert "'x', 'y'" in caught.value.message
     with pytest.raises(GatewayError) as caught:
-        settle_extras("error", ["x"], kind=Kind.UNSUPPORTED)
+        sort_extras("error", ["x"], kind=Kind.UNSUPPORTED)
     assert caught.value.kind is Kind.UNSUPPORTED

@@ -37,7 +37,7 @@ def op(
     ],
 )
 def test_they_become_limits_on_the_output(asked: Complete, prompt: int, most: int | None, least: int | None) -> None:
-    totals.settle(asked, prompt)
+    totals.apply_prompt_length(asked, prompt)
     assert (asked.max_output, asked.sampling.min_tokens, asked.sampling.top_k) == (most, least, 3)
     assert (asked.max_total, asked.min_total) == (None, None)
 
@@ -55,17 +55,17 @@ def test_they_become_limits_on_the_output(asked: Complete, prompt: int, most: in
 )
 def test_what_leaves_no_room_is_refused(asked: Complete, prompt: int, param: str) -> None:
     with pytest.raises(GatewayError, match=f"'{param}'") as caught:
-        totals.settle(asked, prompt)
+        totals.apply_prompt_length(asked, prompt)
     assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, param)
 
 
 def test_a_worker_is_asked_only_for_them() -> None:
     for other in (op(output=3), Chat(model="m", messages=())):
-        assert totals.first(other, Vllm(), CAN) is None
+        assert totals.length_request(other, Vllm(), CAN) is None
         assert totals.without(other) is other
     asked = op(most=4, least=2)
-    assert totals.first(asked, Vllm(), CAN) is not None
+    assert totals.length_request(asked, Vllm(), CAN) is not None
     bare = totals.without(asked)
     assert (bare.max_total, bare.min_total, bare.prompts) == (None, None, asked.prompts)
     with pytest.raises(GatewayError, match="max_total_tokens"):
-        totals.first(asked, OpenAI(), CAN)
+        totals.length_request(asked, OpenAI(), CAN)

@@ -18,7 +18,7 @@ from tests.repo.tree import ROOT
 DIALECTS: dict[str, Dialect] = {name: create(name, Settings(extras="pass")) for name in ("azure", "ollama")}
 WORDS = ["user", "tool", "text", "image", "image_url", "function", "content", "type", "role", "json", "name", "url"]
 NAMES = sorted(
-    {field.name.removeprefix("options.") for dialect in DIALECTS.values() for field in dialect.fates["chat"]}
+    {field.name.removeprefix("options.") for dialect in DIALECTS.values() for field in dialect.fields["chat"]}
 )
 leaves = st.none() | st.booleans() | st.integers() | st.floats(-3, 3) | st.sampled_from(WORDS) | st.text(max_size=8)
 values = st.recursive(
@@ -52,7 +52,7 @@ def test_it_is_read_or_refused(name: str, body: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_its_document_names_every_field(name: str) -> None:
     text = (ROOT / "docs" / "dialects" / f"{name}.md").read_text()
-    fields = {field.name for fields in DIALECTS[name].fates.values() for field in fields}
+    fields = {field.name for fields in DIALECTS[name].fields.values() for field in fields}
     # Members of `options` stand in one row, by their short names.
     missing = [field for field in fields if f"`{field}`" not in text and f"`.{field.partition('.')[2]}`" not in text]
     assert missing == []

@@ -14,7 +14,7 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, Embed, ListModels, ModelCard
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.dialects import create
-from gateway.dialects.azure import ERRORS, FATES, Azure
+from gateway.dialects.azure import ERRORS, FIELDS, Azure
 from gateway.relay import EventLane
 
 QUERY = b"api-version=2024-05-01-preview"
@@ -129,7 +129,7 @@ def test_defaults_are_said_aloud() -> None:
     }
 
 
-@pytest.mark.parametrize("field", [field for field in FATES["chat"] if field.sample is not None], ids=lambda f: f.name)
+@pytest.mark.parametrize("field", [field for field in FIELDS["chat"] if field.sample is not None], ids=lambda f: f.name)
 def test_each_field_reaches_the_worker(field: Any) -> None:
     body = chat(**{field.name: field.sample})
     if field.name == "tool_choice":
@@ -139,7 +139,7 @@ def test_each_field_reaches_the_worker(field: Any) -> None:
 
 
 def test_null_is_absent_for_every_field() -> None:
-    names = [field.name for field in FATES["chat"] if field.sample is not None and field.name != "messages"]
+    names = [field.name for field in FIELDS["chat"] if field.sample is not None and field.name != "messages"]
     assert read(chat(**dict.fromkeys([*names, "unheard_of"]))) == read(chat())
 
 

@@ -14,9 +14,9 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.dialects import create
-from gateway.dialects.ollama import FATES, Ollama
+from gateway.dialects.ollama import FIELDS, Ollama
 from gateway.relay import EventLane
-from gateway.wire.openai_replies import ERRORS
+from gateway.wire.openai.writing import ERRORS
 
 DIALECT = Ollama()
 HI = [{"role": "user", "content": "hi"}]
@@ -77,7 +77,9 @@ def with_field(name: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "field", [field for field in FATES["chat"] if field.fate in ("mapped", "renamed")], ids=lambda field: field.name
+    "field",
+    [field for field in FIELDS["chat"] if field.handling in ("mapped", "renamed")],
+    ids=lambda field: field.name,
 )
 def test_each_field_reaches_the_worker(field: Any) -> None:
     op = read(with_field(field.name, field.sample))
@@ -87,7 +89,9 @@ def test_each_field_reaches_the_worker(field: Any) -> None:
 
 
 def test_null_is_absent_for_every_field() -> None:
-    names = [field.name for field in FATES["chat"] if "." not in field.name and field.name not in ("model", "messages")]
+    names = [
+        field.name for field in FIELDS["chat"] if "." not in field.name and field.name not in ("model", "messages")
+    ]
     options = {"num_predict": None, "num_ctx": None}
     assert read(chat(**dict.fromkeys([*names, "unheard_of"]))) == read(chat())
     assert read(chat(options=options)) == read(chat())

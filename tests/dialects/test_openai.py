@@ -17,8 +17,8 @@ from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, 
 from gateway.core.ports import Dialect, Settings
 from gateway.core.usage import Usage
 from gateway.dialects import create
-from gateway.dialects.openai import FATES, OpenAI, _write_model
-from gateway.wire.openai_replies import ERRORS, error_event
+from gateway.dialects.openai import FIELDS, OpenAI, _write_model
+from gateway.wire.openai.writing import ERRORS, error_event
 
 DIALECT = OpenAI()
 BODIES: dict[str, dict[str, Any]] = {
@@ -49,9 +49,9 @@ def test_one_model_is_asked_for_by_its_name() -> None:
     assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(write=_write_model, model="org/name")
 
 
-@pytest.mark.parametrize("operation", FATES)
+@pytest.mark.parametrize("operation", FIELDS)
 def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
-    for field in FATES[operation]:
+    for field in FIELDS[operation]:
         if field.sample is None:
             continue
         members = {field.name: field.sample}
@@ -61,7 +61,7 @@ def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
             members["stream"] = True
         elif field.name in ("tool_choice", "parallel_tool_calls"):
             members["tools"] = [{"type": "function", "function": {"name": "f"}}]
-        if field.fate == "refused":
+        if field.handling == "refused":
             with pytest.raises(GatewayError) as caught:
                 read(operation, **members)
             assert (caught.value.blame, caught.value.param) == (Blame.CLIENT, field.name)
@@ -200,14 +200,14 @@ def test_the_bytes_lane_of_whole_replies() -> None:
         b'"usage":{"prompt_tokens":1,"completion_tokens":2}}'
     )
     worker = Response(200, [(b"server", b"uvicorn")], body)
-    response, usage = DIALECT.relaying["openai"].whole(worker, Chat(model="m", messages=()))
+    response, usage = DIALECT.passthrough["openai"].whole(worker, Chat(model="m", messages=()))
     assert response == Response(200, [(b"content-type", b"application/json")], body.replace(b"sim", b"m"))
     assert usage == Usage(1, 2)
 
 
 def test_a_completion_of_several_prompts_has_several_choices() -> None:
     """The bytes lane knows how many ends to wait for."""
-    lane = DIALECT.relaying["openai"].lane(Complete(model="m", prompts=("a", "b"), n=2, stream=True))
+    lane = DIALECT.passthrough["openai"].lane(Complete(model="m", prompts=("a", "b"), n=2, stream=True))
     ended = [b'data: {"choices":[{"index":%d,"text":"x","finish_reason":"stop"}]}\n\n' % index for index in range(4)]
     out = lane.feed(b"".join(ended) + b"data: [DONE]\n\n")
     assert lane.done

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.dialects.azure import FATES as AZURE
-from gateway.dialects.friendli.fates import FATES as FRIENDLI
+from gateway.dialects.azure import FIELDS as AZURE
+from gateway.dialects.friendli.fields import FIELDS as FRIENDLI
 
 pytestmark = pytest.mark.engine
 

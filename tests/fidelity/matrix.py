@@ -24,7 +24,7 @@ from gateway.core.ports import Capabilities, Dialect, Settings
 CAN = Capabilities("the-model")
 BACKENDS = {name: backends.create(name) for name in backends.REGISTRY}
 DIALECTS: Mapping[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
-# The backend that the fates are declared for.
+# The backend that the handling is declared for.
 REFERENCE = "vllm"
 
 # (backend, field) that does not reach the worker although it reaches vLLM, and why that loses nothing.
@@ -117,7 +117,7 @@ class Row(Struct, frozen=True):
 def rows() -> Iterator[Row]:
     """Of every field of every dialect, in the order of registration and declaration."""
     for name, dialect in DIALECTS.items():
-        for operation, fields in dialect.fates.items():
+        for operation, fields in dialect.fields.items():
             for field in fields:
                 outcomes = {backend: measure(name, operation, field, backend) for backend in BACKENDS}
                 yield Row(name, operation, field, outcomes)
@@ -194,9 +194,9 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
     try:
         op = DIALECTS[dialect].read(request)
         outgoing = BACKENDS[backend].write(totals.without(op), CAN)
-        if totals.first(op, BACKENDS[backend], CAN) is not None:
+        if totals.length_request(op, BACKENDS[backend], CAN) is not None:
             assert isinstance(op, Complete)
-            totals.settle(op, _PROMPT_TOKENS)
+            totals.apply_prompt_length(op, _PROMPT_TOKENS)
             outgoing = BACKENDS[backend].write(op, CAN)
         return op, _flat(outgoing), (*op.dropped, *outgoing.dropped)
     except GatewayError as error:
@@ -223,10 +223,10 @@ HEAD = """# Fidelity
 
 What becomes of every field that a client can send. Made by `make docs` from the tables in `gateway/dialects/` and from
 a measurement: each field is sent alone, with the value `sample` of its table, and what a worker would get is compared
-with what it would get without the field. A test (`tests/test_fidelity.py`) fails where a fate and the measurement
-disagree, where a field of a specification has no fate, and where this page is stale.
+with what it would get without the field. A test (`tests/test_fidelity.py`) fails where a declaration and the
+measurement disagree, where a field of a specification has no declared handling, and where this page is stale.
 
-| fate | |
+| handling | |
 |---|---|
 | mapped | reaches the worker under its own name |
 | renamed | reaches it under another |
@@ -235,10 +235,10 @@ disagree, where a field of a specification has no fate, and where this page is s
 | ignored | accepted, and named in the reply header `x-dragoman-dropped` |
 | refused | an error that names it |
 
-Fates are those before vLLM. The other columns say what happens before each kind of worker: the names under which a
-field reaches it, or the status of the refusal, as the client sees it; ✓ is "under its own name with its own value", —
-is "nothing is sent", *named* is "nothing is sent, and `x-dragoman-dropped` says so". Fields that are in no table follow
-the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty of 0) are not refused.
+The declared handling is that before vLLM. The other columns say what happens before each kind of worker: the names
+under which a field reaches it, or the status of the refusal, as the client sees it; ✓ is "under its own name with its
+own value", — is "nothing is sent", *named* is "nothing is sent, and `x-dragoman-dropped` says so". Fields that are in no
+table follow the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty of 0) are not refused.
 
 Members inside a field (`messages[].cache_control`, `tools[].function.x`) that no view of it knows follow `extras` too:
 passed on, they reach workers of OpenAI's wire where they stood, and are named as dropped before other workers; dropped,
@@ -256,17 +256,17 @@ def page(found: list[Row]) -> str:
     parts = [HEAD + "\n".join(unsaid) + "\n"]
     for dialect in DIALECTS:
         parts.append(f"## {dialect}\n")
-        for operation in DIALECTS[dialect].fates:
+        for operation in DIALECTS[dialect].fields:
             lines = [row for row in found if (row.dialect, row.operation) == (dialect, operation)]
             backends_ = " | ".join(BACKENDS)
             parts.append(f"### {dialect}: {operation}\n")
-            table = [f"| field | fate | {backends_} | |", "|---|---|" + "---|" * (len(BACKENDS) + 1)]
+            table = [f"| field | handling | {backends_} | |", "|---|---|" + "---|" * (len(BACKENDS) + 1)]
             parts.append("\n".join([*table, *map(_line, lines)]) + "\n")
     return "\n".join(parts)
 
 
 def _line(row: Row) -> str:
-    cells = [f"`{row.field.name}`", row.field.fate]
+    cells = [f"`{row.field.name}`", row.field.handling]
     cells += [_cell(row.field, outcome) for outcome in row.outcomes.values()]
     return "| " + " | ".join([*cells, row.field.note.replace("|", "\\|")]) + " |"
 

@@ -1,6 +1,6 @@
 """The request fields that the specifications name, copied from them by hand; where a client's own list is longer, that.
 
-Every one of them must have a fate in its dialect.
+Every one of them must have a declared handling in its dialect.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ POLICY = BreakerPolicy(failures=3, eject_s=10, slowstart_s=20)
 
 def fail(breaker: Breaker, now: float = 0.0, *, may_eject: bool = True) -> bool:
     """A request that began just now fails."""
-    return breaker.fail(now, breaker.era, may_eject=may_eject)
+    return breaker.fail(now, breaker.generation, may_eject=may_eject)
 
 
 def succeed(breaker: Breaker, now: float = 0.0) -> bool:
-    return breaker.succeed(now, breaker.era)
+    return breaker.succeed(now, breaker.generation)
 
 
 def ejected(now: float = 0.0) -> Breaker:
@@ -49,8 +49,8 @@ def test_a_worker_that_cannot_be_spared_stays() -> None:
 def test_what_failed_along_with_it_does_not_lengthen_the_ejection() -> None:
     """A worker dies under a hundred streams: they all fail, for the one reason."""
     breaker = Breaker(POLICY)
-    eras = [breaker.era for _ in range(103)]
-    told = [breaker.fail(0.1, era, may_eject=True) for era in eras]
+    generations = [breaker.generation for _ in range(103)]
+    told = [breaker.fail(0.1, generation, may_eject=True) for generation in generations]
     assert [number for number, one in enumerate(told) if one] == [2]
     assert (breaker.ejections, breaker.open_until) == (1, 10.1)
 
@@ -60,7 +60,7 @@ def test_after_the_ejection_one_request_tries() -> None:
     assert breaker.allows(10)
     breaker.begin(10)
     assert not breaker.allows(10)
-    breaker.abandon(breaker.era)
+    breaker.abandon(breaker.generation)
     assert breaker.allows(10)
     breaker.begin(10)
     assert succeed(breaker, 11)
@@ -81,7 +81,7 @@ def test_a_trial_that_tells_nothing_keeps_no_worker_out() -> None:
 @pytest.mark.parametrize("what", ["succeed", "answer", "abandon", "fail"])
 def test_what_began_before_the_ejection_says_nothing_during_the_trial(what: str) -> None:
     breaker = Breaker(POLICY)
-    before = breaker.era
+    before = breaker.generation
     for _ in range(3):
         fail(breaker)
     breaker.begin(10)
@@ -101,21 +101,21 @@ def test_what_began_before_the_ejection_says_nothing_during_the_trial(what: str)
 def test_a_reply_that_begins_ends_the_trial() -> None:
     breaker = ejected()
     breaker.begin(10)
-    assert breaker.answer(11, breaker.era)
+    assert breaker.answer(11, breaker.generation)
     assert breaker.allows(11)
     assert breaker.share(11) == 0.01
-    assert not breaker.answer(12, breaker.era), "the next one's is no news"
+    assert not breaker.answer(12, breaker.generation), "the next one's is no news"
     assert not succeed(breaker, 600)
 
 
 def test_a_reply_that_begins_and_breaks_ejects_again_and_longer() -> None:
     breaker = ejected()
     breaker.begin(10)
-    breaker.answer(11, breaker.era)
+    breaker.answer(11, breaker.generation)
     assert fail(breaker, 12)
     assert breaker.open_until == 12 + 20
     breaker.begin(32)
-    breaker.answer(33, breaker.era)
+    breaker.answer(33, breaker.generation)
     succeed(breaker, 40)
     assert [fail(breaker, 41) for _ in range(3)] == [False, False, True], "a whole reply ends the probation"
     assert breaker.open_until == 41 + 10

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.core.ports import Capabilities
-from gateway.fleet.discovery import Discovery, Dns, Facts, Fleet, Member, able
+from gateway.fleet.discovery import Discovery, Dns, Facts, Fleet, FoundWorker, able
 from gateway.fleet.registry import INDEX, LINGER_S, READ_S, Registry, decode
 from workers import registry as writer
 
@@ -36,7 +36,7 @@ class Heard:
         self.reports: list[tuple[str, str | None]] = []
         self.said = asyncio.Event()
 
-    async def apply(self, model: str, members: Sequence[Member]) -> None:
+    async def apply(self, model: str, members: Sequence[FoundWorker]) -> None:
         self.fleets.append((model, [member.address for member in members]))
 
     def report(self, source: str, trouble: str | None) -> None:
@@ -82,7 +82,7 @@ async def test_it_ends_although_a_source_swallows_the_cancellation() -> None:
 
 
 async def test_a_worker_leaves_although_its_renewal_swallows_the_cancellation() -> None:
-    deaf, record = Deaf(), writer.Record("http://h:1", ("m",), "simulated")
+    deaf, record = Deaf(), writer.WorkerEntry("http://h:1", ("m",), "simulated")
     lease = writer.Lease(writer.Place("redis://127.0.0.1:1"), record, deaf.look, renew_s=0.0, say=lambda text: None)
     await lease.join()
     await deaf.asked.wait()
@@ -114,7 +114,7 @@ async def test_a_name_without_addresses_is_a_failure_and_no_empty_fleet() -> Non
 async def test_changes_are_applied_and_losses_change_nothing() -> None:
     source, heard = Scripted(), Heard()
     discovery = Discovery([source], {"m": ["http://fixed"]}, heard.apply, heard.report)
-    source.answer = {"m": [Member("http://a")]}
+    source.answer = {"m": [FoundWorker("http://a")]}
     await discovery.start()
     assert heard.fleets == [("m", ["http://a", "http://fixed"])]
     source.answer = OSError("gone")
@@ -122,7 +122,7 @@ async def test_changes_are_applied_and_losses_change_nothing() -> None:
     await discovery.look(source)
     assert heard.reports == [("scripted", "OSError")]
     assert len(heard.fleets) == 1
-    source.answer = {"m": [Member("http://b")]}
+    source.answer = {"m": [FoundWorker("http://b")]}
     await discovery.look(source)
     assert heard.fleets[-1] == ("m", ["http://b", "http://fixed"])
     source.answer = {}
@@ -135,7 +135,9 @@ async def test_changes_are_applied_and_losses_change_nothing() -> None:
 async def test_a_source_that_is_lost_from_the_start_leaves_what_a_former_configuration_knew() -> None:
     source, heard = Scripted(), Heard()
     source.answer = OSError("gone")
-    discovery = Discovery([source], {"m": []}, heard.apply, heard.report, {"scripted": {"m": [Member("http://a")]}})
+    discovery = Discovery(
+        [source], {"m": []}, heard.apply, heard.report, {"scripted": {"m": [FoundWorker("http://a")]}}
+    )
     await discovery.start()
     assert heard.fleets == [("m", ["http://a"])]
     await discovery.close()
@@ -143,15 +145,15 @@ async def test_a_source_that_is_lost_from_the_start_leaves_what_a_former_configu
 
 async def test_what_a_listed_worker_says_of_itself_counts() -> None:
     source, heard = Scripted(), Heard()
-    members: list[Member] = []
+    members: list[FoundWorker] = []
 
-    async def apply(model: str, found: Sequence[Member]) -> None:
+    async def apply(model: str, found: Sequence[FoundWorker]) -> None:
         members[:] = found
 
     discovery = Discovery([source], {"m": ["http://a"]}, apply, heard.report)
-    source.answer = {"m": [Member("http://a", True, Facts("0.32.0"))]}
+    source.answer = {"m": [FoundWorker("http://a", True, Facts("0.32.0"))]}
     await discovery.start()
-    assert members == [Member("http://a", True, Facts("0.32.0"))]
+    assert members == [FoundWorker("http://a", True, Facts("0.32.0"))]
     await discovery.close()
 
 
@@ -166,12 +168,12 @@ class FakeRedis:
     async def mget(self, keys: list[bytes]) -> list[bytes | None]:
         return [self.values.get(key) for key in keys]
 
-    def put(self, record: writer.Record) -> None:
+    def put(self, record: writer.WorkerEntry) -> None:
         self.values[writer.record_key(record.id).encode()] = record.text().encode()
 
 
-def record(address: str, **changes: Any) -> writer.Record:
-    return writer.Record(address, ("served",), "vllm", "0.32.0", 2048, **changes)
+def record(address: str, **changes: Any) -> writer.WorkerEntry:
+    return writer.WorkerEntry(address, ("served",), "vllm", "0.32.0", 2048, **changes)
 
 
 async def test_records_as_workers_write_them_are_read() -> None:
@@ -181,7 +183,7 @@ async def test_records_as_workers_write_them_are_read() -> None:
     redis.put(one)
     fleet = await registry.read()
     assert fleet == {
-        "m": [Member("http://10.0.0.1:8000", False, Facts("0.32.0", 2048, {"tools": False}))],
+        "m": [FoundWorker("http://10.0.0.1:8000", False, Facts("0.32.0", 2048, {"tools": False}))],
         "other": [],
     }
     one.draining = True
@@ -229,7 +231,7 @@ async def test_whatever_goes_wrong_looking_goes_on() -> None:
     source.interval_s = 0.001
     looked = asyncio.Event()
 
-    async def apply(model: str, members: Sequence[Member]) -> None:
+    async def apply(model: str, members: Sequence[FoundWorker]) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
@@ -239,9 +241,9 @@ async def test_whatever_goes_wrong_looking_goes_on() -> None:
 
     discovery = Discovery([source], {"m": []}, apply, heard.report)
     await discovery.start()
-    source.answer = {"m": [Member("http://a")]}
+    source.answer = {"m": [FoundWorker("http://a")]}
     await asyncio.wait_for(heard.said.wait(), 5)
-    source.answer = {"m": [Member("http://b")]}
+    source.answer = {"m": [FoundWorker("http://b")]}
     await asyncio.wait_for(looked.wait(), 5)
     assert heard.reports == [("scripted", "KeyError: 'a bug'")]
     await discovery.close()
@@ -275,9 +277,9 @@ def test_what_is_no_json_is_passed_over() -> None:
 def test_abilities_are_those_that_all_have() -> None:
     declared = Capabilities("m", features=None)
     assert able(declared, ()) == declared
-    modern = Member("http://a", facts=Facts("0.32.0", 4096, {"tools": True, "no_repeat_ngram": True}))
-    older = Member("http://b", facts=Facts("0.11.1rc2", 2048, {"tools": False, "no_repeat_ngram": True}))
-    stock = Member("http://c")
+    modern = FoundWorker("http://a", facts=Facts("0.32.0", 4096, {"tools": True, "no_repeat_ngram": True}))
+    older = FoundWorker("http://b", facts=Facts("0.11.1rc2", 2048, {"tools": False, "no_repeat_ngram": True}))
+    stock = FoundWorker("http://c")
     can = able(declared, [modern, older])
     assert (can.max_context, can.lacks, can.beyond, can.version) == (
         2048,

@@ -122,7 +122,7 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
     async def idle() -> tuple[int, int]:
         return 0, 0
 
-    record = writer.Record("http://h:1", ("m",), "simulated")
+    record = writer.WorkerEntry("http://h:1", ("m",), "simulated")
     place = writer.Place(f"redis://worker@{redis.address}", str(tmp_path / "password"))
     lease = writer.Lease(place, record, idle)
     assert await lease.write()

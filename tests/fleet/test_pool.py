@@ -287,9 +287,9 @@ async def test_random_cancelling_leaks_nothing(seed: int) -> None:
         try:
             for _ in range(chance.randint(0, 3)):
                 await asyncio.sleep(0)
-            one.succeeded(worker, worker.era)
+            one.succeeded(worker, worker.generation)
         except asyncio.CancelledError:
-            one.failed(worker, worker.era, GatewayError(Kind.CLIENT_GONE, "left"))
+            one.failed(worker, worker.generation, GatewayError(Kind.CLIENT_GONE, "left"))
             raise
         finally:
             one.release(worker)
@@ -313,7 +313,7 @@ async def test_cancelled_in_the_turn_of_the_hand_over() -> None:
     a, b = members = workers(2, max_in_flight=1, failures=1)
     one = pool(members, clock=clock)
     assert await one.acquire() is a
-    one.failed(a, a.era, BROKEN)
+    one.failed(a, a.generation, BROKEN)
     one.release(a)
     assert a.breaker.ejected
     assert await one.acquire() is b
@@ -336,12 +336,12 @@ async def test_only_the_workers_own_faults_count() -> None:
     members = workers(2)
     one = pool(members, on_suspect=suspects.append, on_eject=ejected.append)
     for _ in range(10):
-        one.failed(members[0], members[0].era, REFUSED)
-        one.failed(members[0], members[0].era, GatewayError(Kind.CLIENT_GONE, "left"))
+        one.failed(members[0], members[0].generation, REFUSED)
+        one.failed(members[0], members[0].generation, GatewayError(Kind.CLIENT_GONE, "left"))
     assert (suspects, ejected, members[0].breaker.failures) == ([], [], 0)
-    one.failed(members[0], members[0].era, BROKEN)
+    one.failed(members[0], members[0].generation, BROKEN)
     assert (suspects, ejected) == ([members[0]], [])
-    one.failed(members[0], members[0].era, BROKEN)
+    one.failed(members[0], members[0].generation, BROKEN)
     assert (suspects, ejected) == ([members[0]] * 2, [members[0]])
 
 
@@ -354,7 +354,7 @@ async def test_never_too_many_and_never_the_last(count: int, share: float, out: 
     one = pool(members, max_eject_share=share)
     for _ in range(5):
         for worker in members:
-            one.failed(worker, worker.era, BROKEN)
+            one.failed(worker, worker.generation, BROKEN)
     assert sum(worker.breaker.ejected for worker in members) == out
 
 
@@ -382,7 +382,7 @@ async def test_one_that_says_that_it_is_too_much_rests_while_others_could_serve(
     a, b = members = workers(2, max_in_flight=1)
     one = pool(members, clock=clock)
     assert await one.acquire() is a
-    one.failed(a, a.era, FULL)
+    one.failed(a, a.generation, FULL)
     one.release(a)
     assert a.breaker.failures == 0
     assert await one.acquire() is b
@@ -398,10 +398,10 @@ async def test_a_rest_ends_with_the_first_reply_and_then_who_waits_is_served() -
     one = pool(members, clock=Clock())
     for _ in range(4):
         await one.acquire()
-    one.failed(a, a.era, FULL)
+    one.failed(a, a.generation, FULL)
     one.release(a)
     task = await waiting(one)
-    one.succeeded(a, a.era)
+    one.succeeded(a, a.generation)
     assert await task is a
     assert b.in_flight == 2
 
@@ -410,7 +410,7 @@ async def test_who_waits_is_served_when_a_rest_is_over() -> None:
     a, b = members = workers(2, max_in_flight=1)
     one = pool(members, clock=time.monotonic)
     await one.acquire()
-    one.failed(a, a.era, GatewayError(Kind.OVERLOADED, "full", upstream=429, retry_after=0.05))
+    one.failed(a, a.generation, GatewayError(Kind.OVERLOADED, "full", upstream=429, retry_after=0.05))
     one.release(a)
     assert await one.acquire() is b
     assert await (await waiting(one)) is a
@@ -422,7 +422,7 @@ async def test_where_all_rest_or_are_out_none_does() -> None:
     one = pool(members, clock=clock)
     c.ready = False
     for worker in (a, b):
-        one.failed(worker, worker.era, FULL)
+        one.failed(worker, worker.generation, FULL)
     assert {await one.acquire() for _ in range(4)} == {a, b}
     c.ready = True
     assert {await one.acquire() for _ in range(4)} == {c}
@@ -437,12 +437,12 @@ async def test_one_that_fails_and_cannot_be_spared_rests() -> None:
     one = pool(members, clock=clock, on_eject=ejected.append)
     for worker in members[:3]:
         for _ in range(2):
-            one.failed(worker, worker.era, BROKEN)
+            one.failed(worker, worker.generation, BROKEN)
     assert ejected == members[:2]
     assert {await one.acquire() for _ in range(6)} == set(members[3:])
     clock.now = 1.0
     assert await one.acquire() is members[2]
-    one.failed(members[2], members[2].era, BROKEN)
+    one.failed(members[2], members[2].generation, BROKEN)
     assert {await one.acquire() for _ in range(6)} == set(members[3:])
     for worker in members[3:]:
         worker.ready = False
@@ -453,7 +453,7 @@ async def test_only_a_workers_own_word_is_a_reason_to_rest() -> None:
     members = workers(2)
     one = pool(members, clock=Clock())
     for error in (REFUSED, BROKEN, GatewayError(Kind.OVERLOADED, "the queue is full")):
-        one.failed(members[0], members[0].era, error)
+        one.failed(members[0], members[0].generation, error)
     assert {await one.acquire() for _ in range(4)} == set(members)
 
 
@@ -461,7 +461,7 @@ async def test_a_rest_is_not_as_long_as_a_worker_may_say() -> None:
     clock = Clock()
     a, b = members = workers(2)
     one = pool(members, clock=clock)
-    one.failed(a, a.era, GatewayError(Kind.OVERLOADED, "full", upstream=429, retry_after=3600.0))
+    one.failed(a, a.generation, GatewayError(Kind.OVERLOADED, "full", upstream=429, retry_after=3600.0))
     clock.now = 29.9
     assert {await one.acquire() for _ in range(4)} == {b}
     clock.now = 30.0
@@ -473,12 +473,12 @@ async def test_an_ejected_worker_is_tried_by_one_request_at_a_time() -> None:
     a, b = members = workers(2)
     one = pool(members, clock=clock)
     for _ in range(2):
-        one.failed(a, a.era, BROKEN)
+        one.failed(a, a.generation, BROKEN)
     assert {await one.acquire() for _ in range(5)} == {b}
     clock.now = 10.0
     taken = [await one.acquire() for _ in range(5)]
     assert taken.count(a) == 1
-    one.succeeded(a, a.era)
+    one.succeeded(a, a.generation)
     one.release(a)
     clock.now = 20.0  # warmed up
     assert await one.acquire() is a
@@ -490,18 +490,18 @@ async def test_a_long_stream_on_trial_does_not_keep_the_others_out() -> None:
     a, b = members = workers(2, max_in_flight=1)
     one = pool(members, clock=clock, on_return=returned.append)
     for _ in range(2):
-        one.failed(a, a.era, BROKEN)
+        one.failed(a, a.generation, BROKEN)
     old = await one.acquire()
     assert old is b
     clock.now = 10.0
     assert await one.acquire() is a
-    era = a.era
+    generation = a.generation
     a.max_in_flight = 2
     task = await waiting(one)
-    one.answered(a, era)
+    one.answered(a, generation)
     assert await task is a, "who waited is served at once"
     assert returned == [a]
-    one.succeeded(a, era)
+    one.succeeded(a, generation)
     assert returned == [a]
 
 
@@ -511,7 +511,7 @@ async def test_who_waits_is_served_when_an_ejection_is_over() -> None:
     for worker in members:
         worker.breaker.policy = BreakerPolicy(1, 0.05, 0)
     one = pool(members, clock=time.monotonic)
-    one.failed(a, a.era, BROKEN)
+    one.failed(a, a.generation, BROKEN)
     assert await one.acquire() is b
     task = await waiting(one)
     async with asyncio.timeout(10):

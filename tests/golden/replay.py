@@ -15,7 +15,7 @@ from msgspec import Struct
 from gateway.app import Gateway
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 from gateway.observe.log import Log
 from gateway.transport.scripted import Answer, Scripted
 from tests.golden.transcript import Message, Transcript, write_message
@@ -40,7 +40,7 @@ class Played(Struct):
 
     sent: Request | None
     got: Message
-    record: Record
+    record: RequestRecord
 
     def made(self) -> dict[str, str]:
         """The sections of a transcript that the gateway makes."""
@@ -51,7 +51,7 @@ class Played(Struct):
         return made
 
 
-def _bill(record: Record) -> str:
+def _bill(record: RequestRecord) -> str:
     lines = ["none"]
     if record.usage is not None:
         counts = {name: getattr(record.usage, name) for name in ("input", "output", "cached", "reasoning")}
@@ -64,18 +64,18 @@ class _Records:
     """Keeps what the log would have been told."""
 
     def __init__(self) -> None:
-        self.last: Record | None = None
+        self.last: RequestRecord | None = None
 
     def begun(self, dialect: str) -> None:
         self.last = None
 
-    def finished(self, record: Record) -> None:
+    def finished(self, record: RequestRecord) -> None:
         self.last = record
 
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         """There is one worker only: no other is asked."""
 
-    def bug(self, record: Record, error: BaseException) -> None:
+    def bug(self, record: RequestRecord, error: BaseException) -> None:
         raise error
 
 
@@ -111,18 +111,18 @@ class Stage:
 
     async def _play(self, transcript: Transcript, answer: Message | None, size: int | None) -> Played:
         gateway = self._gateway(transcript.model)
-        hub = gateway.state.hub
+        runtime = gateway.state.runtime
         for worker in gateway.state.workers.values():
             worker.ready = True
-            worker.breaker.succeed(0.0, worker.era)
-        for offer in hub.offers.values():
-            offer.created = 1763726400
+            worker.breaker.succeed(0.0, worker.generation)
+        for served in runtime.models.values():
+            served.created = 1763726400
         act: Answer | GatewayError | None = None
         if answer is not None:
             began = bool(answer.first)
             act = Answer(int(answer.first), answer.headers, live=True) if began else _NEVER_BEGUN[answer.ending]
-        transport = hub.offers["m"].transport = Scripted(*([act] if act is not None else []))
-        records = hub.observer = _Records()
+        transport = runtime.models["m"].transport = Scripted(*([act] if act is not None else []))
+        records = runtime.observer = _Records()
         calling = asyncio.create_task(_call(gateway, transcript.asked))
         if answer is not None and answer.first:
             await _answer(transport, answer, size, calling)

@@ -61,7 +61,7 @@ def test_a_dialect_has_a_stream_of_every_kind_of_worker(name: str, backend: str)
     """One of each operation that streams, told apart by the path that the worker is asked at."""
     found = [load(path) for path in files() if path.parent.name == name and streams(path)]
     paths = {one.made["worker >"].split(maxsplit=2)[1] for one in found if kind(one) == backend}
-    wanted = dialects.REGISTRY[name].fates.keys() & {"chat", "complete"}
+    wanted = dialects.REGISTRY[name].fields.keys() & {"chat", "complete"}
     if (name, backend) == ("friendli", "openai"):
         wanted -= {"complete"}  # its replies need token ids
     assert len(paths) == len(wanted), paths

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.limits import Cost, Limiter, MemoryStore, Rule, Store, Subject, lane
+from gateway.limits import Cost, Limiter, MemoryStore, Rule, Store, Subject, batcher
 from gateway.limits.store_redis import RedisStore
 from tests.limits.server import Server
 
@@ -100,9 +100,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--hold", type=float, default=0.0, help="seconds between reserve and settle")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second at random moments; 0: closed loop")
-    parser.add_argument("--pace", type=float, default=lane.PACE, help="seconds between calls in a crowd")
+    parser.add_argument("--pace", type=float, default=batcher.PACE, help="seconds between calls in a crowd")
     options = parser.parse_args()
-    lane.PACE = options.pace
+    batcher.PACE = options.pace
     with tempfile.TemporaryDirectory() as directory, Server(Path(directory)) as server:
         uvloop.run(measure(MemoryStore(), options))
         uvloop.run(measure(RedisStore(server.settings), options))

@@ -12,7 +12,7 @@ import sys
 import time
 
 from gateway.limits import Cost, Limited, Limiter, Rule, Subject
-from gateway.limits import lane as skewed
+from gateway.limits import batcher as skewed
 from gateway.limits.store_redis import RedisSettings, RedisStore
 
 CLIENTS = 12

@@ -14,7 +14,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject, engine
 from gateway.limits.model import Plan
 from gateway.limits.store_redis import RedisStore
-from gateway.wire.openai_replies import error_headers
+from gateway.wire.openai.writing import error_headers
 from tests.limits.server import Server
 
 Make = Callable[..., Awaitable[Limiter]]

@@ -260,7 +260,7 @@ async def test_the_server_clock_decides(server: Server, monkeypatch: pytest.Monk
     await slow.start()
     total = 0
     for turn in range(30):
-        monkeypatch.setattr("gateway.limits.lane.monotonic", lambda turn=turn: monotonic() + (5 if turn % 2 else -5))
+        monkeypatch.setattr("gateway.limits.batcher.monotonic", lambda turn=turn: monotonic() + (5 if turn % 2 else -5))
         try:
             await (fast if turn % 2 else slow).reserve(Subject("k"))
             total += 1

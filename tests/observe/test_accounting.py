@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 from gateway.observe.accounting import Stream
 
 
@@ -37,7 +37,7 @@ class Lost:
 async def test_it_ends_although_its_writer_swallows_the_cancellation() -> None:
     client = Lost()
     stream = Stream("usage", 10, lambda: (client, []))
-    stream.add(Record("1", "openai"))
+    stream.add(RequestRecord("1", "openai"))
     await client.asked.wait()
     async with asyncio.timeout(10):
         await stream.close()

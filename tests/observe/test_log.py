@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.log import Log
 from tests.harness import Stack
@@ -55,8 +55,8 @@ def log(output: Output) -> Iterator[Log]:
     log.close()
 
 
-def record(**fields: Any) -> Record:
-    return Record("id-1", "openai", **fields)
+def record(**fields: Any) -> RequestRecord:
+    return RequestRecord("id-1", "openai", **fields)
 
 
 # -- records --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.core.ports import Record
+from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.metrics import Metrics
 from tests.harness import Stack
@@ -48,7 +48,7 @@ def value(metrics: Metrics | str, name: str, **labels: str) -> float:
 
 def finish(metrics: Metrics, **fields: Any) -> None:
     metrics.begun("openai")
-    metrics.finished(Record("id", "openai", **fields))
+    metrics.finished(RequestRecord("id", "openai", **fields))
 
 
 def test_the_page_parses_and_holds_what_is_promised() -> None:
@@ -86,7 +86,7 @@ def test_running_goes_up_and_down() -> None:
     metrics.begun("openai")
     metrics.begun("openai")
     assert value(metrics, "dragoman_requests_running", dialect="openai") == 2
-    metrics.finished(Record("id", "openai"))
+    metrics.finished(RequestRecord("id", "openai"))
     assert value(metrics, "dragoman_requests_running", dialect="openai") == 1
 
 
@@ -156,7 +156,7 @@ def test_workers_that_are_gone_are_gone_from_the_page() -> None:
         assert value(page, "dragoman_worker_ready", model="m", worker=first) == 1
         assert value(page, "dragoman_worker_ready", model="m", worker=second) == 1
         stack.run(stack.gateway.reload(stack.config({"models": {"m": {"workers": [second]}}})))
-        stack.run(stack.gateway.state.hub.running.empty(1))
+        stack.run(stack.gateway.state.runtime.running.empty(1))
         page = httpx.get(stack.url + "/metrics").text
         assert first not in page
         assert value(page, "dragoman_worker_ready", model="m", worker=second) == 1

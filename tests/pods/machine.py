@@ -77,16 +77,8 @@ def wheels() -> Path:
             # pip would judge the markers by its own interpreter: a wheel too many does no harm.
             lock.write_text(re.sub(r" ; [^\\\n]+", " ", (ROOT / "requirements" / f"{name}.txt").read_text()))
             words += ["--requirement", str(lock)]
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), "--no-deps"]
-        options = [
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-            "--python-version",
-            PYTHON,
-            "--find-links",
-            str(folder),
-        ]
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), "--find-links", str(folder)]
+        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", PYTHON]
         run(*pip, *options, *words)
     return folder
 
@@ -126,7 +118,7 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _serve_names(self) -> subprocess.Popen[bytes]:
+    def _serve_names(self) -> subprocess.Popen[str]:
         """The cluster's DNS: dnsmasq, which reads every file in `names` at each SIGHUP."""
         words = ["dnsmasq", "--no-daemon", "--no-resolv", "--no-hosts", f"--addn-hosts={self.folder / 'names'}"]
         words += [f"--listen-address={self.address}", "--bind-interfaces", "--pid-file=", "--user=root"]
@@ -163,15 +155,8 @@ class Machine:
 
     def words(self, program: str) -> list[str]:
         """podman or buildah, on this machine's own store."""
-        return [
-            program,
-            "--root",
-            f"{self.store}/store",
-            "--runroot",
-            f"{self.folder}/run",
-            "--storage-driver",
-            "overlay",
-        ]
+        places = ["--root", f"{self.store}/store", "--runroot", f"{self.folder}/run"]
+        return [program, *places, "--storage-driver", "overlay"]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -243,9 +228,8 @@ class Machine:
 
 def _free_network() -> ipaddress.IPv4Network:
     """A /24 that no route of this machine touches."""
-    routes = [
-        ipaddress.ip_network(one["dst"]) for one in json.loads(run("ip", "-json", "route")) if one["dst"] != "default"
-    ]
+    told = [one["dst"] for one in json.loads(run("ip", "-json", "route"))]
+    routes = [ipaddress.ip_network(one) for one in told if one != "default"]
     while True:
         found = ipaddress.IPv4Network(f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(256)}.0/24")
         if not any(found.overlaps(one) for one in routes if one.version == 4):

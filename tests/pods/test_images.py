@@ -15,12 +15,13 @@ from tests.pods.machine import BASE, PYTHON, Machine, say
 from tests.repo.tree import ROOT
 
 GATEWAY, EMBEDDED = "dragoman/gateway:pods", "dragoman/embedded:pods"
+RUN = ("run", "--rm", "--network", "none")
 LOCKS = {GATEWAY: ["run"], EMBEDDED: ["run", "embedded", "model"]}
 
 
 def locked(*locks: str) -> dict[str, str]:
     """Name -> version of what these locks mean on the base's Python."""
-    found = {}
+    found: dict[str, str] = {}
     for lock in locks:
         text = (ROOT / "requirements" / f"{lock}.txt").read_text()
         for line in re.findall(r"^([\w.-]+==.+?)\s*\\?$", text, re.MULTILINE):
@@ -29,18 +30,15 @@ def locked(*locks: str) -> dict[str, str]:
             environment = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
             if need.marker is None or need.marker.evaluate(environment):
                 (pin,) = need.specifier
-                found[canonicalize_name(need.name)] = pin.version
+                found[str(canonicalize_name(need.name))] = pin.version
     return found
 
 
 @pytest.mark.parametrize("image", list(LOCKS))
 def test_the_bill_of_materials_names_what_was_locked(machine: Machine, image: str) -> None:
-    text = machine.podman(
-        "run", "--rm", "--network", "none", "--entrypoint", "cat", image, "/opt/dragoman/sbom.cdx.json"
-    )
-    bill = json.loads(text)
+    bill = json.loads(machine.podman(*RUN, "--entrypoint", "cat", image, "/opt/dragoman/sbom.cdx.json"))
     assert bill["bomFormat"] == "CycloneDX"
-    listed = {canonicalize_name(one["name"]): one["version"] for one in bill["components"]}
+    listed = {str(canonicalize_name(one["name"])): one["version"] for one in bill["components"]}
     listed.pop("dragoman", None)
     assert listed == locked(*LOCKS[image])
 
@@ -50,7 +48,7 @@ def test_the_image_holds_no_tools_and_no_settings_of_the_build(machine: Machine,
     code = (
         "import importlib.util as look; print([n for n in ('pip', 'setuptools', 'cyclonedx_py') if look.find_spec(n)])"
     )
-    run = ["run", "--rm", "--network", "none", "--entrypoint"]
+    run = [*RUN, "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"]
     assert machine.podman(*run, "python", image, "-c", code) == "[]\n"
     left = machine.podman(*run, "sh", image, "-c", "ls -d /opt/* /mnt/* /src /etc/pip.conf 2>/dev/null || true")
     assert left.split() == ["/opt/dragoman"]
@@ -58,17 +56,7 @@ def test_the_image_holds_no_tools_and_no_settings_of_the_build(machine: Machine,
 
 @pytest.mark.parametrize("image", list(LOCKS))
 def test_it_runs_as_nobody_that_exists_on_a_root_that_cannot_be_written(machine: Machine, image: str) -> None:
-    run = [
-        "run",
-        "--rm",
-        "--network",
-        "none",
-        "--read-only",
-        "--cap-drop",
-        "all",
-        "--security-opt",
-        "no-new-privileges",
-    ]
+    run = [*RUN, "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"]
     assert machine.podman(*run, image, "--version").startswith("dragoman ")
     assert machine.podman(*run, "--entrypoint", "id", image, "-u") == "65532\n"
 

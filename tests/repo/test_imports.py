@@ -33,8 +33,8 @@ ARROWS: dict[str, set[str]] = {
     "relay": CORE | {"client"},
     # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
     "translate": CORE | {"relay"},
-    "aside": set(),
-    "pipeline": CORE | {"aside", "auth", "client", "relay"},
+    "offload": set(),
+    "pipeline": CORE | {"offload", "auth", "client", "relay"},
 }
 EVERYTHING = {"app", "cli"}
 

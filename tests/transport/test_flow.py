@@ -221,8 +221,8 @@ async def test_a_reader_who_does_not_read_stops_the_worker(
     while before != sent:
         before = sent
         await asyncio.sleep(0.05)
-    held = len(sink.body) + exchange._size
-    assert held <= 2 * READ_BYTES
+    reading_paused = len(sink.body) + exchange._size
+    assert reading_paused <= 2 * READ_BYTES
     assert sent < MANY / 4  # what the kernel's own buffers take
     size = len(sink.body)
     if way == "push":

@@ -64,7 +64,7 @@ async def test_a_live_body_under_the_tests_control() -> None:
     exchange.pipe(sink)
     play.push(b"b")
     exchange.pause()
-    assert play.held
+    assert play.reading_paused
     play.push(b"c")
     play.end()
     assert sink.got == [b"a", b"b"]

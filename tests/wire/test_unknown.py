@@ -117,7 +117,7 @@ def test_what_may_only_be_null_is_unknown_with_a_value() -> None:
 
 
 def test_an_object_may_say_itself_what_is_known_of_it() -> None:
-    def form(members: Mapping[str, Raw]) -> unknown.Known | None:
+    def form(members: Mapping[str, Raw]) -> unknown.KnownMembers | None:
         return None if "whole" in members else {"b": None, "deeper": Inner}
 
     body = {"items": [{"loose": [{"b": 1, "c": 2}, {"whole": 1, "c": 2}, {"deeper": {"a": 1, "c": 2}}]}]}

@@ -104,7 +104,7 @@ async def _serve(options: Options, given: argparse.Namespace, place: registry.Pl
             print(f"dragoman worker simulated: {error}", file=sys.stderr)
             await worker.stop()
             return 2
-        record = registry.Record(
+        record = registry.WorkerEntry(
             address, options.models, "simulated", "0.33.0", options.max_model_len, options.slots, {"tools": True}
         )
         lease = registry.Lease(place, record, load_of(worker), lease_s=given.lease)

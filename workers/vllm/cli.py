@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from workers.registry import Lease, Place, Record, add_flags, advertised, place_of, wind_down
+from workers.registry import Lease, Place, WorkerEntry, add_flags, advertised, place_of, wind_down
 from workers.vllm.engine import Engine, Unable
 from workers.vllm.facts import PROCESSORS, abilities, flag, takes_processors, telling
 
@@ -124,10 +124,10 @@ class _Worker:
             self._hurry.set()
         self._stop.set()
 
-    async def _record(self) -> Record:
+    async def _record(self) -> WorkerEntry:
         cards = await self._engine.cards()
         sequences = flag(self._flags, "max-num-seqs")
-        return Record(
+        return WorkerEntry(
             self._address,
             tuple(card.id for card in cards),
             "vllm",

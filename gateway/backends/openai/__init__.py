@@ -29,8 +29,8 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting, StreamReader
-from gateway.wire import openai as wire
 from gateway.wire.json import encode
+from gateway.wire.openai import answers as wire
 
 
 class OpenAI:

@@ -24,10 +24,10 @@ from gateway.core.events import (
     UsageReport,
 )
 from gateway.core.messages import Chat, Complete, Extra, Generate
-from gateway.wire import openai as wire
 from gateway.wire import sse
+from gateway.wire.chunk_template import TRIES, ChunkTemplate, cut, id_of, text_of
 from gateway.wire.json import encode
-from gateway.wire.stencil import TRIES, Stencil, cut, id_of, text_of
+from gateway.wire.openai import answers as wire
 
 # Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
 _PART = 512
@@ -95,13 +95,13 @@ class Reader(ABC):
         self.most = prompts * (beams.width if beams is not None else op.n)
         self.buffered = False
         self.frames = sse.Reader()
-        self.held = 0
+        self.buffered_bytes = 0
         self.started = False
         self.over = False
         self.parts: dict[int, Parts] = {}
         self.unfinished = 0
         # What the ordinary chunks of one open part look like, and where that part is: (choice, index).
-        self.usual: Stencil | None = None
+        self.usual: ChunkTemplate | None = None
         self.usual_at = (0, 0)
         self.tries = TRIES
 
@@ -113,7 +113,7 @@ class Reader(ABC):
                 return (event,)
         return self.frame(block)
 
-    def ordinary(self, block: bytes, usual: Stencil) -> Delta | None:
+    def ordinary(self, block: bytes, usual: ChunkTemplate) -> Delta | None:
         """The one event of a block that is the usual chunk with another text, which is read without the rest."""
         digits = b""
         if usual.end:
@@ -201,7 +201,7 @@ class Reader(ABC):
                 raise wire.malformed()
             parts = self.parts[choice] = Parts()
             self.unfinished += 1
-            self.held += _PART
+            self.buffered_bytes += _PART
         return parts
 
     def text(
@@ -221,7 +221,7 @@ class Reader(ABC):
             parts.open_kind = kind
             parts.open_index = parts.next
             parts.next += 1
-            self.held += _PART
+            self.buffered_bytes += _PART
             yield PartStart(choice, parts.open_index, kind)
         yield Delta(choice, parts.open_index, text, tokens, logprobs, last)
 
@@ -324,7 +324,7 @@ class ChatReader(Reader):
                 parts.tools[piece.index if piece.index is not None else position] = call
                 parts.calls.append(call)
                 parts.next += 1
-                self.held += _PART
+                self.buffered_bytes += _PART
                 yield PartStart(choice, call.part, "tool", call.id or made_id("call_"), function.name or "")
             if function.arguments:
                 yield Delta(choice, call.part, function.arguments)

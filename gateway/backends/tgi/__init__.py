@@ -33,8 +33,8 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Audio, Chat, Complete, Embed, Extra, Generate, Op, Opaque, Output, Sampling
 from gateway.core.ports import Capabilities, Counting, StreamReader
-from gateway.wire import openai as wire
 from gateway.wire.json import encode
+from gateway.wire.openai import answers as wire
 
 # To TGI a chat's `model` is the id of a LoRA adapter, unless it is this word.
 _NO_ADAPTER = "tgi"

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
-from gateway.wire import openai as wire
-from gateway.wire.openai_views import TEXT_MEMBERS
+from gateway.wire.openai import answers as wire
+from gateway.wire.openai.request_views import TEXT_MEMBERS
 
 
 class _ApiErrorIn(Struct):

@@ -14,8 +14,8 @@ from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
-from gateway.wire import openai as wire
 from gateway.wire.json import encode
+from gateway.wire.openai import answers as wire
 
 
 class _Token(Struct):
@@ -66,8 +66,8 @@ class Stream:
         self._mended = Mended(op)
 
     @property
-    def held(self) -> int:
-        return self._reader.held
+    def buffered_bytes(self) -> int:
+        return self._reader.buffered_bytes
 
     def feed(self, block: bytes) -> Iterator[Event]:
         return self._mended.mend(self._reader.feed(block))

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.backends.openai.requests import put, unsupported, unwritten, write_message
 from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
-from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 NAME = "tgi"
 

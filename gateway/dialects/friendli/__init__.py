@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Chat, Complete, Generate, Op
-from gateway.core.ports import Relaying, StreamWriter
+from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
-from gateway.dialects.friendli.fates import FATES, KNOWN, TEAM
+from gateway.dialects.friendli.fields import FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, Writer, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown
@@ -28,15 +28,15 @@ class Friendli:
 
     name = "friendli"
     prefixes: tuple[str, ...] = ("/friendli",)
-    extras: Policy = "error"
+    extras: ExtrasPolicy = "error"
     routes: tuple[Route, ...] = (
         Route("POST", "/v1/completions", "complete"),
         Route("POST", "/v1/chat/completions", "chat"),
     )
-    fates = FATES
+    fields = FIELDS
     errors = ERRORS
     # Its events are its own, and its chats have defaults and reasons of their own.
-    relaying: Mapping[str, Relaying] = {}
+    passthrough: Mapping[str, Passthrough] = {}
 
     def read(self, request: Request) -> Op:
         require_json(request)

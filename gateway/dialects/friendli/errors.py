@@ -8,12 +8,13 @@ from typing import Any
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Chat, Complete, Op
-from gateway.dialects.friendli.fates import TIMEOUT
-from gateway.wire import openai_replies, sse
+from gateway.dialects.friendli.fields import TIMEOUT
+from gateway.wire import sse
 from gateway.wire.json import encode
+from gateway.wire.openai import writing
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    **openai_replies.ERRORS,
+    **writing.ERRORS,
     Kind.UNSUPPORTED: (422, "unprocessable_request_error", Kind.UNSUPPORTED.value),
     Kind.TIMEOUT: (504, "timeout_error", Kind.TIMEOUT.value),
 }
@@ -46,7 +47,7 @@ def refuse(error: GatewayError, op: Op | None) -> Response:
     _in_our_words(error, op)
     status = 429 if error.param == TIMEOUT.name and error.kind is Kind.TIMEOUT else ERRORS[error.kind][0]
     body = {"error": error_object(error)}
-    return Response(status, [JSON_TYPE, *openai_replies.error_headers(error, status)], encode(body))
+    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], encode(body))
 
 
 def _in_our_words(error: GatewayError, op: Op | None) -> None:

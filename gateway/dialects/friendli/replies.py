@@ -15,8 +15,9 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, Complete, Generate
 from gateway.core.usage import Usage
-from gateway.wire import openai_replies, sse
+from gateway.wire import sse
 from gateway.wire.json import encode
+from gateway.wire.openai import writing
 
 # The client types every other word as an error.
 _REASONS = {"content_filter": "stop"}
@@ -28,7 +29,7 @@ def write(reply: Reply, op: Generate) -> Response:
     body: dict[str, Any] = {
         "id": start.id,
         "object": "chat.completion" if isinstance(op, Chat) else "text_completion",
-        "model": openai_replies.shown(op, start.model),
+        "model": writing.shown(op, start.model),
         "created": start.created,
     }
     if isinstance(op, Complete):
@@ -42,7 +43,7 @@ def write(reply: Reply, op: Generate) -> Response:
     else:
         body["choices"] = [_chat_choice(choice) for choice in reply.choices]
         # Never null: the client raises where there are no numbers, and throws the reply away.
-        body["usage"] = openai_replies.write_usage(reply.usage or Usage())
+        body["usage"] = writing.write_usage(reply.usage or Usage())
     return Response(200, [JSON_TYPE], encode(body))
 
 
@@ -58,9 +59,7 @@ def _choice(
         "finish_reason": _REASONS.get(reason, reason),
     }
     if op.logprobs is not None:
-        body["logprobs"] = {
-            name: values[: len(tokens)] for name, values in openai_replies.text_logprobs(logprobs, 0).items()
-        }
+        body["logprobs"] = {name: values[: len(tokens)] for name, values in writing.text_logprobs(logprobs, 0).items()}
     return body
 
 
@@ -76,7 +75,7 @@ def _length(op: Complete) -> int:
 
 
 def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
-    body = openai_replies.write_choice(choice)
+    body = writing.write_choice(choice)
     body["finish_reason"] = _REASONS.get(choice.reason, choice.reason)
     return body
 
@@ -114,7 +113,7 @@ class Writer:
         self._refuse = refuse
         self._told: dict[int, _Told] = {}
         self._usage: Usage | None = None
-        self.held = 0
+        self.buffered_bytes = 0
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -122,14 +121,14 @@ class Writer:
             text, tokens = event.text, event.tokens
             if event.logprobs is not None:
                 told.logprobs.append(event.logprobs)
-                self.held += len(memoryview(event.logprobs))
+                self.buffered_bytes += len(memoryview(event.logprobs))
             told.texts.append(text)
             if len(tokens) == 1 and not told.waiting:
                 told.tokens.append(tokens[0])
                 out = b'%b%b, "token": %d}\n\n' % (told.head, encode(text), tokens[0])
             else:
                 out = self._several(told, text, tokens)
-            self.held += len(out) or len(told.head) + len(text)
+            self.buffered_bytes += len(out) or len(told.head) + len(text)
             return out
         if isinstance(event, PartStart):
             self._told.setdefault(event.choice, _Told(event.choice))
@@ -169,7 +168,7 @@ class Writer:
         return sse.frame(json.dumps(said, ensure_ascii=False).encode())
 
 
-class ChatWriter(openai_replies.StreamWriter):
+class ChatWriter(writing.StreamWriter):
     """OpenAI's chunks, with no finish reason that the client does not know."""
 
     def write(self, event: Event) -> bytes:

@@ -13,12 +13,12 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy, settle_extras
+from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
-from gateway.dialects.friendli.fates import NEVER
-from gateway.wire import openai_requests
+from gateway.dialects.friendli.fields import NEVER
 from gateway.wire.json import encode, typed
-from gateway.wire.openai_views import CHAT_MEMBERS
+from gateway.wire.openai import reading
+from gateway.wire.openai.request_views import CHAT_MEMBERS
 from gateway.wire.unknown import find_unknown
 
 Body = TypeVar("Body", bound=Struct)
@@ -125,7 +125,7 @@ def _beyond(param: str, why: str) -> GatewayError:
     return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
 
 
-def read_complete(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Complete:
+def read_complete(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) -> Complete:
     for name in NEVER:
         if name in raw:
             raise _beyond(name, "cannot be executed here")
@@ -173,7 +173,7 @@ def _read_lengths(op: Complete, found: _CompleteIn) -> None:
     op.max_output = found.max_tokens
     op.max_total, op.min_total = found.max_total_tokens, found.min_total_tokens or None
     if found.tokens is not None or (op.max_total is None and op.min_total is None):
-        totals.settle(op, len(found.tokens or ()))
+        totals.apply_prompt_length(op, len(found.tokens or ()))
 
 
 def _read_beams(op: Complete, found: _CompleteIn) -> None:
@@ -251,7 +251,9 @@ def _seconds(microseconds: int | None) -> float | None:
     return microseconds / 1e6 if microseconds is not None else None
 
 
-def _read(raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: Policy) -> tuple[Body, tuple[str, ...]]:
+def _read(
+    raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy
+) -> tuple[Body, tuple[str, ...]]:
     """(what `raw` says, the names of what is unknown inside its objects): no worker has a place for that, so that it is
     dropped unless `policy` refuses it."""
     body = encode(raw)
@@ -263,11 +265,11 @@ def _read(raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: Poli
             raise
     found = typed(unknown.body, decoder)
     if policy == "error":
-        settle_extras(policy, unknown.places.values(), kind=Kind.UNSUPPORTED)
+        sort_extras(policy, unknown.places.values(), kind=Kind.UNSUPPORTED)
     return found, tuple(unknown.places)
 
 
-def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Chat:
+def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) -> Chat:
     own = typed(encode(raw), _chat)
     # OpenAI ends temperatures at 2: here that is the worker's business.
     shared = {name: value for name, value in raw.items() if name in CHAT_MEMBERS and name != "temperature"}
@@ -275,7 +277,7 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Cha
     output, dropped = _chat_output(raw, policy)
     if output is not None:
         del shared["response_format"]
-    op = openai_requests.read_chat(encode(shared), {}, extra, dropped, policy, Kind.UNSUPPORTED)
+    op = reading.read_chat(encode(shared), {}, extra, dropped, policy, Kind.UNSUPPORTED)
     op.raw = op.wire = None
     op.output = output or op.output
     op.timeout = _seconds(own.timeout_microseconds)
@@ -292,7 +294,7 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: Policy) -> Cha
     return op
 
 
-def _chat_output(raw: dict[str, Raw], policy: Policy) -> tuple[Output | None, tuple[str, ...]]:
+def _chat_output(raw: dict[str, Raw], policy: ExtrasPolicy) -> tuple[Output | None, tuple[str, ...]]:
     """(the output format in Friendli's form, None where there is none or it is in OpenAI's, and what is dropped)."""
     given = {"response_format": raw["response_format"]} if "response_format" in raw else {}
     found = typed(encode(given), _chat_format).response_format

@@ -12,13 +12,13 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import Policy, settle_extras
+from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
-from gateway.core.ports import Relaying
+from gateway.core.ports import Passthrough
 from gateway.dialects.sagemaker.errors import exception, refuse
-from gateway.dialects.sagemaker.fates import FATES, KNOWN, MAX_PROMPTS, MODEL
+from gateway.dialects.sagemaker.fields import FIELDS, KNOWN, MAX_PROMPTS, MODEL
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
 from gateway.dialects.sagemaker.replies import (
     FRAMED_HEADERS,
@@ -31,11 +31,11 @@ from gateway.dialects.sagemaker.replies import (
     text_choice,
     write_usage,
 )
-from gateway.wire import openai_replies as replies
-from gateway.wire import openai_requests as requests
 from gateway.wire import sse
 from gateway.wire.json import check_depth, encode, members
-from gateway.wire.openai_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai import reading as requests
+from gateway.wire.openai import writing as replies
+from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 
 class SageMaker:
@@ -43,7 +43,7 @@ class SageMaker:
 
     name = "sagemaker"
     prefixes: tuple[str, ...] = ("/sagemaker",)
-    extras: Policy = "pass"
+    extras: ExtrasPolicy = "pass"
     routes: tuple[Route, ...] = (
         Route("POST", "/invocations", "invocations"),
         Route("GET", "/ping", "ping", open=True),
@@ -54,9 +54,9 @@ class SageMaker:
         Route("POST", "/endpoints/{name:path}/invocations", "endpoint"),
         Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
     )
-    fates = FATES
+    fields = FIELDS
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
-    relaying: Mapping[str, Relaying] = {}
+    passthrough: Mapping[str, Passthrough] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class SageMaker:
                 code="invalid_value" if "prompt" in raw else "missing_parameter",
             )
         operation = "chat" if "messages" in raw else "complete"
-        _, dropped = settle_extras(self.extras, (name for name in raw if name not in KNOWN[operation]))
+        _, dropped = sort_extras(self.extras, (name for name in raw if name not in KNOWN[operation]))
         for name in dropped:
             del raw[name]
         canonical = CHAT_MEMBERS if operation == "chat" else TEXT_MEMBERS

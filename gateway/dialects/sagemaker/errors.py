@@ -9,8 +9,8 @@ from typing import Any
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.wire import awsevent
-from gateway.wire import openai_replies as replies
 from gateway.wire.json import encode
+from gateway.wire.openai import writing as replies
 
 AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
     Kind.BAD_REQUEST: (400, "ValidationError"),

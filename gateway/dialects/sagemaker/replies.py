@@ -12,10 +12,10 @@ from gateway.core.http import Headers
 from gateway.core.lifecycle import ReplyChoice
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
-from gateway.dialects.sagemaker.fates import MODEL
+from gateway.dialects.sagemaker.fields import MODEL
 from gateway.wire import awsevent, sse
-from gateway.wire import openai_replies as replies
 from gateway.wire.json import encode
+from gateway.wire.openai import writing as replies
 
 VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
 """A header of every reply to boto3."""
@@ -122,7 +122,7 @@ class Writer:
     What is the same in every chunk of a part is written once. Implements core.ports.StreamWriter.
     """
 
-    held = 0
+    buffered_bytes = 0
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from gateway.core.http import Headers, Request
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Capabilities
 from gateway.dialects.friendli import Friendli
-from gateway.dialects.friendli.fates import FATES
+from gateway.dialects.friendli.fields import FIELDS
 from gateway.relay import EventLane
 
 DIALECT = Friendli()
@@ -20,7 +20,7 @@ CAN = Capabilities("w", max_context=2048)
 HI = [{"role": "user", "content": "hi"}]
 # What friendli-client 1.5.8 sends, nulls and all.
 CLIENT_BODY: dict[str, Any] = {
-    **{field.name: None for field in FATES["complete"] if field.sample is not None},
+    **{field.name: None for field in FIELDS["complete"] if field.sample is not None},
     "stream": False,
     "prompt": "Say this is a test!",
 }

@@ -13,7 +13,7 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat
 from gateway.core.ports import Settings
 from gateway.dialects import create
-from gateway.dialects.friendli.fates import FATES
+from gateway.dialects.friendli.fields import FIELDS
 from tests.dialects.friendli.exchange import (
     DIALECT,
     HI,
@@ -25,7 +25,7 @@ from tests.dialects.friendli.exchange import (
 )
 
 CLIENT_CHAT: dict[str, Any] = {
-    **{field.name: None for field in FATES["chat"] if field.sample is not None},
+    **{field.name: None for field in FIELDS["chat"] if field.sample is not None},
     "messages": HI,
     "stream": False,
     "model": "m",

@@ -13,7 +13,7 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Complete
 from gateway.core.ports import Capabilities, Settings
 from gateway.dialects import create
-from gateway.dialects.friendli.fates import FATES
+from gateway.dialects.friendli.fields import FIELDS
 from tests.dialects.friendli.exchange import (
     CLIENT_BODY,
     DIALECT,
@@ -280,7 +280,7 @@ def test_extras_follow_the_configuration() -> None:
 
 
 def test_every_field_has_a_sample_and_is_read() -> None:
-    for operation, fields in FATES.items():
+    for operation, fields in FIELDS.items():
         for field in fields:
             if field.sample is None or field.name in ("prompt", "messages"):
                 continue
@@ -292,7 +292,7 @@ def test_every_field_has_a_sample_and_is_read() -> None:
             if field.name == "top_logprobs":
                 base["logprobs"] = True
             body = {**base, field.name: field.sample}
-            if field.fate != "refused":
+            if field.handling != "refused":
                 DIALECT.read(request(body, route=operation))
                 continue
             if field.name == "early_stopping":

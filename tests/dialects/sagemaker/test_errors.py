@@ -10,7 +10,7 @@ import pytest
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.dialects.sagemaker.errors import AWS_ERRORS, SIGNATURE_ERRORS
-from gateway.dialects.sagemaker.fates import FATES
+from gateway.dialects.sagemaker.fields import FIELDS
 from gateway.wire import awsevent
 from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, lane, request
 from tests.repo.tree import ROOT
@@ -137,7 +137,7 @@ def test_exception_frames(error: GatewayError, type_: str, payload: dict[str, st
 def test_the_page_names_every_field_and_every_error() -> None:
     page = (ROOT / "docs" / "dialects" / "sagemaker.md").read_text()
     request, errors = page.split("## Request")[1].split("## Reply")[0], page.split("## Errors")[1]
-    for field in {field.name for fields in FATES.values() for field in fields}:
+    for field in {field.name for fields in FIELDS.values() for field in fields}:
         assert f"`{field}`" in request
     for type_ in {type_ for _, type_ in (*AWS_ERRORS.values(), *SIGNATURE_ERRORS.values())}:
         assert f"`{type_}`" in errors

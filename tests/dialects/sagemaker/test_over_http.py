@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.dialects.sagemaker.fates import MODEL
+from gateway.dialects.sagemaker.fields import MODEL
 from tests.app.asking import key
 from tests.dialects.sagemaker.exchange import HI, chunks, payloads
 from tests.harness import Stack

@@ -16,7 +16,7 @@ import pytest
 from gateway.core.errors import Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
-from gateway.dialects.sagemaker.fates import MODEL
+from gateway.dialects.sagemaker.fields import MODEL
 from gateway.wire import awsevent, sse
 from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, VLLM, chunks, lane, payloads, read
 

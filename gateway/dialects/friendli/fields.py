@@ -1,0 +1,143 @@
+"""What becomes of every field that a Friendli client can send. The names are those of friendli-client's
+`V1CompletionsRequest`, see `gateway.dialects.friendli`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.core.fields import Field
+
+TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team")
+_MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m")
+TIMEOUT = Field(
+    "timeout_microseconds", "emulated", note="429 before the first byte, else an error event", sample=60_000_000
+)
+_ENCODER = "unless 1: only for encoder-decoder models, of which none is served"
+_UNKNOWN = "in no specification, only in friendli-client"
+
+FIELDS: Mapping[str, Sequence[Field]] = {
+    "complete": (
+        TEAM,
+        Field("prompt", "mapped", note="exactly one of prompt and tokens, else 400", sample="hi"),
+        Field("tokens", "renamed", to="prompt", note="token ids", sample=[1, 2, 3]),
+        _MODEL,
+        Field("stream", "mapped", note="400 with num_beams", sample=True),
+        TIMEOUT,
+        Field("max_tokens", "mapped", note="absent: as many as the context holds, said aloud", sample=16),
+        Field(
+            "max_total_tokens",
+            "emulated",
+            to="max_tokens",
+            note="less the prompt's length, which of a text the worker is asked first; 400 with max_tokens",
+            sample=32,
+        ),
+        Field("min_tokens", "mapped", sample=1),
+        Field(
+            "min_total_tokens",
+            "emulated",
+            to="min_tokens",
+            note="as max_total_tokens; 400 with min_tokens",
+            sample=8,
+        ),
+        Field("n", "mapped", note="400 with num_beams unless 1", sample=2),
+        Field(
+            "num_beams", "renamed", to="use_beam_search, n", note="1 to 31; the best beam is the one choice", sample=4
+        ),
+        Field("length_penalty", "mapped", note="with num_beams, else 400 unless 1", sample=1.5),
+        Field("early_stopping", "refused", note="unless false: vLLM has none; 400 without num_beams", sample=True),
+        Field(
+            "no_repeat_ngram",
+            "refused",
+            note="unless 0 or 1: vLLM has none; mapped where its workers run our logits processor",
+            sample=3,
+        ),
+        Field("encoder_no_repeat_ngram", "refused", note=_ENCODER, sample=3),
+        Field("repetition_penalty", "mapped", note="at least 1", sample=1.1),
+        Field("encoder_repetition_penalty", "refused", note=_ENCODER, sample=1.1),
+        Field("frequency_penalty", "mapped", sample=0.5),
+        Field("presence_penalty", "mapped", sample=0.5),
+        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
+        Field("top_k", "mapped", note="0, no filter, is sent when absent", sample=5),
+        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
+        Field("stop", "mapped", note="400 with num_beams", sample=["END"]),
+        Field(
+            "stop_tokens",
+            "renamed",
+            to="stop_token_ids",
+            note="the ids of all entries: any one of them ends the choice",
+            sample=[{"tokens": [7]}],
+        ),
+        Field("seed", "mapped", note="drawn when absent; a list must rise by one, else 422", sample=42),
+        Field("token_index_to_replace", "refused", note="unless empty", sample=[0]),
+        Field("embedding_to_replace", "refused", note="unless empty", sample=[0.5]),
+        Field(
+            "beam_search_type",
+            "consumed",
+            note="DETERMINISTIC only, else 422; ignored without num_beams, as specified",
+            sample="DETERMINISTIC",
+        ),
+        Field("bad_words", "mapped", sample=["x"]),
+        Field(
+            "bad_word_tokens",
+            "renamed",
+            to="logit_bias",
+            note="entries of one id; longer ones 422, mapped where the workers run our logits processor",
+            sample=[{"tokens": [5]}],
+        ),
+        Field("include_output_logits", "refused", note="unless false", sample=True),
+        Field("include_output_logprobs", "renamed", to="logprobs", note="answered in choices[].logprobs", sample=True),
+        Field("eos_token", "renamed", to="stop_token_ids", note="beside the model's own", sample=[2]),
+        Field(
+            "response_format",
+            "renamed",
+            to="response_format or structured_outputs",
+            note="text, json_object with or without schema, regex",
+            sample={"type": "json_object"},
+        ),
+        Field("beam_compat_pre_normalization", "refused", note=_UNKNOWN, sample=True),
+        Field("beam_compat_no_post_normalization", "refused", note=_UNKNOWN, sample=True),
+        Field("forced_output_tokens", "refused", note=_UNKNOWN, sample=[1]),
+        Field("soft_prompts", "refused", note=_UNKNOWN, sample=[0.5]),
+        Field("position_ids", "refused", note=_UNKNOWN, sample=[0]),
+        Field("generation_offset", "refused", note=_UNKNOWN, sample=1),
+    ),
+    "chat": (
+        TEAM,
+        Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
+        _MODEL,
+        Field("stream", "mapped", sample=True),
+        Field("stream_options", "consumed", note="the usage chunk comes only if it is asked for here"),
+        Field("frequency_penalty", "mapped", sample=0.5),
+        Field("presence_penalty", "mapped", sample=0.5),
+        Field("repetition_penalty", "mapped", note="at least 1", sample=1.1),
+        Field("max_tokens", "mapped", sample=16),
+        Field("min_tokens", "mapped", note="400 above max_tokens", sample=1),
+        Field("n", "mapped", sample=2),
+        Field("stop", "mapped", sample=["END"]),
+        Field("seed", "mapped", note="one number", sample=7),
+        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
+        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
+        Field("top_k", "mapped", note="0, no filter, is sent when absent", sample=5),
+        Field("logit_bias", "mapped", sample={"42": -1.0}),
+        Field("logprobs", "mapped", sample=True),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
+        TIMEOUT,
+        Field(
+            "tools",
+            "mapped",
+            note="an empty array is dropped",
+            sample=[{"type": "function", "function": {"name": "f"}}],
+        ),
+        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
+        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
+        Field(
+            "response_format",
+            "renamed",
+            to="response_format or structured_outputs",
+            note="as for text completions, and json_schema as OpenAI has it",
+            sample={"type": "json_object"},
+        ),
+    ),
+}
+KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}
+NEVER = tuple(field.name for field in FIELDS["complete"] if field.note is _UNKNOWN)

@@ -1,0 +1,74 @@
+"""Ordinary chunks of a stream differ from one another in their text alone: what is the same, learned from one of them.
+
+A lane that knows it need not parse the next ones, which is most of what a streamed token costs. A quote inside a JSON
+string is always escaped: an event that begins and ends as the stencil does, with the inside of one JSON string between,
+is the same document with another text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+# How often one stream may learn: a worker whose chunks always differ elsewhere must not make it learn at every token.
+TRIES = 8
+
+_HOLES = {
+    name: re.compile(rb'"%b": ?"((?:[^"\\]|\\.)*)"' % name.encode())
+    for name in ("content", "text", "reasoning", "reasoning_content", "refusal")
+}
+_ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
+# In no reply by chance: a literal that stands for the text while a stencil is tried.
+MARK = rb"\u0001stencil\u0002"
+_TOKEN = 1_000_003
+
+id_of = msgspec.json.Decoder(int).decode
+"""A JSON integer -> a token id. Raises msgspec.DecodeError when it is none."""
+text_of = msgspec.json.Decoder(str).decode
+"""A JSON string, quotes included -> its text. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
+
+
+class ChunkTemplate(Struct, frozen=True):
+    """One event around its text: `before` ends with the quote that opens it, `after` begins with the one that closes
+    it. Where every chunk has one token id as well, `after` ends before it and `end` follows; else `end` is b""."""
+
+    before: bytes
+    after: bytes
+    end: bytes = b""
+
+    def filled(self, literal: bytes, token: int) -> bytes:
+        """The event with that text, given as the inside of a JSON string."""
+        return self.before + literal + self.after + (b"%d" % token + self.end if self.end else b"")
+
+
+def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
+    """The stencil of the event `data`, JSON on one line, whose text is the member `name` of what `holder` leads to.
+    token: its choice has one of `token_ids`. None where the text cannot be told apart from the rest, or where `data` is
+    unusual in any other way: it raises nothing."""
+    holes = list(_HOLES[name].finditer(data))
+    if len(holes) != 1 or 10 in data:
+        return None
+    before, after, end = b"data: " + data[: holes[0].start(1)], data[holes[0].end(1) :] + b"\n\n", b""
+    if token:
+        ids = list(_ID.finditer(after))
+        if len(ids) != 1:
+            return None
+        after, end = after[: ids[0].start(1)], after[ids[0].end(1) :]
+    template = ChunkTemplate(before, after, end)
+    try:
+        expected, filled = msgspec.json.decode(data), msgspec.json.decode(template.filled(MARK, _TOKEN)[6:])
+        _at(expected, holder)[name] = text_of(b'"%b"' % MARK)
+        if token:
+            expected["choices"][0]["token_ids"] = [_TOKEN]
+    except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return template if filled == expected else None
+
+
+def _at(document: Any, path: tuple[str | int, ...]) -> Any:
+    for step in path:
+        document = document[step]
+    return document

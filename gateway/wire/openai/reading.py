@@ -1,0 +1,488 @@
+"""Requests of clients of OpenAI's wire in their canonical form.
+
+Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `wire.openai.request_views`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Extra,
+    Image,
+    Logprobs,
+    Message,
+    NamedTool,
+    Nested,
+    Opaque,
+    Output,
+    Part,
+    Refusal,
+    Sampling,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+from gateway.wire.json import encode, invalid, present, typed
+from gateway.wire.openai.request_views import (
+    FORMS,
+    PARTS,
+    Body,
+    ChatBody,
+    EmbedBody,
+    FormatIn,
+    MessageIn,
+    NamedToolIn,
+    PartIn,
+    TextBody,
+    ToolIn,
+    TypeIn,
+)
+from gateway.wire.unknown import Form, Tree, Unknown, find_unknown
+
+PartReader = Callable[[Raw, str], Part]
+T = TypeVar("T")
+Read = TypeVar("Read", bound=Chat | Complete)
+
+_chat = msgspec.json.Decoder(ChatBody)
+_text = msgspec.json.Decoder(TextBody)
+_embed = msgspec.json.Decoder(EmbedBody)
+_part = msgspec.json.Decoder(PartIn)
+_type = msgspec.json.Decoder(TypeIn)
+# What `int` reads beside digits (`1_0`, ` 7`, `-1`) names no token.
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+_NOTHING: Tree = {}
+
+
+def read_chat(
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: ExtrasPolicy = "pass",
+    kind: Kind = Kind.BAD_REQUEST,
+    part: PartReader | None = None,
+    forms: Mapping[str, Form] = FORMS,
+) -> Chat:
+    """`policy` is for members inside objects that have no canonical name; what it drops is taken out of `raw` too.
+    `part` reads content parts, for dialects that know other forms of them than `read_part`; `forms` says what is known
+    of such objects.
+
+    Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for what `policy` refuses.
+    """
+    part = part or read_part
+    try:
+        return _chat_op(typed(body, _chat), raw, extra, dropped, part)
+    except GatewayError:
+        unknown = find_unknown(body, ChatBody, forms)
+        if unknown is None:
+            raise
+    found = typed(unknown.body, _chat)
+    return _settled(unknown, partial(_chat_op, found, raw, part=part), raw, extra, dropped, policy, kind)
+
+
+def read_text(
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: ExtrasPolicy = "pass",
+    kind: Kind = Kind.BAD_REQUEST,
+) -> Complete:
+    """`policy` and `kind` as for `read_chat`."""
+    try:
+        return _text_op(typed(body, _text), raw, extra, dropped)
+    except GatewayError:
+        unknown = find_unknown(body, TextBody, FORMS)
+        if unknown is None:
+            raise
+    found = typed(unknown.body, _text)
+    return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy, kind)
+
+
+def _settled(
+    unknown: Unknown,
+    read: Callable[..., Read],
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: ExtrasPolicy,
+    kind: Kind,
+) -> Read:
+    """The request as `read` of its extra and dropped members makes it, what is unknown inside its objects carried along
+    or not. What is wrong with the rest of it comes first."""
+    if policy == "pass":
+        op = read(_with_options(extra, unknown.found), dropped, kept=unknown.found)
+        op.unnamed = (*unknown.places, *op.unnamed)
+        return op
+    op = read(extra, (*dropped, *unknown.places))
+    sort_extras(policy, unknown.places.values(), kind=kind)
+    raw.update({name: value for name, value in unknown.changed.items() if name in raw})
+    return op
+
+
+def _chat_op(
+    found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = _NOTHING
+) -> Chat:
+    for name in ("functions", "function_call"):
+        if name in raw:
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"'{name}' is not supported: use 'tools' and 'tool_choice'", param=name
+            )
+    if found.max_tokens == 0:
+        raise GatewayError(
+            Kind.BAD_REQUEST, "'max_tokens' must be at least 1", param="max_tokens", code="invalid_value"
+        )
+    if found.top_logprobs and not found.logprobs:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'top_logprobs' is only allowed when 'logprobs' is true",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    limit = found.max_completion_tokens or found.max_tokens
+    inside = _in(kept, "messages")
+    choice, parallel = _read_tool_choice(found.tool_choice, _in(kept, "tool_choice")), found.parallel_tool_calls
+    if not found.tools and (choice is not None or parallel is not None):
+        dropped = (*dropped, *_without_tools(choice, parallel, raw))
+        choice = parallel = None
+    return Chat(
+        model=found.model,
+        messages=tuple([_read_message(message, i, part, inside) for i, message in enumerate(found.messages)]),
+        stream=bool(found.stream),
+        include_usage=_include_usage(found),
+        max_output=limit,
+        sampling=_sampling(found),
+        stop=_stop(found),
+        n=found.n or 1,
+        tools=_read_tools(found.tools, _in(kept, "tools")) if found.tools else (),
+        tool_choice=choice,
+        parallel_tools=parallel,
+        output=_read_output(found.response_format, _in(kept, "response_format")),
+        reasoning=found.reasoning_effort,
+        logprobs=Logprobs(found.top_logprobs or 0) if found.logprobs else None,
+        user=found.user,
+        extra=extra,
+        unnamed=("max_tokens",) if found.max_tokens not in (None, limit) else (),
+        dropped=dropped,
+        raw=raw,
+        wire="openai",
+    )
+
+
+def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = _NOTHING) -> Complete:
+    if found.prompt is None:
+        raise GatewayError(
+            Kind.BAD_REQUEST, "missing required parameter: 'prompt'", param="prompt", code="missing_parameter"
+        )
+    if found.best_of is not None and found.best_of != (found.n or 1):
+        raise GatewayError(Kind.UNSUPPORTED, "'best_of' must equal 'n' here", param="best_of")
+    return Complete(
+        model=found.model,
+        prompts=read_prompts(found.prompt, "prompt"),
+        stream=bool(found.stream),
+        include_usage=_include_usage(found),
+        max_output=found.max_tokens,
+        sampling=_sampling(found),
+        stop=_stop(found),
+        n=found.n or 1,
+        output=_read_output(found.response_format, _in(kept, "response_format")),
+        logprobs=Logprobs(found.logprobs) if found.logprobs is not None else None,
+        echo=bool(found.echo),
+        suffix=found.suffix,
+        user=found.user,
+        extra=extra,
+        dropped=dropped,
+        raw=raw,
+        wire="openai",
+    )
+
+
+def read_embed(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -> Embed:
+    found = typed(body, _embed)
+    if found.encoding_format not in (None, "float", "base64"):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'encoding_format' must be 'float' or 'base64'",
+            param="encoding_format",
+            code="invalid_value",
+        )
+    return Embed(
+        model=found.model,
+        inputs=read_prompts(found.input, "input"),
+        encoding=found.encoding_format,  # type: ignore[arg-type]  # checked above
+        dimensions=found.dimensions,
+        user=found.user,
+        extra=extra,
+        dropped=dropped,
+        raw=raw,
+        wire="openai",
+    )
+
+
+def _include_usage(found: Body) -> bool:
+    if found.stream_options is None:
+        return False
+    if not found.stream:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'stream_options' is only allowed when 'stream' is true",
+            param="stream_options",
+            code="invalid_value",
+        )
+    return bool(found.stream_options.include_usage)
+
+
+def _with_options(extra: Extra, kept: Tree) -> Extra:
+    """`stream_options` has no canonical form of its own: what is unknown in it travels as a member at the top."""
+    options = kept.get("stream_options")
+    return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
+
+
+def _stop(found: Body) -> tuple[str, ...]:
+    if found.stop is None:
+        return ()
+    return (found.stop,) if isinstance(found.stop, str) else tuple(found.stop)
+
+
+def _sampling(found: Body) -> Sampling:
+    bias = None
+    if found.logit_bias:
+        if not all(map(_TOKEN_ID.fullmatch, found.logit_bias)):
+            raise GatewayError(
+                Kind.BAD_REQUEST, "'logit_bias' keys must be token ids", param="logit_bias", code="invalid_value"
+            )
+        bias = {int(token): value for token, value in found.logit_bias.items()}
+    return Sampling(
+        temperature=found.temperature,
+        top_p=found.top_p,
+        seed=found.seed,
+        frequency_penalty=found.frequency_penalty,
+        presence_penalty=found.presence_penalty,
+        logit_bias=bias,
+        top_k=found.top_k,
+        min_p=found.min_p,
+        repetition_penalty=found.repetition_penalty,
+        min_tokens=found.min_tokens,
+        ignore_eos=found.ignore_eos,
+        stop_tokens=tuple(found.stop_token_ids or ()),
+    )
+
+
+def _types(items: list[Any]) -> set[type]:
+    return set(map(type, items))
+
+
+def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, ...], ...]:
+    """A prompt in any of OpenAI's four forms: a string, strings, token ids, arrays of token ids."""
+    if isinstance(found, str):
+        return (found,)
+    kinds = _types(found)
+    if kinds == {str}:
+        return tuple(found)
+    if kinds == {int}:
+        return (tuple(found),)
+    if kinds == {list} and all(item and min(item) >= 0 for item in found):
+        return tuple(tuple(item) for item in found)
+    raise GatewayError(
+        Kind.BAD_REQUEST,
+        f"'{param}' must be a string, an array of strings, an array of token ids or an array of such arrays",
+        param=param,
+        code="invalid_value",
+    )
+
+
+def _in(kept: Tree, key: str | int) -> Tree:
+    """What was found inside the member or the item `key`."""
+    inner = kept.get(key) if kept else None
+    return inner if isinstance(inner, dict) else _NOTHING
+
+
+def _extra(kept: Tree) -> Nested | None:
+    """What was found in an object."""
+    return cast(Nested, kept) or None
+
+
+def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
+    """`kept` is what was found in all messages."""
+    thinking = found.reasoning or found.reasoning_content
+    if not (kept or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
+        return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly all there are
+    parts: list[Part] = []
+    if thinking:
+        if found.reasoning_content not in (None, "", thinking):
+            place = f"messages.{index}.reasoning"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' and '{place}_content' differ", param=place)
+        parts.append(Thinking(thinking))
+    content = len(parts)
+    if isinstance(found.content, str):
+        parts.append(Text(found.content))
+    else:
+        for position, raw in enumerate(found.content or ()):
+            parts.append(part(raw, f"messages.{index}.content.{position}"))
+    if found.refusal:
+        parts.append(Refusal(found.refusal))
+    calls = len(parts)
+    for position, call in enumerate(found.tool_calls or ()):
+        arguments = call.function.arguments
+        if not isinstance(arguments, str):
+            arguments = encode(arguments).decode()
+        # OpenAI's type requires an id. It is the same one every time, since a prefix cache must know the conversation
+        # again, and of nine letters and digits, since Mistral's chat templates take no other.
+        parts.append(ToolCall(call.id or f"c{index:04x}{position:04x}", call.function.name, arguments))
+    if index not in kept:
+        return Message(found.role, tuple(parts), found.name, found.tool_call_id)
+    own = _in(kept, index)
+    for first, name in ((content, "content"), (calls, "tool_calls")):
+        inside = _in(own, name)
+        for position in range(len(parts) - first):
+            if position in inside:
+                parts[first + position] = replace(parts[first + position], extra=_extra(_in(inside, position)))
+    extra = _extra({name: value for name, value in own.items() if name not in ("content", "tool_calls")})
+    return Message(found.role, tuple(parts), found.name, found.tool_call_id, extra)
+
+
+def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages with a `call_id` on every tool message: one that has none answers the first open call of its name
+    before it, or where there is no such call, the first open one. For dialects whose tool messages have no
+    tool_call_id, which chat templates want."""
+    if all(message.role != "tool" or message.call_id is not None for message in messages):
+        return messages
+    found = []
+    waiting: list[ToolCall] = []
+    for message in messages:
+        waiting = [part for part in message.parts if isinstance(part, ToolCall)] or waiting
+        if message.role == "tool":
+            if message.call_id is None and waiting:
+                answered = next((call for call in waiting if call.name == message.name), waiting[0])
+                message = replace(message, call_id=answered.id)
+            waiting = [call for call in waiting if call.id != message.call_id]
+        found.append(message)
+    return tuple(found)
+
+
+def read_part(raw: Raw, place: str) -> Part:
+    """One content part. Raises GatewayError(BAD_REQUEST) naming `place`."""
+    try:
+        found = _part.decode(raw)
+    except msgspec.ValidationError:
+        kind = read_at(place, raw, _type).type
+        if encode(kind) not in PARTS:
+            return Opaque(kind, raw)
+        found = read_at(place, raw, _part)
+    kind = found.type
+    part: Part
+    if kind == "text" and found.text is not None:
+        part = Text(found.text)
+    elif kind == "image_url" and found.image_url is not None:
+        image = found.image_url
+        part = Image(image) if isinstance(image, str) else Image(image.url, image.detail)
+    elif kind == "input_audio" and found.input_audio is not None:
+        part = Audio(found.input_audio.data, found.input_audio.format)
+    elif kind == "refusal" and found.refusal is not None:
+        part = Refusal(found.refusal)
+    elif encode(kind) not in PARTS:
+        return Opaque(kind, raw)
+    else:
+        name = f"{place}.{kind}"
+        raise GatewayError(
+            Kind.BAD_REQUEST, f"missing required parameter: '{name}'", param=name, code="missing_parameter"
+        )
+    if (found.text, found.image_url, found.input_audio, found.refusal).count(None) != 3:
+        raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has more than its type '{kind}' allows", param=place)
+    return part
+
+
+def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """A value that stands at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST) naming it."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise invalid(error, place) from None
+
+
+def _read_tools(found: list[ToolIn], kept: Tree) -> tuple[Tool, ...]:
+    return tuple([_read_tool(tool, index, _in(kept, index)) for index, tool in enumerate(found)])
+
+
+def _read_tool(found: ToolIn, index: int, kept: Tree) -> Tool:
+    if found.type != "function" or found.function is None:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            f"'tools.{index}' must be of type 'function' with a 'function' object",
+            param=f"tools.{index}",
+            code="invalid_value",
+        )
+    function = found.function
+    return Tool(function.name, function.description, present(function.parameters), function.strict, _extra(kept))
+
+
+def _without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) -> list[str]:
+    """The names of what is then said of tools and changes nothing, taken out of `raw`: engines refuse it. Raises
+    GatewayError(BAD_REQUEST) for what asks for a tool."""
+    if choice == "required" or isinstance(choice, NamedTool):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'tool_choice' asks for a tool, but there are no 'tools'",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    said = {"tool_choice": choice, "parallel_tool_calls": parallel}
+    names = [name for name, value in said.items() if value is not None]
+    for name in names:
+        raw.pop(name, None)
+    return names
+
+
+def _read_tool_choice(found: str | NamedToolIn | None, kept: Tree) -> ToolChoice | None:
+    if found is None or found in ("none", "auto", "required"):
+        return found  # type: ignore[return-value]  # narrowed by the comparison
+    if not isinstance(found, str) and found.type == "function" and found.function is not None:
+        return NamedTool(found.function.name, _extra(kept))
+    raise GatewayError(
+        Kind.BAD_REQUEST,
+        "'tool_choice' must be 'none', 'auto', 'required' or a named function",
+        param="tool_choice",
+        code="invalid_value",
+    )
+
+
+def _read_output(found: FormatIn | None, kept: Tree) -> Output | None:
+    if found is None:
+        return None
+    if found.type in ("text", "json_object"):
+        if found.json_schema is not None:
+            place = "response_format.json_schema"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has no meaning for type {found.type}", param=place)
+        return Output("text" if found.type == "text" else "json", extra=_extra(kept))
+    if found.type == "json_schema" and found.json_schema is not None:
+        schema = found.json_schema
+        return Output(
+            "schema",
+            present(schema.schema),
+            name=schema.name,
+            strict=schema.strict,
+            description=schema.description,
+            extra=_extra(kept),
+        )
+    raise GatewayError(
+        Kind.BAD_REQUEST,
+        "'response_format.type' must be 'text', 'json_object' or 'json_schema' (with a 'json_schema' object)",
+        param="response_format",
+        code="invalid_value",
+    )

@@ -1,0 +1,273 @@
+"""What clients of OpenAI's wire are sent: canonical replies and events as its JSON and its chunks.
+
+Shared by every dialect whose replies resemble OpenAI's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.lifecycle import ReplyChoice
+from gateway.core.messages import Chat, Generate, Op
+from gateway.core.usage import Usage
+from gateway.wire import sse
+from gateway.wire.json import encode
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    kind: (status, type_, kind.value)
+    for kind, status, type_ in (
+        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
+        (Kind.UNSUPPORTED, 400, "invalid_request_error"),
+        (Kind.UNAUTHENTICATED, 401, "authentication_error"),
+        (Kind.FORBIDDEN, 403, "permission_error"),
+        (Kind.NO_ROUTE, 404, "invalid_request_error"),
+        (Kind.NO_METHOD, 405, "invalid_request_error"),
+        (Kind.NO_MODEL, 404, "invalid_request_error"),
+        (Kind.MEDIA_TYPE, 415, "invalid_request_error"),
+        (Kind.TOO_LARGE, 413, "invalid_request_error"),
+        (Kind.CONTEXT_LENGTH, 400, "invalid_request_error"),
+        (Kind.LIMITED, 429, "rate_limit_error"),
+        (Kind.OVERLOADED, 503, "server_error"),
+        (Kind.NO_WORKER, 503, "server_error"),
+        (Kind.DRAINING, 503, "server_error"),
+        (Kind.TIMEOUT, 504, "server_error"),
+        (Kind.UPSTREAM, 502, "server_error"),
+        (Kind.TRUNCATED, 502, "server_error"),
+        (Kind.CLIENT_GONE, 499, "server_error"),
+        (Kind.INTERNAL, 500, "server_error"),
+    )
+}
+"""Kind -> (status, type, code) in OpenAI's words."""
+
+
+def error_headers(error: GatewayError, status: int) -> Headers:
+    """Retry-After, and the same in milliseconds, only on 429 and 503: azure-ai-inference retries any status that
+    carries it. Whole seconds, 1 to 60: openai-python 1.x ignores more."""
+    headers: Headers = []
+    if status in (429, 503) and error.retry_after is not None:
+        wait = min(60_000, max(1, -int(-error.retry_after * 1000 // 1)))
+        headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
+        headers.append((b"retry-after-ms", b"%d" % wait))
+    elif error.kind is Kind.LIMITED and error.upstream is None:
+        headers.append((b"x-should-retry", b"false"))  # it will never fit: OpenAI's clients then do not try again
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
+def error_object(error: GatewayError) -> dict[str, Any]:
+    """An error in OpenAI's own form."""
+    _, type_, code = ERRORS[error.kind]
+    return {"error": {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}}
+
+
+def error_event(error: GatewayError) -> bytes:
+    return sse.frame(encode(error_object(error)))
+
+
+def refusal(error: GatewayError) -> Response:
+    """`error` instead of a reply. A worker's own 4xx keeps its status."""
+    status = ERRORS[error.kind][0]
+    if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
+        status = error.upstream
+    return Response(status, [JSON_TYPE, *error_headers(error, status)], encode(error_object(error)))
+
+
+# -- canonical to replies -------------------------------------------------------------------------------------------
+
+
+def shown(op: Op, said: str) -> str:
+    return op.model or said
+
+
+def write_usage(usage: Usage) -> dict[str, Any]:
+    """Unknown counts are 0 here: OpenAI's clients type them as integers."""
+    body: dict[str, Any] = {
+        "prompt_tokens": usage.input or 0,
+        "completion_tokens": usage.output or 0,
+        "total_tokens": (usage.input or 0) + (usage.output or 0),
+    }
+    if usage.cached is not None:
+        body["prompt_tokens_details"] = {"cached_tokens": usage.cached}
+    if usage.reasoning is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    return body
+
+
+def write_message(choice: ReplyChoice) -> dict[str, Any]:
+    """The assistant message of a finished choice. content is null only beside tool calls or a refusal."""
+    text, thinking, refusal = choice.text(), choice.text("thinking"), choice.text("refusal")
+    if text is None and not choice.calls and refusal is None:
+        text = ""
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": refusal}
+    if thinking is not None:
+        message["reasoning"] = message["reasoning_content"] = thinking
+    if choice.calls:
+        message["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
+            for call in choice.calls
+        ]
+    return message
+
+
+def write_choice(choice: ReplyChoice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "message": write_message(choice),
+        "logprobs": {"content": join_logprobs(choice.logprobs), "refusal": None} if choice.logprobs else None,
+        "finish_reason": choice.reason,
+    }
+
+
+def write_text_choice(choice: ReplyChoice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "text": choice.text() or "",
+        "logprobs": text_logprobs(choice.logprobs, 0) if choice.logprobs else None,
+        "finish_reason": choice.reason,
+        **(choice.extra or {}),
+    }
+
+
+def join_logprobs(raws: Sequence[Raw]) -> list[Any]:
+    return [item for raw in raws for item in msgspec.json.decode(raw)]
+
+
+def text_logprobs(raws: Sequence[Raw], offset: int) -> dict[str, Any]:
+    """Canonical logprobs as text completions have them; `offset` is where this text begins, in characters."""
+    items = join_logprobs(raws)
+    offsets = []
+    for item in items:
+        offsets.append(offset)
+        offset += len(item["token"])
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [item["logprob"] for item in items],
+        "tokens": [item["token"] for item in items],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in item["top_logprobs"]} or None for item in items],
+    }
+
+
+class _Open:
+    """An open part: the bytes before and after its text in a chunk, up to the logprobs. twice: under both names."""
+
+    __slots__ = ("after", "before", "ordinary", "twice")
+
+    def __init__(self, before: bytes, after: bytes, twice: bool) -> None:
+        self.before = before
+        self.after = after
+        self.ordinary = after + b',"logprobs":null,"finish_reason":null}]}\n\n'
+        self.twice = twice
+
+
+class StreamWriter:
+    """Canonical events to chunks. Everything that is the same in every chunk is written once."""
+
+    headers = sse.HEADERS
+    clean_end = False
+    buffered_bytes = 0
+
+    def __init__(self, op: Generate, refuse: Callable[[GatewayError], bytes]) -> None:
+        self._op = op
+        self._refuse = refuse
+        self._chat = isinstance(op, Chat)
+        self._head = b""
+        self._open: dict[tuple[int, int], _Open] = {}
+        self._calls: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            part = self._open[event.choice, event.index]
+            text = encode(event.text)
+            if event.logprobs is None and not part.twice:
+                return part.before + text + part.ordinary
+            return self._special(event, part, text)
+        if isinstance(event, PartStart):
+            return self._part(event)
+        if isinstance(event, Finish):
+            return self._finish(event)
+        if isinstance(event, Start):
+            return self._start(event)
+        if isinstance(event, UsageReport):
+            return self._usage(event.usage) if self._op.include_usage else b""
+        if isinstance(event, Failed):
+            return self._refuse(event.error)
+        return b"" if isinstance(event, PartEnd) else self._end()
+
+    def keepalive(self) -> bytes:
+        return sse.KEEPALIVE
+
+    def _start(self, event: Start) -> bytes:
+        head: dict[str, Any] = {
+            "id": event.id,
+            "object": "chat.completion.chunk" if self._chat else "text_completion",
+            "created": event.created,
+            "model": shown(self._op, event.model),
+        }
+        if event.fingerprint is not None:
+            head["system_fingerprint"] = event.fingerprint
+        if event.tier is not None:
+            head["service_tier"] = event.tier
+        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        if not self._chat:
+            return b""
+        role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+        return b"".join(self._head + b'{"index":%d,' % choice + role for choice in range(self._op.n))
+
+    def _chunk(self, choice: int, delta: bytes, reason: bytes = b"null") -> bytes:
+        return b'%b{"index":%d,%b,"logprobs":null,"finish_reason":%b}]}\n\n' % (self._head, choice, delta, reason)
+
+    def _part(self, event: PartStart) -> bytes:
+        before = b'%b{"index":%d,' % (self._head, event.choice)
+        out, twice = b"", False
+        if not self._chat:
+            before, after = before + b'"text":', b""
+        elif event.kind == "tool":
+            position = self._calls.get(event.choice, 0)
+            self._calls[event.choice] = position + 1
+            call = {
+                "index": position,
+                "id": event.call_id,
+                "type": "function",
+                "function": {"name": event.name, "arguments": ""},
+            }
+            out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode(call) + b"]}")
+            before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
+        else:
+            name = {"text": b"content", "thinking": b"reasoning"}.get(event.kind, b"refusal")
+            before, after = before + b'"delta":{"%b":' % name, b"}"
+            twice = event.kind == "thinking"
+        self._open[event.choice, event.index] = _Open(before, after, twice)
+        return out
+
+    def _special(self, event: Delta, part: _Open, text: bytes) -> bytes:
+        """A text with logprobs, or one that is thinking."""
+        if part.twice:
+            text = b'%b,"reasoning_content":%b' % (text, text)
+        if event.logprobs is None:
+            return part.before + text + part.ordinary
+        if self._chat:
+            logprobs = b'{"content":%b,"refusal":null}' % bytes(event.logprobs)
+        else:
+            offset = self._offsets.get(event.choice, 0)
+            self._offsets[event.choice] = offset + len(event.text)
+            logprobs = encode(text_logprobs((event.logprobs,), offset))
+        return b'%b%b%b,"logprobs":%b,"finish_reason":null}]}\n\n' % (part.before, text, part.after, logprobs)
+
+    def _finish(self, event: Finish) -> bytes:
+        delta = b'"delta":{}' if self._chat else b'"text":""'
+        return self._chunk(event.choice, delta, reason=encode(event.reason))
+
+    def _usage(self, usage: Usage) -> bytes:
+        return self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n"
+
+    def _end(self) -> bytes:
+        return sse.DONE

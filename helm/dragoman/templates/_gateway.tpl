@@ -1,0 +1,91 @@
+{{- /* gateway.yaml, made from the models, from redis and auth, and from gateway.config. */ -}}
+
+{{- /* One value, gateway.stopSeconds, bounds a stop: 5 s preStop, then drain_s with notice_s in it, then at most 8 s to
+close connections, and 2 s to spare. */ -}}
+{{- define "dragoman.preStopSeconds" -}}5{{- end -}}
+{{- define "dragoman.drainSeconds" -}}{{ sub (int .Values.gateway.stopSeconds) 15 }}{{- end -}}
+{{- define "dragoman.noticeSeconds" -}}{{ min 10 (div (int (include "dragoman.drainSeconds" .)) 2) }}{{- end -}}
+
+{{- define "dragoman.gatewayYaml" -}}
+{{- $host := ternary "::" "0.0.0.0" .Values.ipv6 -}}
+{{- $config := deepCopy .Values.gateway.config -}}
+{{- $_ := set $config "listen" (merge (dict "host" $host "port" 8080) (default dict $config.listen)) -}}
+{{- $_ := set $config "metrics" (dict "listen" (printf "%s:9090" (ternary "[::]" "0.0.0.0" .Values.ipv6))) -}}
+{{- $drain := dict "drain_s" (int (include "dragoman.drainSeconds" .)) "notice_s" (int (include "dragoman.noticeSeconds" .)) -}}
+{{- $_ := set $config "relay" (merge $drain (default dict $config.relay)) -}}
+{{- $_ := set $config "auth" .Values.auth.mode -}}
+{{- if .Values.auth.existingSecret -}}
+  {{- $_ := set $config "keys_file" (printf "/run/dragoman/keys/%s" .Values.auth.secretKey) -}}
+{{- end -}}
+{{- if ne .Values.redis.mode "none" -}}
+  {{- $_ := set $config "redis" (include "dragoman.gatewayRedis" . | fromJson) -}}
+  {{- $copies := ternary .Values.gateway.autoscaling.minReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}
+  {{- $_ := set $config "limiter" (merge (default dict $config.limiter) (dict "replicas" (max 1 (int $copies)))) -}}
+{{- end -}}
+{{- $models := dict -}}
+{{- range $name, $model := include "dragoman.models" . | fromJson -}}
+  {{- $_ := set $models $name (include "dragoman.gatewayModel" $model | fromJson) -}}
+{{- end -}}
+{{- $_ := set $config "models" $models -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{- /* One model -> its entry, JSON. */ -}}
+{{- define "dragoman.gatewayModel" -}}
+{{- $entry := deepCopy .gateway -}}
+{{- if not .runs -}}
+  {{- $_ := set $entry "backend" .backend -}}
+  {{- $_ := set $entry "workers" .urls -}}
+{{- else -}}
+  {{- $_ := set $entry "backend" (ternary "llamacpp" "vllm" (eq .engine "embedded")) -}}
+  {{- $_ := set $entry "discover" (ternary (dict "redis" true) (dict "dns" (printf "%s:8000" .object)) .registers) -}}
+{{- end -}}
+{{- if .sequences -}}{{- $_ := set $entry "max_in_flight" (int .sequences) -}}{{- end -}}
+{{- if .apiKeySecret.name -}}
+  {{- $_ := set $entry "api_key_file" (printf "/run/dragoman/models/%s/%s" .slug .apiKeySecret.key) -}}
+{{- end -}}
+{{- if .caSecret.name -}}
+  {{- $_ := set $entry "ca_file" (printf "/run/dragoman/ca/%s/%s" .slug .caSecret.key) -}}
+{{- end -}}
+{{- toJson $entry -}}
+{{- end -}}
+
+{{- /* The section redis, JSON. */ -}}
+{{- define "dragoman.gatewayRedis" -}}
+{{- $redis := dict "addresses" (include "dragoman.redisAddresses" . | fromJsonArray) -}}
+{{- if include "dragoman.redisPassword" . -}}
+  {{- $_ := set $redis "password_file" (printf "/run/dragoman/redis/%s" .Values.redis.passwordKey) -}}
+{{- end -}}
+{{- if eq .Values.redis.mode "external" -}}
+  {{- $given := .Values.redis.external -}}
+  {{- $_ := set $redis "mode" $given.topology -}}
+  {{- if eq $given.topology "sentinel" -}}
+    {{- $_ := set $redis "sentinel_name" $given.sentinelName -}}
+    {{- $_ := set $redis "sentinel_auth" $given.sentinelAuth -}}
+  {{- end -}}
+  {{- if $given.db -}}{{- $_ := set $redis "db" (int $given.db) -}}{{- end -}}
+  {{- if $given.username -}}{{- $_ := set $redis "username" $given.username -}}{{- end -}}
+  {{- if $given.tls -}}{{- $_ := set $redis "tls" true -}}{{- end -}}
+  {{- if $given.caSecret.name -}}
+    {{- $_ := set $redis "ca_file" (printf "/run/dragoman/redis-ca/%s" $given.caSecret.key) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $redis -}}
+{{- end -}}
+
+{{- /* Secrets that the gateway reads: folder below /run/dragoman -> name, JSON. Mounted as folders, so that a changed
+Secret arrives in a running Pod. */ -}}
+{{- define "dragoman.gatewaySecrets" -}}
+{{- $found := dict -}}
+{{- with .Values.auth.existingSecret -}}{{- $_ := set $found "keys" . -}}{{- end -}}
+{{- if include "dragoman.redisPassword" . -}}{{- $_ := set $found "redis" .Values.redis.existingSecret -}}{{- end -}}
+{{- if and (eq .Values.redis.mode "external") .Values.redis.external.caSecret.name -}}
+  {{- $_ := set $found "redis-ca" .Values.redis.external.caSecret.name -}}
+{{- end -}}
+{{- range $name, $model := include "dragoman.models" . | fromJson -}}
+  {{- with $model.apiKeySecret.name -}}{{- $_ := set $found (printf "models/%s" $model.slug) . -}}{{- end -}}
+  {{- with $model.caSecret.name -}}{{- $_ := set $found (printf "ca/%s" $model.slug) . -}}{{- end -}}
+{{- end -}}
+{{- range $name, $secret := .Values.gateway.secrets -}}{{- $_ := set $found (printf "secrets/%s" $name) $secret -}}{{- end -}}
+{{- toJson $found -}}
+{{- end -}}

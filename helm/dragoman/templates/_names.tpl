@@ -1,0 +1,113 @@
+{{- /* Names, labels and images. */ -}}
+
+{{- define "dragoman.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* (dict "root" $ "component" "gateway" "model" SLUG?) -> labels by which Pods are selected. They never change. */ -}}
+{{- define "dragoman.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .model }}
+dragoman-model: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Labels of an object: the selector's, and what tells who made it. */ -}}
+{{- define "dragoman.labels" -}}
+{{ include "dragoman.selector" . }}
+app.kubernetes.io/part-of: dragoman
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Labels of a Pod. Nothing with a version in it: else every new chart would restart workers that did not change.
+(dict "root" "component" "model"? "extra" LABELS) */ -}}
+{{- define "dragoman.podLabels" -}}
+{{ include "dragoman.selector" . }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- with .extra }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* (dict "root" $ "image" IMAGE) -> reference */ -}}
+{{- define "dragoman.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{- define "dragoman.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ default (include "dragoman.fullname" .) .Values.serviceAccount.name }}
+{{- else -}}
+{{ default "default" .Values.serviceAccount.name }}
+{{- end -}}
+{{- end -}}
+
+{{- /* What every Pod of the chart has. */ -}}
+{{- define "dragoman.podSecurity" -}}
+serviceAccountName: {{ include "dragoman.serviceAccount" . }}
+# Nothing here calls Kubernetes.
+automountServiceAccountToken: false
+# Else Kubernetes adds DRAGOMAN_* variables for Services, which the gateway refuses as unknown options.
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  {{- if not .Values.podSecurity.assignedIds }}
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  fsGroupChangePolicy: OnRootMismatch
+  {{- end }}
+  seccompProfile:
+    type: RuntimeDefault
+{{- end -}}
+
+{{- /* What every container of the chart has. */ -}}
+{{- define "dragoman.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- /* A section of values with nodeSelector, tolerations, affinity, priorityClassName -> those that are set. */ -}}
+{{- define "dragoman.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}

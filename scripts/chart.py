@@ -1,0 +1,145 @@
+"""Writes what of the chart is made from elsewhere: its README, and the options of gateway.yaml in its values schema.
+
+Run by `make docs`. Descriptions come from the comments in values.yaml, types from values.schema.json, and the options of
+gateway.yaml from the gateway itself, so that a wrong option is refused by `helm install` already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.config import json_schema
+
+CHART = Path(__file__).resolve().parent.parent / "helm" / "dragoman"
+BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
+# Sections of gateway.yaml that the chart writes itself, and options of other sections likewise.
+OWN_SECTIONS = ("auth", "keys", "keys_file", "models", "redis", "metrics")
+OWN_OPTIONS = {
+    "Listen": ("host", "port"),
+    "Relay": ("drain_s", "notice_s"),
+    "CacheSalt": ("secret_env",),
+    "Model": ("backend", "workers", "discover", "api_key_file", "api_key_env", "ca_file"),
+}
+_COMMENT = re.compile(r"^(?P<indent> *)# ?(?P<text>.*)$")
+_KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z0-9]+):(?: (?P<value>.*))?$")
+_NO_TEXT = ("description", "default", "title")
+
+
+def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
+    """The values schema with the gateway's own definitions in it: those that a value of the chart may hold."""
+    source = json_schema()
+    own = {name: one for name, one in schema["$defs"].items() if not name[0].isupper()}
+    sections = {name: one for name, one in source["properties"].items() if name not in OWN_SECTIONS}
+    definitions = {
+        "GatewayConfig": {"type": "object", "additionalProperties": False, "properties": sections},
+        "GatewayModel": {**source["$defs"]["Model"], "anyOf": None, "required": None},
+        **{name: one for name, one in source["$defs"].items() if name != "Model"},
+    }
+    for name, options in OWN_OPTIONS.items():
+        one = definitions["GatewayModel" if name == "Model" else name]
+        one["properties"] = {key: value for key, value in one["properties"].items() if key not in options}
+    # Only a file can lead to the secret; see OWN_OPTIONS.
+    definitions["CacheSalt"] = {**definitions["CacheSalt"], "anyOf": None, "required": ["secret_file"]}
+    kept = {name: _bare(one) for name, one in definitions.items()}
+    return {**schema, "$defs": own | {name: kept[name] for name in sorted(_reached(kept))}}
+
+
+def _bare(value: Any) -> Any:
+    """Without descriptions, defaults and what was set to None: the chart's README leads to the gateway's pages."""
+    if isinstance(value, list):
+        return [_bare(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    found = {}
+    for key, one in value.items():
+        if key == "properties":
+            found[key] = {name: _bare(option) for name, option in one.items()}
+        elif key not in _NO_TEXT and one is not None:
+            found[key] = _bare(one)
+    return found
+
+
+def _reached(definitions: dict[str, Any]) -> set[str]:
+    """Definitions that GatewayConfig and GatewayModel lead to, those two included."""
+    found: set[str] = set()
+    waiting = {"GatewayConfig", "GatewayModel"}
+    while waiting:
+        found |= waiting
+        text = json.dumps([definitions[name] for name in waiting])
+        waiting = set(re.findall(r'"#/\$defs/(\w+)"', text)) - found
+    return found
+
+
+def described(text: str) -> Iterator[tuple[str, str]]:
+    """(dotted path, description) of every value with a comment of its own in values.yaml, in its order."""
+    path: list[tuple[int, str]] = []
+    words: list[str] = []
+    for line in text.splitlines():
+        if comment := _COMMENT.match(line):
+            words.append(comment["text"])
+        elif key := _KEY.match(line):
+            indent = len(key["indent"])
+            path = [*((depth, name) for depth, name in path if depth < indent), (indent, key["key"])]
+            if words:
+                yield ".".join(name for _, name in path), " ".join(words)
+            words = []
+        else:
+            words = []
+
+
+def _at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = values[name]
+    return values
+
+
+def _type(schema: dict[str, Any], path: str) -> str:
+    """The kind of the value at `path`, in words."""
+    node = schema
+    for name in path.split("."):
+        node = _resolved(schema, node["properties"][name])
+    if "enum" in node:
+        return ", ".join(f"`{word}`" for word in node["enum"])
+    kind = {"object": "mapping", "array": "list", "string": "text", "integer": "number", "boolean": "`true`, `false`"}
+    said = kind[node["type"]]
+    bounds = [f"{sign} {node[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in node]
+    return " ".join([said, ", ".join(bounds)]) if bounds else said
+
+
+def _resolved(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
+def table(text: str, schema: dict[str, Any]) -> str:
+    """The table of all values. Raises KeyError where the schema does not know one of them."""
+    values = yaml.safe_load(text)
+    lines = ["| value | kind | default | |", "|---|---|---|---|"]
+    for path, words in described(text):
+        value = _at(values, path)
+        node_default = "" if isinstance(value, dict) and value else f"`{json.dumps(value)}`"
+        lines.append(f"| `{path}` | {_type(schema, path)} | {node_default} | {words} |".replace("|  |", "| |"))
+    return "\n".join(lines)
+
+
+def readme(page: str, text: str, schema: dict[str, Any]) -> str:
+    """The chart's README with the table between its marks written anew."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{table(text, schema)}\n\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    """Writes both files."""
+    schema_file, readme_file = CHART / "values.schema.json", CHART / "README.md"
+    schema = with_gateway_options(json.loads(schema_file.read_text()))
+    schema_file.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
+    readme_file.write_text(readme(readme_file.read_text(), (CHART / "values.yaml").read_text(), schema))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""Properties of the gateways, and of what all Pods share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from tests.helm.chart import Object, find, pods
+from tests.helm.property import Property, at, deployment, environment, gateway, gateway_yaml
+
+DEPLOYMENT = "gateway/deployment.yaml"
+NAMES = "_names.tpl"
+GATEWAY = "_gateway.tpl"
+
+
+def every_pod(test: Callable[[Object], bool]) -> Callable[[Sequence[Object]], bool]:
+    """Whether it holds for the spec of every Pod."""
+    return lambda among: all([test(pod["spec"]) for _, pod in pods(among)])
+
+
+def every_container(test: Callable[[Object], bool]) -> Callable[[Sequence[Object]], bool]:
+    """Whether it holds for every container of every Pod."""
+    return every_pod(lambda spec: all(test(one) for one in spec["containers"]))
+
+
+def _stop_fits(among: Sequence[Object]) -> bool:
+    """One value rules: the pause, the drain and 8 s to close connections end before the kubelet kills."""
+    relay, grace = gateway_yaml(among)["relay"], at(deployment(among), "template.spec.terminationGracePeriodSeconds")
+    pause = at(gateway(among), "lifecycle.preStop.sleep.seconds")
+    fits = bool(pause + relay["drain_s"] + 8 <= grace)
+    return grace == 300 and fits and relay["drain_s"] >= grace - 20 and 5 <= relay["notice_s"] <= relay["drain_s"]
+
+
+def _no_secret_in_it(among: Sequence[Object]) -> bool:
+    """The chart makes no Secret, and the gateway reads passwords and keys from files of Secrets that exist."""
+    config = gateway_yaml(among)
+    files = (config["redis"]["password_file"], config["keys_file"])
+    mounts = {mount["mountPath"] for mount in gateway(among)["volumeMounts"] if "subPath" not in mount}
+    made = [one for one in among if one["kind"] == "Secret"]
+    return not made and all(file.rpartition("/")[0] in mounts for file in files)
+
+
+def _nothing_versioned(among: Sequence[Object]) -> bool:
+    keys = {key for _, pod in pods(among) for key in pod["metadata"]["labels"]}
+    return not keys & {"helm.sh/chart", "app.kubernetes.io/version"}
+
+
+def _spread(among: Sequence[Object]) -> bool:
+    constraints = at(deployment(among), "template.spec.topologySpreadConstraints")
+    keys = {one["topologyKey"] for one in constraints}
+    labels = at(deployment(among), "template.metadata.labels")
+    selected = all(one["labelSelector"]["matchLabels"].items() <= labels.items() for one in constraints)
+    return selected and keys == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+
+
+def _scaled(among: Sequence[Object], metric: str) -> bool:
+    hpa = find(among, "HorizontalPodAutoscaler")["spec"]
+    named = {one["type"]: one for one in hpa["metrics"]}
+    if metric == "cpu":
+        return bool(at(named["Resource"], "resource.target.averageUtilization") == 60)
+    return bool(at(named["Pods"], "pods.metric.name") == metric)
+
+
+def _budget(among: Sequence[Object]) -> bool:
+    spec = find(among, "PodDisruptionBudget", "dragoman")["spec"]
+    labels = at(deployment(among), "template.metadata.labels")
+    return bool(
+        spec["maxUnavailable"] == 1
+        and spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        and spec["selector"]["matchLabels"].items() <= labels.items()
+    )
+
+
+def _own_port(among: Sequence[Object]) -> bool:
+    """Metrics are nowhere where clients call."""
+    listens = gateway_yaml(among)["metrics"]["listen"].endswith(":9090")
+    ports = [port["targetPort"] for port in find(among, "Service", "dragoman")["spec"]["ports"]]
+    return listens and ports == ["http"]
+
+
+def _checksum(among: Sequence[Object]) -> bool:
+    text = find(among, "ConfigMap", "dragoman")["data"]["gateway.yaml"].rstrip("\n")
+    annotated = at(deployment(among), "template.metadata.annotations")["checksum/config"]
+    return bool(annotated == hashlib.sha256(text.encode()).hexdigest())
+
+
+ALL = (
+    Property(
+        "the gateway is restarted by /livez alone",
+        "minimal",
+        lambda among: at(gateway(among), "livenessProbe.httpGet") == {"path": "/livez", "port": "metrics"},
+        ((DEPLOYMENT, "path: /livez", "path: /readyz"),),
+    ),
+    Property(
+        "the gateway takes requests when /readyz says so",
+        "minimal",
+        lambda among: at(gateway(among), "readinessProbe.httpGet") == {"path": "/readyz", "port": "metrics"},
+        ((DEPLOYMENT, '"/readyz"', '"/livez"'),),
+    ),
+    Property(
+        "where all workers may sleep, a gateway without workers is reached",
+        "autoscaled",
+        lambda among: at(gateway(among), "readinessProbe.httpGet.path") == "/livez",
+        ((DEPLOYMENT, 'contains "true" (include "dragoman.sleeps" .)', "eq 1 2"),),
+    ),
+    Property(
+        "metrics have a port of their own",
+        "minimal",
+        _own_port,
+        (
+            (GATEWAY, '$config "metrics" (dict "listen" (', '$config "metrics" (dict "other" ('),
+            ("gateway/service.yaml", "targetPort: http", "targetPort: metrics"),
+        ),
+    ),
+    Property(
+        "pause, notice, drain and grace follow from one value",
+        "everything",
+        _stop_fits,
+        (
+            (DEPLOYMENT, "terminationGracePeriodSeconds: {{ .Values.gateway.stopSeconds }}", ""),
+            (GATEWAY, "{{ sub (int .Values.gateway.stopSeconds) 15 }}", "30"),
+            (GATEWAY, '{{ min 10 (div (int (include "dragoman.drainSeconds" .)) 2) }}', "0"),
+            (DEPLOYMENT, 'seconds: {{ include "dragoman.preStopSeconds" . }}', "seconds: 30"),
+        ),
+    ),
+    Property(
+        "one gateway at a time is evicted, and one that is not ready is never in the way",
+        "minimal",
+        _budget,
+        (
+            ("gateway/pdb.yaml", ".Values.gateway.podDisruptionBudget.enabled", "false"),
+            ("gateway/pdb.yaml", "maxUnavailable: 1", "minAvailable: 1"),
+            ("gateway/pdb.yaml", "unhealthyPodEvictionPolicy: AlwaysAllow", ""),
+        ),
+    ),
+    Property(
+        "gateways scale by CPU",
+        "autoscaled",
+        lambda among: _scaled(among, "cpu"),
+        (("gateway/hpa.yaml", "averageUtilization: {{ $scaling.cpuPercent }}", "averageUtilization: 99"),),
+    ),
+    Property(
+        "gateways scale by requests in flight where an adapter has them",
+        "everything",
+        lambda among: _scaled(among, "dragoman_requests_running"),
+        (("gateway/hpa.yaml", "{{- if $scaling.requestsInFlight }}", "{{- if false }}"),),
+    ),
+    Property(
+        "gateways go slowly, one at a time",
+        "autoscaled",
+        lambda among: (
+            at(find(among, "HorizontalPodAutoscaler"), "spec.behavior.scaleDown")
+            == {"stabilizationWindowSeconds": 600, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]}
+        ),
+        (
+            ("gateway/hpa.yaml", "stabilizationWindowSeconds: {{ $scaling.scaleDownSeconds }}", ""),
+            ("gateway/hpa.yaml", "type: Pods\n          value: 1", "type: Pods\n          value: 9"),
+        ),
+    ),
+    Property(
+        "an autoscaled gateway has no number of copies",
+        "autoscaled",
+        lambda among: "replicas" not in deployment(among),
+        ((DEPLOYMENT, "{{- if not .Values.gateway.autoscaling.enabled }}", "{{- if true }}"),),
+    ),
+    Property(
+        "gateways are spread over nodes and zones",
+        "minimal",
+        _spread,
+        ((DEPLOYMENT, "{{- if .Values.gateway.topologySpread.enabled }}", "{{- if false }}"),),
+    ),
+    Property(
+        "a roll-out takes no gateway away before the next is ready",
+        "minimal",
+        lambda among: deployment(among)["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1},
+        ((DEPLOYMENT, "maxUnavailable: 0", "maxUnavailable: 1"),),
+    ),
+    Property(
+        "a first install waits for the longest load",
+        "minimal",
+        lambda among: deployment(among)["progressDeadlineSeconds"] >= 1800,
+        ((DEPLOYMENT, 'max 600 (add (int (include "dragoman.longestLoad" .)) 300)', "600"),),
+    ),
+    Property(
+        "a changed configuration rolls the Pods",
+        "minimal",
+        _checksum,
+        ((DEPLOYMENT, '{{ include "dragoman.gatewayYaml" . | sha256sum }}', "none"),),
+    ),
+    Property(
+        "passwords and keys come from Secrets that exist, by files that can change",
+        "minimal",
+        _no_secret_in_it,
+        (
+            (GATEWAY, '$redis "password_file"', '$redis "password_env"'),
+            (GATEWAY, '$config "keys_file"', '$config "keys_list"'),
+            (DEPLOYMENT, "mountPath: /run/dragoman/{{ $folder }}", "subPath: x\n              mountPath: /run/x"),
+        ),
+    ),
+    Property(
+        "no Pod runs as root",
+        "everything",
+        every_pod(lambda spec: spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0),
+        (
+            (NAMES, "runAsNonRoot: true", "runAsNonRoot: false"),
+            (NAMES, "runAsUser: 65532", "runAsUser: 0"),
+        ),
+    ),
+    Property(
+        "users are left to a platform that assigns them",
+        "openshift",
+        every_pod(lambda spec: {"runAsUser", "runAsGroup", "fsGroup"}.isdisjoint(spec["securityContext"])),
+        ((NAMES, "{{- if not .Values.podSecurity.assignedIds }}", "{{- if true }}"),),
+    ),
+    Property(
+        "every Pod has the runtime's seccomp profile",
+        "multi-node",
+        every_pod(lambda spec: spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}),
+        ((NAMES, "type: RuntimeDefault", "type: Unconfined"),),
+    ),
+    Property(
+        "no container can write to its image",
+        "multi-node",
+        every_container(lambda one: bool(one["securityContext"]["readOnlyRootFilesystem"])),
+        ((NAMES, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),),
+    ),
+    Property(
+        "every container can write to /tmp",
+        "multi-node",
+        every_container(lambda one: "/tmp" in {mount["mountPath"] for mount in one["volumeMounts"]}),
+        (
+            (DEPLOYMENT, "mountPath: /tmp", "mountPath: /scratch"),
+            ("_worker.tpl", "mountPath: /tmp", "mountPath: /scratch"),
+        ),
+    ),
+    Property(
+        "no container has capabilities or gets more",
+        "multi-node",
+        every_container(
+            lambda one: (
+                one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+                and one["securityContext"]["allowPrivilegeEscalation"] is False
+            )
+        ),
+        (
+            (NAMES, "drop: [ALL]", "drop: [NET_RAW]"),
+            (NAMES, "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true"),
+        ),
+    ),
+    Property(
+        "no Pod has a token of Kubernetes",
+        "multi-node",
+        every_pod(lambda spec: spec["automountServiceAccountToken"] is False),
+        ((NAMES, "automountServiceAccountToken: false", "automountServiceAccountToken: true"),),
+    ),
+    Property(
+        "the ServiceAccount gives no token to anybody",
+        "minimal",
+        lambda among: find(among, "ServiceAccount")["automountServiceAccountToken"] is False,
+        (("serviceaccount.yaml", "automountServiceAccountToken: false", ""),),
+    ),
+    Property(
+        "no Pod gets variables of Services, which the gateway would refuse",
+        "multi-node",
+        every_pod(lambda spec: spec["enableServiceLinks"] is False),
+        ((NAMES, "enableServiceLinks: false", "enableServiceLinks: true"),),
+    ),
+    Property(
+        "a new chart restarts no Pod that did not change",
+        "multi-node",
+        _nothing_versioned,
+        (
+            (
+                NAMES,
+                '{{- define "dragoman.podLabels" -}}\n{{ include "dragoman.selector" . }}',
+                '{{- define "dragoman.podLabels" -}}\n{{ include "dragoman.labels" . }}',
+            ),
+        ),
+    ),
+    Property(
+        "limits know how many gateways there are before Redis has told",
+        "everything",
+        lambda among: gateway_yaml(among)["limiter"]["replicas"] == 3,
+        ((GATEWAY, '$config "limiter" (', '$config "limiter" dict -}}{{- $_ = ('),),
+    ),
+    Property(
+        "Valkey's password stands in no argument and no variable",
+        "minimal",
+        lambda among: (
+            "printf 'requirepass" in find(among, "ConfigMap", "dragoman-valkey")["data"]["start.sh"]
+            and at(find(among, "StatefulSet", "dragoman-valkey"), "spec.template.spec.containers.0.command")
+            == ["sh", "/etc/valkey/start.sh"]
+            and not environment(at(find(among, "StatefulSet", "dragoman-valkey"), "spec.template.spec.containers.0"))
+        ),
+        (("valkey.yaml", "printf 'requirepass", "printf '#requirepass"),),
+    ),
+    Property(
+        "Valkey throws no counter away in silence",
+        "minimal",
+        lambda among: (
+            "maxmemory-policy noeviction" in find(among, "ConfigMap", "dragoman-valkey")["data"]["valkey.conf"]
+        ),
+        (("valkey.yaml", "maxmemory-policy noeviction", "maxmemory-policy allkeys-lru"),),
+    ),
+)

@@ -1,0 +1,261 @@
+"""Combinations that cannot work are refused when the chart is rendered, and the message begins with the value's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.helm.chart import CHART, Refused, template
+
+GOOD: dict[str, Any] = {
+    "auth": {"existingSecret": "keys"},
+    "redis": {"existingSecret": "redis"},
+    "models": {"m": {"model": "org/m"}},
+}
+OPEN = {"auth": {"mode": "open"}}
+EXTERNAL = {"mode": "external", "existingSecret": "redis", "external": {"addresses": ["r:6379"]}}
+JWT = {"jwt": {"issuer": "https://idp", "audience": "llm", "jwks_url": "https://idp/keys"}}
+SCALED = {"enabled": True}
+PROMETHEUS = {"monitoring": {"prometheusAddress": "http://p:9090"}}
+
+
+def model(**options: Any) -> dict[str, Any]:
+    return {"models": {"m": {"model": "org/m", **options}}}
+
+
+def redis(**options: Any) -> dict[str, Any]:
+    return {"redis": {**EXTERNAL, "external": {**EXTERNAL["external"], **options}}}  # type: ignore[dict-item]  # a dict
+
+
+BAD: list[tuple[str, str, dict[str, Any]]] = [
+    ("models", "name at least one model", {"models": {}}),
+    (
+        "auth.existingSecret",
+        "name the Secret with the keys, set gateway.config.jwt, or let everybody in with auth.mode: open",
+        {"auth": {}},
+    ),
+    ("auth.existingSecret", "has no effect with auth.mode: open", {"auth": {"mode": "open", "existingSecret": "keys"}}),
+    ("gateway.config.jwt", "has no effect with auth.mode: open", {**OPEN, "gateway": {"config": JWT}}),
+    (
+        "gateway.config.cache_salt",
+        "has no effect with auth.mode: open, where all callers are one",
+        {**OPEN, "gateway": {"config": {"cache_salt": {"secret_file": "/x"}}}},
+    ),
+    (
+        "redis.existingSecret",
+        "name the Secret with the password of Redis, or do without it with redis.mode: none",
+        {"redis": {}},
+    ),
+    (
+        "redis.existingSecret",
+        "name the Secret with the password of Redis, or do without it with redis.mode: none",
+        {"redis": {"mode": "external", "external": {"addresses": ["r:6379"]}}},
+    ),
+    (
+        "redis.external.addresses",
+        "say where the external Redis is",
+        {"redis": {"mode": "external", "existingSecret": "redis"}},
+    ),
+    (
+        "redis.external.addresses",
+        "has no effect without redis.mode: external",
+        {"redis": {"mode": "none", "external": {"addresses": ["r:6379"]}}},
+    ),
+    ("redis.external.noPassword", "contradicts redis.existingSecret", redis(noPassword=True)),
+    ("redis.external.caSecret", "has no effect without redis.external.tls", redis(caSecret={"name": "ca"})),
+    ("redis.external.db", "a cluster has database 0 alone", redis(topology="cluster", db=1)),
+    (
+        "redis.valkey.persistence.enabled",
+        "has no effect without redis.mode: valkey",
+        {"redis": {**EXTERNAL, "valkey": {"persistence": {"enabled": True}}}},
+    ),
+    (
+        "gateway.config.limits",
+        "without Redis each gateway counts for itself; set redis.mode, or gateway.replicas: 1",
+        {
+            "redis": {"mode": "none"},
+            "gateway": {"config": {"limits": [{"name": "r", "kind": "requests", "limit": 1}]}},
+        },
+    ),
+    (
+        "gateway.config.accounting.redis_stream",
+        "needs Redis; set redis.mode",
+        {"redis": {"mode": "none"}, "gateway": {"config": {"accounting": {"redis_stream": "s"}}}},
+    ),
+    (
+        "gateway.autoscaling.minReplicas",
+        "is more than maxReplicas",
+        {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}}},
+    ),
+    ("ingress.hosts", "name at least one host", {"ingress": {"enabled": True}}),
+    ("httpRoute.hosts", "name at least one host", {"httpRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}}),
+    (
+        "httpRoute.parentRefs",
+        "name the Gateway that carries the routes",
+        {"httpRoute": {"enabled": True, "hosts": [{"host": "a.example"}]}},
+    ),
+    (
+        "ingress.hosts[1].dialects",
+        "azure is not enabled in gateway.config.dialects",
+        {
+            "ingress": {
+                "enabled": True,
+                "hosts": [{"host": "a.example"}, {"host": "b.example", "dialects": ["openai", "azure"]}],
+            },
+            "gateway": {"config": {"dialects": {"azure": {"enabled": False}}}},
+        },
+    ),
+    ("test.model", "there is no model other", {"test": {"model": "other"}}),
+    (
+        "models.a_b",
+        "its objects would have the names of those of models.a-b",
+        {"models": {"a-b": {"model": "x/y"}, "a_b": {"model": "x/y"}}},
+    ),
+    ("models.valkey", "is the name of another object of the chart", {"models": {"valkey": {"model": "x/y"}}}),
+    ("models.m.gateway.max_in_flight", "is set by sequences already", model(sequences=8, gateway={"max_in_flight": 8})),
+    (
+        "models.m.gateway.upstream_model",
+        "the chart's own workers serve the model under its name here",
+        model(gateway={"upstream_model": "other"}),
+    ),
+    ("models.m.caSecret", "has no effect without urls", model(caSecret={"name": "ca"})),
+    (
+        "models.m.backend",
+        "has no effect without urls; the chart's own workers are chosen by engine",
+        model(backend="tgi"),
+    ),
+    (
+        "models.m.model",
+        "has no effect beside urls; the workers' own name is gateway.upstream_model",
+        model(urls=["http://a:1"]),
+    ),
+    ("models.m.model", "name the model, or say in urls where its workers are", {"models": {"m": {}}}),
+    (
+        "models.m.model",
+        "is a folder outside cache.mountPath, which is all that is mounted",
+        model(model="/elsewhere/m"),
+    ),
+    (
+        "models.m.autoscaling.enabled",
+        "the chart does not run the workers at urls",
+        {"models": {"m": {"urls": ["http://a:1"], "autoscaling": SCALED}}, **PROMETHEUS},
+    ),
+    (
+        "models.m.nodes",
+        "the chart does not run the workers at urls",
+        {"models": {"m": {"urls": ["http://a:1"], "nodes": 2}}},
+    ),
+    ("models.m.nodes", "an embedded worker runs on one machine", {"models": {"m": {"engine": "embedded", "nodes": 2}}}),
+    ("models.m.args", "the chart sets --port itself", model(args=["--port=9000"])),
+    ("models.m.args", "the chart sets --max-num-seqs itself", model(args=["--max-num-seqs", "8"])),
+    (
+        "models.m.args",
+        "the chart sets --name itself",
+        {"models": {"m": {"engine": "embedded", "args": ["--name", "x"]}}},
+    ),
+    (
+        "models.m.cache.mode",
+        "an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image",
+        model(offline=True),
+    ),
+    (
+        "models.m.cache.mode",
+        "an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image",
+        {"airGapped": True},
+    ),
+    (
+        "models.m.cache.mode",
+        "claimPerReplica makes a StatefulSet, which is no group of nodes",
+        model(nodes=2, cache={"mode": "claimPerReplica"}),
+    ),
+    ("models.m.cache.hostPath", "name the folder on the node", model(cache={"mode": "hostPath"})),
+    ("models.m.cache.image", "name the image with the weights", model(cache={"mode": "image"})),
+    (
+        "models.m.cache.accessMode",
+        "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica",
+        model(replicas=2, cache={"mode": "pvc", "accessMode": "ReadWriteOnce"}),
+    ),
+    ("models.m.cache.readOnly", "an empty cache that nobody may write stays empty", model(cache={"readOnly": True})),
+    ("models.m.gpus", "a group of Pods needs a GPU in each", model(nodes=2, gpus=0)),
+    (
+        "models.m.discovery",
+        "the registry needs Redis; set redis.mode",
+        {**model(discovery="redis"), "redis": {"mode": "none"}},
+    ),
+    (
+        "models.m.discovery",
+        "workers register with one server, not with Sentinels or a cluster; choose dns",
+        {**model(discovery="redis"), **redis(topology="sentinel")},
+    ),
+    (
+        "models.m.discovery",
+        "embedded workers enter no registry; leave it at auto",
+        {"models": {"m": {"engine": "embedded", "discovery": "redis"}}},
+    ),
+    (
+        "models.m.apiKeySecret",
+        "embedded workers ask for no key",
+        {"models": {"m": {"engine": "embedded", "apiKeySecret": {"name": "k"}}}},
+    ),
+    ("monitoring.prometheusAddress", "KEDA needs it for models.m.autoscaling.enabled", model(autoscaling=SCALED)),
+    (
+        "models.m.autoscaling.minReplicas",
+        "is more than maxReplicas",
+        {**model(autoscaling={**SCALED, "minReplicas": 9}), **PROMETHEUS},
+    ),
+    (
+        "models.m.autoscaling.enabled",
+        "a RayCluster cannot be scaled by KEDA; choose multiNode: LeaderWorkerSet",
+        {**model(autoscaling=SCALED, nodes=2, multiNode="RayCluster"), **PROMETHEUS},
+    ),
+    (
+        "models.m.autoscaling.enabled",
+        "an embedded worker has none of vLLM's figures",
+        {"models": {"m": {"engine": "embedded", "autoscaling": SCALED}}, **PROMETHEUS},
+    ),
+]
+
+
+NO_IMAGES = ("models.m.cache.mode", "image volumes need Kubernetes 1.33")
+
+
+def refusal(values: Mapping[str, Any], tmp_path: Path, chart: Path = CHART, *more: str) -> str:
+    """What helm says of values that it refuses; "" where it does not."""
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({**GOOD, **values}))
+    try:
+        template(file, chart, *more)
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+def test_what_the_guards_start_from_is_good(tmp_path: Path) -> None:
+    assert refusal({}, tmp_path) == ""
+
+
+@pytest.mark.parametrize(("value", "why", "values"), BAD)
+def test_a_bad_combination_is_refused_by_the_name_of_the_value(
+    value: str, why: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    assert f": {value}: {why}" in refusal(values, tmp_path)
+
+
+def test_image_volumes_need_a_cluster_that_has_them(tmp_path: Path) -> None:
+    values = model(cache={"mode": "image", "image": "weights:1"}, **{"model": "/models/m"})
+    assert refusal(values, tmp_path) == ""
+    assert ": " + ": ".join(NO_IMAGES) in refusal(values, tmp_path, CHART, "--kube-version", "1.32.0")
+
+
+def test_every_guard_has_a_case() -> None:
+    text = (CHART / "templates" / "_guards.tpl").read_text()
+    guards = re.findall(r'fail (?:\(printf )?"([^"]+)"', text)
+    assert len(guards) == text.count("fail ")
+    said = [f"{value}: {why}" for value, why, _ in BAD] + [f"{NO_IMAGES[0]}: {NO_IMAGES[1]}"]
+    patterns = [re.sub(r"%[sd]", ".+", re.escape(guard)) for guard in guards]
+    assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, one) for one in said)] == []

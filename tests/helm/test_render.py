@@ -1,0 +1,114 @@
+"""Every value set: it lints, it renders, Kubernetes and the operators accept it, and the gateway reads its configuration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import certifi
+import pytest
+import yaml
+
+from gateway.cli import main
+from tests.helm import chart
+from tests.helm.chart import CHART, SETS, VALUES, container, find, helm, objects, pods
+from tests.helm.schemas import custom, faults, minors
+
+KEYS = """\
+team-a:
+  id: k3v9q0x2mz
+  hash: sha256:6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090
+  team: search
+"""
+HOLE = re.compile(r"hole: (?:\S+ \S+|cache_salt), model (\S+) \((\w+)\): .+")
+
+
+def secrets() -> dict[str, str]:
+    """Files that stand for the Secrets of all value sets, by their path below /run/dragoman."""
+    return {
+        "keys/keys.yaml": KEYS,
+        "redis/password": "a-password",
+        "redis-ca/ca.crt": Path(certifi.where()).read_text(),
+        "models/qwen3-8b/key": "worker-key",
+        "models/remote/api-key": "provider-key",
+        "models/big/api-key": "provider-key",
+        "ca/remote/ca.crt": Path(certifi.where()).read_text(),
+        "secrets/salt/salt": "0123456789abcdef0123456789abcdef",
+    }
+
+
+def test_there_are_enough_value_sets() -> None:
+    assert len(SETS) >= 10
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_it_lints(name: str) -> None:
+    done = helm("lint", "--strict", CHART, "--kube-version", chart.KUBERNETES, "--values", VALUES / f"{name}.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[WARNING]" not in done.stdout
+    assert "[ERROR]" not in done.stdout
+
+
+@pytest.mark.parametrize("version", minors())
+@pytest.mark.parametrize("name", SETS)
+def test_kubernetes_and_the_operators_accept_it(name: str, version: str) -> None:
+    found = [
+        f"{one['kind']} {one['metadata']['name']}: {fault}" for one in objects(name) for fault in faults(one, version)
+    ]
+    assert found == []
+
+
+def test_the_value_sets_use_every_custom_resource() -> None:
+    used = {(one["apiVersion"], one["kind"]) for name in SETS for one in objects(name)}
+    assert set(custom()) <= used
+
+
+@pytest.mark.parametrize("version", minors())
+def test_a_wrong_object_is_found(version: str) -> None:
+    deployment = find(objects("minimal"), "Deployment", "dragoman")
+    assert [*faults({**deployment, "spec": {**deployment["spec"], "replica": 2}}, version)]
+    scaled = find(objects("autoscaled"), "ScaledObject", "dragoman-busy")
+    assert [*faults({**scaled, "spec": {**scaled["spec"], "minReplicas": 2}}, version)]
+    group = yaml.safe_load(yaml.safe_dump(find(objects("multi-node"), "LeaderWorkerSet", "dragoman-large")))
+    group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["container"] = []
+    assert [*faults(group, version)]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_names_are_short_and_unique(name: str) -> None:
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects(name)]
+    assert len(names) == len(set(names))
+    # A group's Pods have its name, two numbers and a hash behind it; a label holds 63 characters.
+    assert [one for one in names if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,49}", one[1])] == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_volume_is_mounted_and_there(name: str) -> None:
+    for where, pod in pods(objects(name)):
+        there = {volume["name"] for volume in pod["spec"]["volumes"]}
+        claimed = [one for one in objects(name) if f"{one['kind']}/{one['metadata']['name']}" == where]
+        there |= {claim["metadata"]["name"] for one in claimed for claim in one["spec"].get("volumeClaimTemplates", [])}
+        mounted = {mount["name"] for one in pod["spec"]["containers"] for mount in one["volumeMounts"]}
+        assert mounted == there, where
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By `check --strict`. What a backend cannot do by its nature is all that it may find."""
+    written = find(objects(name), "ConfigMap", "dragoman")["data"]["gateway.yaml"]
+    mounts = {mount["mountPath"] for mount in container(objects(name), "Deployment", "dragoman")["volumeMounts"]}
+    for path, text in secrets().items():
+        if str(Path("/run/dragoman", path).parent) in mounts:
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+    file = tmp_path / "gateway.yaml"
+    file.write_text(written.replace("/run/dragoman", str(tmp_path)))
+    status = main(["check", "--strict", str(file)])
+    said = capsys.readouterr().err.splitlines()
+    models = yaml.safe_load(written)["models"]
+    holes = [match for line in said if (match := HOLE.fullmatch(line))]
+    assert len(holes) == len(said), said
+    assert {match[2] for match in holes} <= {"tgi", "llamacpp", "openai"}
+    assert status == (1 if holes else 0)
+    if {model["backend"] for model in models.values()} == {"vllm"}:
+        assert holes == []

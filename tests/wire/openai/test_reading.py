@@ -1,0 +1,464 @@
+"""What clients of OpenAI's wire send, in its canonical form; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Image,
+    Logprobs,
+    Message,
+    NamedTool,
+    Opaque,
+    Output,
+    Part,
+    Refusal,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+)
+from gateway.wire.openai.reading import answer_calls, read_chat, read_embed, read_part, read_text
+
+HI = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+CALL = {"id": "1", "type": "function", "function": {"name": "f"}}
+
+
+def chat(policy: ExtrasPolicy = "pass", **members: Any) -> Chat:
+    return read_chat(json.dumps({"messages": HI, **members}).encode(), {}, {}, (), policy)
+
+
+def text(policy: ExtrasPolicy = "pass", **members: Any) -> Complete:
+    return read_text(json.dumps({"prompt": "hi", **members}).encode(), {}, {}, (), policy)
+
+
+def embed(**members: Any) -> Embed:
+    return read_embed(json.dumps({"input": "hi", **members}).encode(), {}, {}, ())
+
+
+def messages(*given: dict[str, Any]) -> tuple[Message, ...]:
+    return chat(messages=list(given)).messages
+
+
+def refusal(read: Any, **members: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        read(**members)
+    return caught.value
+
+
+def test_what_is_not_said_stays_unknown() -> None:
+    op = chat()
+    assert op == Chat(model=None, messages=(Message("user", (Text("hi"),)),), raw={}, wire="openai")
+    assert text() == Complete(model=None, prompts=("hi",), raw={}, wire="openai")
+    assert embed() == Embed(model=None, inputs=("hi",), raw={}, wire="openai")
+
+
+def test_what_is_said_is_read() -> None:
+    op = chat(
+        model="m",
+        stream=True,
+        stream_options={"include_usage": True},
+        max_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        seed=-1,
+        frequency_penalty=-2,
+        presence_penalty=2,
+        logit_bias={"7": -100},
+        stop="END",
+        n=2,
+        user="u",
+        tools=TOOLS,
+        parallel_tool_calls=False,
+        reasoning_effort="low",
+        logprobs=True,
+        top_logprobs=3,
+    )
+    assert (op.model, op.stream, op.include_usage, op.max_output, op.stop, op.n, op.user) == (
+        "m",
+        True,
+        True,
+        5,
+        ("END",),
+        2,
+        "u",
+    )
+    assert (op.parallel_tools, op.reasoning, op.logprobs) == (False, "low", Logprobs(3))
+    sampling = op.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.5, 0.9, -1)
+    assert (sampling.frequency_penalty, sampling.presence_penalty, sampling.logit_bias) == (-2, 2, {7: -100})
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_completion_tokens": 7}, 7),
+        ({"max_tokens": 5}, 5),
+        ({}, None),
+    ],
+)
+def test_the_newer_name_of_the_limit_goes_first(members: dict[str, Any], expected: int | None) -> None:
+    assert chat(**members).max_output == expected
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"content": "x"}]}, "messages.0.role"),
+    ({"messages": [{"role": "", "content": "x"}]}, "messages.0.role"),
+    ({"messages": [{"role": "user", "content": 7}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": ["x"]}]}, "messages.0.content.0"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.image_url"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages.0.tool_calls.0.function"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"frequency_penalty": 3}, "frequency_penalty"),
+    ({"presence_penalty": -3}, "presence_penalty"),
+    ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"1_0": 1}}, "logit_bias"),
+    ({"logit_bias": {" 7": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    ({"logit_bias": {"٣": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "logit_bias.?"),
+    ({"seed": 2**63}, "seed"),
+    ({"stop": 7}, "stop"),
+    ({"stop": ["x"] * 65}, "stop"),
+    ({"top_logprobs": 21}, "top_logprobs"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"tools": [{"type": "function"}]}, "tools.0"),
+    ({"tools": [{"type": "code", "function": {"name": "f"}}]}, "tools.0"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name"),
+    ({"tool_choice": "f"}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice"),
+    ({"response_format": {"type": "xml"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{**CALL, "type": "x"}]}]}, "messages.0.tool_calls.0.type"),
+]
+
+
+@pytest.mark.parametrize(("members", "param"), WRONG)
+def test_what_is_wrong_is_named(members: dict[str, Any], param: str) -> None:
+    error = refusal(chat, **members)
+    assert error.kind is Kind.BAD_REQUEST
+    assert error.param == param
+    assert error.code
+
+
+@pytest.mark.parametrize("policy", ["pass", "drop", "error"])
+@pytest.mark.parametrize(("members", "param"), WRONG)
+def test_what_is_unknown_does_not_hide_what_is_wrong(members: dict[str, Any], param: str, policy: ExtrasPolicy) -> None:
+    alone = refusal(chat, **members)
+    given = members.get("messages", HI)
+    if isinstance(given, list) and all(isinstance(message, dict) for message in given):
+        members = {**members, "messages": [{**message, "x": 1} for message in given]}
+    beside = refusal(chat, **{"response_format": {"type": "text", "x": 1}, **members}, policy=policy)
+    assert (beside.kind, beside.message, beside.param) == (alone.kind, alone.message, alone.param)
+
+
+@pytest.mark.parametrize("name", ["functions", "function_call"])
+def test_deprecated_functions_are_refused(name: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        read_chat(b'{"messages":[{"role":"user","content":"x"}]}', {name: Raw(b"[]")}, {}, ())
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, name)
+
+
+def test_messages_of_every_form() -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"}}
+    found = messages(
+        {"role": "system", "content": "be"},
+        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "a"}, image]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]},
+        {"role": "user", "content": [{"type": "video_url", "video_url": 1}]},
+        {"role": "assistant", "content": None, "refusal": "no", "reasoning": "hm"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": ""},
+        {"role": "assistant", "content": ""},
+    )
+    assert found == (
+        Message("system", (Text("be"),)),
+        Message("user", (Text("a"), Image("http://x/y.png", "low")), "ann"),
+        Message("user", (Audio("AA==", "wav"),)),
+        Message("user", (Opaque("video_url", Raw(b'{"type": "video_url", "video_url": 1}')),)),
+        Message("assistant", (Thinking("hm"), Refusal("no"))),
+        Message("assistant", (ToolCall("1", "f", ""),)),
+        Message("tool", (Text(""),), None, "1"),
+        Message("assistant", (Text(""),)),
+    )
+
+
+def test_arguments_may_be_an_object() -> None:
+    call = {"function": {"name": "f", "arguments": {"b": 1, "a": [2]}}}
+    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (
+        ToolCall("c00000000", "f", '{"b":1,"a":[2]}'),
+    )
+
+
+def test_a_call_without_an_id_is_given_the_same_one_every_time() -> None:
+    bare = {"function": {"name": "f"}}
+    given = ({"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [bare, {**bare, "id": ""}]})
+    found = messages(*given, {"role": "assistant", "tool_calls": [{**bare, "id": "1"}, {**bare, "id": None}]})
+    ids = [part.id for message in found for part in message.parts if isinstance(part, ToolCall)]
+    assert ids == ["c00010000", "c00010001", "1", "c00020001"]
+
+
+def test_invalid_arguments_stay_text() -> None:
+    call = {"id": "1", "function": {"name": "f", "arguments": "{oops"}}
+    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (ToolCall("1", "f", "{oops"),)
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"),
+    [
+        (b'{"type":"text","text":"a"}', Text("a")),
+        (b'{"type":"image_url","image_url":"data:x"}', Image("data:x")),
+        (b'{"type":"refusal","refusal":"no"}', Refusal("no")),
+    ],
+)
+def test_a_part(raw: bytes, part: Part) -> None:
+    assert read_part(Raw(raw), "here") == part
+
+
+def test_tools_and_choices() -> None:
+    schema = {"type": "object"}
+    op = chat(
+        tools=[
+            {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema, "strict": True}},
+            {"type": "function", "function": {"name": "g", "parameters": None}},
+        ],
+        tool_choice={"type": "function", "function": {"name": "g"}},
+    )
+    assert op.tools == (Tool("f", "d", Raw(b'{"type": "object"}'), True), Tool("g"))
+    assert op.tool_choice == NamedTool("g")
+    for word in ("none", "auto", "required"):
+        assert chat(tools=TOOLS, tool_choice=word).tool_choice == word
+    assert chat(tools=[]).tools == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"type": "text"}, Output("text")),
+        ({"type": "json_object"}, Output("json")),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}, "strict": True}},
+            Output("schema", Raw(b'{"a": 1}'), name="n", strict=True),
+        ),
+    ],
+)
+def test_output_formats(given: dict[str, Any], expected: Output) -> None:
+    assert chat(response_format=given).output == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("a", ("a",)),
+        ("", ("",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2], ((1, 2),)),
+        ([[1], [2, 3]], ((1,), (2, 3))),
+    ],
+)
+def test_prompts_in_four_forms(given: Any, expected: Any) -> None:
+    assert text(prompt=given).prompts == expected
+    assert embed(input=given).inputs == expected
+
+
+@pytest.mark.parametrize("given", [["a", 1], [[1], "a"], [[]], [[-1]], [True], [1.5], {"a": 1}, 7])
+def test_other_prompts_are_refused(given: Any) -> None:
+    for read, name in ((text, "prompt"), (embed, "input")):
+        error = refusal(read, **{name: given})
+        assert error.kind is Kind.BAD_REQUEST
+        assert (error.param or "").startswith(name)
+
+
+def test_completions_have_members_of_their_own() -> None:
+    op = text(echo=True, suffix="s", logprobs=0, n=2, best_of=2)
+    assert (op.echo, op.suffix, op.logprobs, op.n) == (True, "s", Logprobs(0), 2)
+    assert text().logprobs is None
+    assert refusal(text, prompt=None).code == "missing_parameter"
+    error = refusal(text, n=1, best_of=4)
+    assert (error.kind, error.param) == (Kind.UNSUPPORTED, "best_of")
+
+
+def test_embeddings_have_members_of_their_own() -> None:
+    op = embed(model="m", encoding_format="base64", dimensions=8, user="u")
+    assert (op.model, op.encoding, op.dimensions, op.user) == ("m", "base64", 8, "u")
+    assert refusal(embed, encoding_format="hex").param == "encoding_format"
+    assert refusal(embed, dimensions=0).param == "dimensions"
+    assert refusal(embed, input=[]).param == "input"
+    assert refusal(embed, input=["x"] * 2049).param == "input"
+
+
+def test_calls_are_answered_by_name_or_in_their_order() -> None:
+    def calls(*ids: str) -> Message:
+        return Message("assistant", tuple(ToolCall(one, "f", "{}") for one in ids))
+
+    bare = Message("tool", (Text("x"),))
+    found = answer_calls((calls("a", "b"), bare, bare, bare, calls("c"), bare))
+    assert [message.call_id for message in found] == [None, "a", "b", None, None, "c"]
+    told = Message("tool", (Text("x"),), None, "b")
+    found = answer_calls((calls("a", "b"), told, bare))
+    assert [message.call_id for message in found] == [None, "b", "a"]
+    two = Message("assistant", (ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}"), ToolCall("c", "g", "{}")))
+    named = Message("tool", (Text("x"),), "g")
+    found = answer_calls((two, named, named, named, named))
+    assert [message.call_id for message in found] == [None, "b", "c", "a", None]
+    fine = (calls("a"), Message("tool", (), None, "a"))
+    assert answer_calls(fine) is fine
+
+
+# -- what has no canonical name -------------------------------------------------------------------------------------
+
+STRAYS: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "a", "x": 1},
+        {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c", "x": 2}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u", "x": 3}, "y": 4}]},
+        {"role": "assistant", "reasoning": "hm", "content": "d", "tool_calls": [{**CALL, "index": 0}], "x": 5},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "x": 6}}],
+    "tool_choice": {"type": "function", "function": {"name": "f"}, "x": 7},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "description": "d", "x": 8}},
+    "stream": True,
+    "stream_options": {"include_usage": True, "x": 9},
+}
+NAMES = (
+    "stream_options.x",
+    "response_format.json_schema.x",
+    "messages[].x",
+    "messages[].content[].x",
+    "messages[].content[].image_url.x",
+    "messages[].content[].y",
+    "messages[].tool_calls[].index",
+    "tools[].function.x",
+    "tool_choice.x",
+)
+
+
+def test_it_is_kept_where_it_stood() -> None:
+    op = chat(**STRAYS)
+    assert op.messages == (
+        Message("user", (Text("a"),), extra={"x": Raw(b"1")}),
+        Message("user", (Text("b"), Text("c", {"x": Raw(b"2")}))),
+        Message("user", (Image("u", None, {"image_url": {"x": Raw(b"3")}, "y": Raw(b"4")}),)),
+        Message(
+            "assistant",
+            (Thinking("hm"), Text("d"), ToolCall("1", "f", "", {"index": Raw(b"0")})),
+            extra={"x": Raw(b"5")},
+        ),
+    )
+    assert op.tools == (Tool("f", extra={"function": {"x": Raw(b"6")}}),)
+    assert op.tool_choice == NamedTool("f", {"x": Raw(b"7")})
+    assert op.output == Output("schema", name="n", description="d", extra={"json_schema": {"x": Raw(b"8")}})
+    assert op.extra == {"stream_options": Raw(b'{"x":9}')}
+    assert (op.unnamed, op.dropped) == (NAMES, ())
+
+
+def test_it_is_dropped_and_named() -> None:
+    raw = {name: Raw(json.dumps(value).encode()) for name, value in STRAYS.items()}
+    op = read_chat(json.dumps(STRAYS).encode(), raw, {}, ("before",), "drop")
+    assert (op.unnamed, op.dropped) == ((), ("before", *NAMES))
+    assert op.raw is raw
+    assert b'"x"' not in b"".join(bytes(value) for value in raw.values())
+    assert read_chat(
+        json.dumps({name: json.loads(bytes(value)) for name, value in raw.items()}).encode(), raw, {}, ()
+    ) == (msgspec.structs.replace(op, dropped=()))
+
+
+def test_it_is_refused_by_its_place() -> None:
+    body = json.dumps({"messages": [*HI, *STRAYS["messages"]]}).encode()
+    with pytest.raises(GatewayError) as caught:
+        read_chat(body, {}, {}, (), "error", Kind.UNSUPPORTED)
+    error = caught.value
+    assert (error.kind, error.param, error.code) == (Kind.UNSUPPORTED, "messages.1.x", "unknown_parameter")
+    assert "'messages.2.content.1.x'" in error.message
+
+
+@pytest.mark.parametrize("policy", ["pass", "drop", "error"])
+def test_null_is_absent(policy: ExtrasPolicy) -> None:
+    nulls = dict.fromkeys(("annotations", "audio", "function_call", "x"))
+    assert chat(policy, messages=[{**HI[0], **nulls}], response_format={"type": "text", "x": None}) == chat(
+        response_format={"type": "text"}
+    )
+
+
+def test_a_text_completion_keeps_it_too() -> None:
+    members: dict[str, Any] = {"response_format": {"type": "json_object", "x": 1}}
+    members |= {"stream": True, "stream_options": {"y": 2}}
+    op = text(**members)
+    assert op.output == Output("json", extra={"x": Raw(b"1")})
+    assert (op.extra, op.unnamed) == ({"stream_options": Raw(b'{"y":2}')}, ("stream_options.y", "response_format.x"))
+    assert text("drop", **members).dropped == ("stream_options.y", "response_format.x")
+    assert refusal(text, policy="error", **members).param == "stream_options.y"
+
+
+def test_a_member_belongs_to_one_type() -> None:
+    part = {"type": "text", "text": "a", "refusal": "b"}
+    op = chat(messages=[{"role": "user", "content": [part]}], response_format={"type": "text", "json_schema": {"a": 1}})
+    assert op.messages[0].parts == (Text("a", {"refusal": Raw(b'"b"')}),)
+    assert op.output == Output("text", extra={"json_schema": Raw(b'{"a": 1}')})
+    assert op.unnamed == ("response_format.json_schema", "messages[].content[].refusal")
+
+
+def test_two_words_for_thinking() -> None:
+    def thought(**members: Any) -> tuple[Message, tuple[str, ...]]:
+        op = chat(messages=[{"role": "assistant", "content": "a", **members}])
+        return op.messages[0], op.unnamed
+
+    once = Message("assistant", (Thinking("b"), Text("a")))
+    for members in ({"reasoning": "b"}, {"reasoning_content": "b"}, {"reasoning": "", "reasoning_content": "b"}):
+        assert thought(**members) == (once, ())
+    assert thought(reasoning="b", reasoning_content="b") == (once, ())
+    both = msgspec.structs.replace(once, extra={"reasoning": Raw(b'"c"')})
+    assert thought(reasoning="c", reasoning_content="b") == (both, ("messages[].reasoning",))
+
+
+@pytest.mark.parametrize(
+    ("members", "unnamed"),
+    [
+        ({"max_tokens": 5, "max_completion_tokens": 7}, ("max_tokens",)),
+        ({"max_tokens": 7, "max_completion_tokens": 7}, ()),
+        ({"max_tokens": 7}, ()),
+    ],
+)
+def test_a_limit_that_another_replaces_has_no_place(members: dict[str, Any], unnamed: tuple[str, ...]) -> None:
+    assert chat(**members).unnamed == unnamed
+
+
+def test_what_is_said_of_no_tools_is_named() -> None:
+    raw = {"tool_choice": Raw(b'"auto"'), "parallel_tool_calls": Raw(b"true"), "tools": Raw(b"[]")}
+    op = read_chat(
+        b'{"messages":[{"role":"user","content":"x"}],"tools":[],"tool_choice":"auto","parallel_tool_calls":true}',
+        raw,
+        {},
+        (),
+    )
+    assert (op.tool_choice, op.parallel_tools) == (None, None)
+    assert (op.dropped, op.raw) == (("tool_choice", "parallel_tool_calls"), {"tools": Raw(b"[]")})
+    assert chat(tool_choice="none").dropped == ("tool_choice",)

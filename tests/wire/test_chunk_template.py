@@ -1,0 +1,212 @@
+"""Chunks that are read without being parsed say what they would say when parsed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.backends.openai.replies import ChatReader, TextReader
+from gateway.core.events import Event, Failed
+from gateway.core.messages import Chat, Complete, Message, Text
+from gateway.wire import sse
+from gateway.wire.chunk_template import MARK, cut
+from gateway.wire.openai.passthrough import Relay
+
+CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
+TEXT = Complete(model="m", prompts=("hi",))
+HEAD = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "up"}
+DELTA: tuple[str | int, ...] = ("choices", 0, "delta")
+
+
+def chunk(text: str, *, name: str = "content", index: int = 0, ascii: bool = True, **more: Any) -> bytes:
+    choice = {"index": index, "delta": {name: text}, "logprobs": None, "finish_reason": None, **more}
+    return json.dumps({**HEAD, "choices": [choice]}, separators=(",", ":"), ensure_ascii=ascii).encode()
+
+
+def text_chunk(text: str, **more: Any) -> bytes:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None, **more}
+    return json.dumps({**HEAD, "choices": [choice]}, ensure_ascii=False).encode()
+
+
+def test_a_stencil_is_all_but_the_text() -> None:
+    found = cut(chunk("a"), DELTA, "content")
+    assert found is not None
+    assert found.filled(b"b", 0) == sse.frame(chunk("b"))
+    assert found.end == b""
+
+
+def test_a_stencil_with_a_token_id() -> None:
+    found = cut(chunk("a", token_ids=[5], prompt_token_ids=None), DELTA, "content", token=True)
+    assert found is not None
+    assert found.filled(b"b", 17) == sse.frame(chunk("b", token_ids=[17], prompt_token_ids=None))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        chunk("a", content="another of the name"),
+        chunk("a", note='"content":"not this one, which is escaped", but', content="x"),
+        b'{"choices":[{"delta":{"content":"a"},"index":0,"content":"a"}]}',
+        # The name is that of another member, beside the right place or around it.
+        b'{"content":"a","choices":[{"delta":{}}]}',
+        b'{"choices":[{"delta":{"x\\"content":"a"}}]}',
+        b'{"choices":[{"delta":\n{"content":"a"}}]}',
+        # Nothing that a worker writes makes it raise.
+        chunk("a", logprobs={"content": [{"logprob": float("-inf")}]}),
+        chunk("\ud83d"),
+        chunk("a", note=1).replace(b'"note":1', b'"note":1e999'),
+        chunk("a", note=1).replace(b'"note":1', b'"note":' + b"[" * 100_000),
+        b'{"note":"\xff","choices":[{"delta":{"content":"a"}}]}',
+        b'{"content":"a","choices":[]}',
+        b'{"content":"a","choices":[{"delta":null}]}',
+        b'{"content":"a","choices":null}',
+        b'{"content":"a"}',
+        b'["content":"a"]',
+    ],
+)
+def test_no_stencil_where_the_text_is_in_doubt(data: bytes) -> None:
+    assert cut(data, DELTA, "content") is None
+
+
+def test_no_stencil_for_several_ids_or_an_id_before_the_text() -> None:
+    assert cut(chunk("a", token_ids=[5, 6]), DELTA, "content", token=True) is None
+    assert cut(b'{"token_ids":[5],"choices":[{"delta":{"content":"a"}}]}', DELTA, "content", token=True) is None
+    assert cut(chunk("a", more={"token_ids": [5]}, token_ids=[5]), DELTA, "content", token=True) is None
+
+
+_TEXTS = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        [
+            '"',
+            "\\",
+            '\\"',
+            "\n\n",
+            "\r",
+            "}",
+            '"},"finish_reason":"stop"',
+            "data: [DONE]",
+            "\u2028",
+            "🇪🇺",
+            "",
+            MARK.decode(),
+        ]
+    ),
+)
+_IDS = st.one_of(st.none(), st.lists(st.integers(0, 200_000), max_size=2))
+_CHUNKS = st.one_of(
+    st.builds(chunk, _TEXTS, ascii=st.booleans()),
+    st.builds(chunk, _TEXTS, name=st.sampled_from(["content", "reasoning", "reasoning_content", "refusal"])),
+    st.builds(chunk, _TEXTS, index=st.sampled_from([0, 1])),
+    st.builds(chunk, _TEXTS, token_ids=_IDS),
+    st.builds(chunk, _TEXTS, finish_reason=st.sampled_from([None, None, "stop", "length"])),
+    st.builds(chunk, _TEXTS, logprobs=st.just({"content": [{"token": "a", "logprob": -1.0}]})),
+    st.just(b"[DONE]"),
+    st.just(b'{"error":{"message":"boom","code":500}}'),
+    st.just(b'{"choices":[{"delta":{"content":"a'),
+    st.just(chunk("a", logprobs={"content": [{"logprob": float("-inf")}]})),
+    st.just(chunk("a", note="\ud83d")),
+    st.just(chunk("\ud83d")),
+    st.just(chunk("a").replace(b'"a"', b'"\xff"')),
+    st.just(chunk("a").replace(b'"a"', b'"a\x01"')),
+    st.just(chunk("a").replace(b'"a"', b'"\\q"')),
+    st.just(chunk("a", token_ids=[7]).replace(b"[7]", b"[007]")),
+    st.just(chunk("a", token_ids=[7]).replace(b"[7]", b"[" + b"9" * 5000 + b"]")),
+)
+_TEXT_CHUNKS = st.one_of(
+    st.builds(text_chunk, _TEXTS),
+    st.builds(text_chunk, _TEXTS, token_ids=_IDS),
+    st.builds(text_chunk, _TEXTS, finish_reason=st.sampled_from([None, "stop"])),
+    st.just(b"[DONE]"),
+)
+
+
+def _said(events: Iterable[Event]) -> list[object]:
+    return [event.error.message if isinstance(event, Failed) else event for event in events]
+
+
+def _blocks(datas: Sequence[bytes], cuts: Sequence[int]) -> list[bytes]:
+    """Mostly whole events, some of them in two pieces or with a keep-alive behind them."""
+    blocks: list[bytes] = []
+    for data, at in zip(datas, cuts, strict=False):
+        event = sse.frame(data)
+        blocks += [event] if at > 60 else [event + sse.KEEPALIVE] if at == 60 else [event[:at], event[at:]]
+    return blocks
+
+
+@settings(max_examples=600)
+@given(st.lists(_CHUNKS, max_size=12), st.lists(st.integers(0, 300), min_size=12, max_size=12))
+def test_a_chat_reader_says_the_same_with_and_without(datas: list[bytes], cuts: list[int]) -> None:
+    quick, slow = ChatReader(CHAT), ChatReader(CHAT)
+    slow.tries = 0
+    for block in _blocks(datas, cuts):
+        assert _said(quick.feed(block)) == _said(slow.feed(block))
+    assert _said(quick.eof()) == _said(slow.eof())
+
+
+@settings(max_examples=300)
+@given(st.lists(_TEXT_CHUNKS, max_size=12), st.lists(st.integers(0, 300), min_size=12, max_size=12))
+def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: list[int]) -> None:
+    quick, slow = TextReader(TEXT), TextReader(TEXT)
+    slow.tries = 0
+    for block in _blocks(datas, cuts):
+        assert _said(quick.feed(block)) == _said(slow.feed(block))
+    assert _said(quick.eof()) == _said(slow.eof())
+
+
+def _relay(model: str, *, chat: bool) -> Relay:
+    return Relay(model, chat=chat, choices=1, include_usage=False, refuse=lambda error: error.message.encode())
+
+
+@settings(max_examples=600)
+@given(
+    st.lists(_CHUNKS, max_size=12),
+    st.lists(st.integers(0, 300), min_size=12, max_size=12),
+    st.sampled_from(["up", "a longer name"]),
+)
+def test_the_bytes_lane_sends_the_same_with_and_without(datas: list[bytes], cuts: list[int], model: str) -> None:
+    quick, slow = _relay(model, chat=True), _relay(model, chat=True)
+    slow._tries = 0
+    for block in _blocks(datas, cuts):
+        if quick.done or quick.error is not None:
+            break
+        sent, expected = quick.feed(block), slow.feed(block)
+        assert sent == expected
+        assert (quick.done, quick.produced) == (slow.done, slow.produced)
+        assert str(quick.error) == str(slow.error)
+
+
+def test_ordinary_chunks_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tests above would compare the slow way with itself."""
+    reader, relay = ChatReader(CHAT), _relay("mine", chat=True)
+    start = sse.frame(chunk("", role="assistant"))
+    for lane in (reader, relay):
+        for block in (start, sse.frame(chunk("a")), sse.frame(chunk("b"))):
+            list(lane.feed(block))
+    monkeypatch.setattr(reader, "frame", None)
+    monkeypatch.setattr(relay, "_read", None)
+    assert [event.text for event in reader.feed(sse.frame(chunk("c\n")))] == ["c\n"]  # type: ignore[union-attr]
+    assert relay.feed(sse.frame(chunk("c\n"))) == sse.frame(chunk("c\n").replace(b'"up"', b'"mine"'))
+
+
+def test_what_a_stream_may_learn_is_bounded() -> None:
+    reader = ChatReader(CHAT)
+    for number in range(40):
+        name = "content" if number % 2 else "reasoning"
+        list(reader.feed(sse.frame(chunk("a", name=name))))
+    assert reader.tries == 0
+    assert [event.text for event in reader.feed(sse.frame(chunk("b", name="content")))][-1:] == ["b"]  # type: ignore[union-attr]
+
+
+def test_more_than_text_between_the_same_ends_is_parsed() -> None:
+    quick, slow = _relay("up", chat=True), _relay("up", chat=True)
+    slow._tries = 0
+    odd = sse.frame(chunk("a").replace(b'"a"', b'"a","role":"assistant","refusal":"b"'))
+    blocks = [sse.frame(chunk("", role="assistant")), sse.frame(chunk("a")), sse.frame(chunk("b")), odd]
+    assert [quick.feed(block) for block in blocks] == [slow.feed(block) for block in blocks]
+    assert b'"role"' not in quick.feed(odd)
