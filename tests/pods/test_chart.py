@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from time import monotonic
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from gateway.auth import new_key
-from tests.pods.cluster import Cluster, Ended, Pod
+from tests.pods.cluster import Cluster, Pod
 from tests.pods.machine import Machine, run, say
 from tests.repo.tree import ROOT
 
@@ -22,8 +23,6 @@ RELEASE = "pods"
 DIALECTS = ("openai", "sagemaker", "azure", "ollama", "friendli")
 PARTS = {"gateway": 2, "worker": 2, "valkey": 1}
 STREAMS = 4
-# So long that streams outlive the preStop pause and the notice before the drain.
-TOKENS = 1200
 
 
 def rendered() -> list[dict[str, Any]]:
@@ -100,117 +99,83 @@ def test_clients_reach_no_metrics_and_nobody_without_a_key(installed: Installed)
     assert httpx.post(f"{installed.url}/v1/chat/completions", json={}, timeout=10).status_code == 401
 
 
-def test_containers_are_what_the_chart_says_of_them(installed: Installed, machine: Machine) -> None:
+def test_containers_are_what_the_chart_says_of_them(installed: Installed) -> None:
+    """User 65532, no capability, and a root that cannot be written; /tmp can be."""
+    code = "id -u; touch /here 2>/dev/null && echo written; touch /tmp/here && echo tmp; grep CapEff /proc/1/status"
     for pod in installed.cluster.pods.values():
-        container = pod.container(pod.spec["containers"][0])
-        assert machine.podman("exec", container, "id", "-u") == "65532\n"
-        code = "touch /here 2>/dev/null && echo written; touch /tmp/here && echo tmp; grep CapEff /proc/1/status"
-        said = machine.podman("exec", container, "sh", "-c", code).split()
-        assert said == ["tmp", "CapEff:", "0000000000000000"]
+        assert installed.cluster.execute(pod, "sh", "-c", code)[1].split() == ["65532", "tmp", "CapEff:", "0" * 16]
 
 
-@dataclass
-class Stream:
-    """A streaming client of the Service, in a thread of its own."""
+class Client:
+    """A client of the Service, in a thread of its own: one reply after the other on connections that it keeps.
 
-    url: str
-    key: str
-    tokens: int
-    number: int
-    begun: threading.Event = field(default_factory=threading.Event)
-    text: bytes = b""
-    fault: str = ""
-    ended: float = 0.0
+    begun is set at the first byte of the first reply, for which the model has been read.
+    """
 
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._read, name=f"stream-{self.number}")
-        self.thread.start()
-
-    def _read(self) -> None:
-        question = f"Tell me a very long story about the number {self.number}."
-        body = {
+    def __init__(self, installed: Installed, number: int, *, stream: bool, tokens: int) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+        self.faults: list[str] = []
+        self.whole = 0
+        question = f"Tell me a long story about the number {number}."
+        self._body = {
             "model": "smollm2",
             "messages": [{"role": "user", "content": question}],
-            "stream": True,
-            "max_tokens": self.tokens,
+            "stream": stream,
+            "max_tokens": tokens,
             "temperature": 0,
         }
-        headers = {"authorization": f"Bearer {self.key}"}
-        try:
-            with (
-                httpx.Client(timeout=120) as client,
-                client.stream("POST", f"{self.url}/v1/chat/completions", json=body, headers=headers) as reply,
-            ):
-                for block in reply.iter_raw():
-                    self.text += block
-                    self.begun.set()
-            if reply.status_code != 200:
-                self.fault = f"status {reply.status_code}: {self.text[:300]!r}"
-        except httpx.HTTPError as error:
-            self.fault = repr(error)
-        self.ended = monotonic()
-        self.begun.set()
+        self._end = b"data: [DONE]\n\n" if stream else b"}"
+        self._thread = threading.Thread(target=self._ask, args=(installed,), name=f"client-{number}")
 
-    @property
-    def whole(self) -> bool:
-        return not self.fault and self.text.endswith(b"data: [DONE]\n\n") and b'"error"' not in self.text
-
-
-class Asking:
-    """Short requests through the Service, one after the other, until told to stop: every one must be answered."""
-
-    def __init__(self, installed: Installed) -> None:
-        self._over = threading.Event()
-        self._installed = installed
-        self.answered = 0
-        self.faults: list[str] = []
-        self._thread = threading.Thread(target=self._ask, name="asking")
-
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> Client:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self.over.set()
         self._thread.join()
 
-    def _ask(self) -> None:
-        headers = {"authorization": f"Bearer {self._installed.key}"}
-        body = {"model": "smollm2", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-        with httpx.Client(base_url=self._installed.url, headers=headers, timeout=120) as client:
-            while not self._over.wait(0.2):
+    def _ask(self, installed: Installed) -> None:
+        headers = {"authorization": f"Bearer {installed.key}"}
+        with httpx.Client(base_url=installed.url, headers=headers, timeout=120) as client:
+            while not self.over.is_set():
+                text = b""
                 try:
-                    reply = client.post("/v1/chat/completions", json=body)
-                    if reply.status_code != 200:
-                        self.faults.append(f"{reply.status_code}: {reply.text[:200]}")
+                    with client.stream("POST", "/v1/chat/completions", json=self._body) as reply:
+                        for block in reply.iter_raw():
+                            text += block
+                            self.begun.set()
                 except httpx.HTTPError as error:
-                    self.faults.append(repr(error))
-                self.answered += 1
+                    self.faults.append(f"{error!r} after {text[-100:]!r}")
+                    continue
+                if reply.status_code == 200 and text.endswith(self._end) and b'"error"' not in text:
+                    self.whole += 1
+                else:
+                    self.faults.append(f"{reply.status_code}: {text[-300:]!r}")
 
 
-def deleted_under_load(installed: Installed, name: str, tokens: int) -> tuple[list[Stream], list[Ended], float]:
-    """Deletes a Pod while streams run and requests come: (streams, how its containers ended, when SIGTERM came).
-
-    Fails when a stream is cut or a request is not answered.
-    """
-    with Asking(installed) as asking:
-        streams = [Stream(installed.url, installed.key, tokens, number) for number in range(STREAMS)]
-        for stream in streams:
-            assert stream.begun.wait(120)
-        ended = installed.cluster.delete(name)
-        told = monotonic() - ended[0].seconds
-        for stream in streams:
-            stream.thread.join()
-    cut = [stream.fault or repr(stream.text[-200:]) for stream in streams if not stream.whole]
-    outlived = sum(stream.ended > told for stream in streams)
+def deleted_under_load(installed: Installed, pod: Pod) -> list[dict[str, Any]]:
+    """Deletes a Pod while streams run and requests come, none of which may fail: what the Pod logged after SIGTERM."""
+    with ExitStack() as stack:
+        clients = [Client(installed, number, stream=True, tokens=60) for number in range(STREAMS)]
+        clients.append(Client(installed, STREAMS, stream=False, tokens=2))
+        for client in clients:
+            stack.enter_context(client)
+        for client in clients:
+            assert client.begun.wait(120)
+        ended = installed.cluster.delete(pod.name)
+    *streams, asking = clients
+    faults = [fault for client in clients for fault in client.faults]
     say(
-        f"{name} deleted: {STREAMS} streams, {outlived} of them beyond the SIGTERM, {len(cut)} cut; "
-        f"{asking.answered} other requests, {len(asking.faults)} failed; ended {ended[0].seconds:.1f} s after the SIGTERM"
+        f"{pod.name} deleted, {ended[0].seconds:.1f} s from SIGTERM to the end: meanwhile {asking.whole} replies and "
+        f"{sum(stream.whole for stream in streams)} streams were whole, {len(faults)} were not"
     )
-    assert (cut, asking.faults) == ([], [])
-    assert asking.answered > 0
+    assert faults == []
+    assert all(client.whole for client in clients)
     assert [(one.status, one.killed) for one in ended] == [(0, False)] * len(ended)
-    return streams, ended, told
+    lines = [json.loads(line) for line in ended[0].log.splitlines() if line.startswith("{")]
+    told = [number for number, line in enumerate(lines) if line["event"] == "draining"]
+    return lines[told[0] :] if told else []
 
 
 def replace(installed: Installed, pod: Pod) -> None:
@@ -220,14 +185,18 @@ def replace(installed: Installed, pod: Pod) -> None:
 
 
 def test_no_stream_is_cut_when_gateways_are_replaced(installed: Installed) -> None:
+    """Clients keep their connections, as a Service lets them: some streams run on a gateway that gets a SIGTERM."""
     for pod in installed.pods("gateway"):
-        streams, _, told = deleted_under_load(installed, pod.name, TOKENS)
-        assert any(stream.ended > told for stream in streams), "all ended before the drain: nothing was tried"
+        lines = deleted_under_load(installed, pod)
+        outlived = [line for line in lines if line["event"] == "request" and line["stream"]]
+        say(f"{pod.name} ended {len(outlived)} streams after the SIGTERM")
+        assert outlived, "no stream ran at the SIGTERM: nothing was tried"
+        assert {line["outcome"] for line in outlived} == {"ok"}
         replace(installed, pod)
 
 
 def test_no_request_fails_when_a_worker_is_replaced(installed: Installed) -> None:
-    """Streams that end within the preStop pause: llama.cpp's worker does not wait for longer ones."""
+    """llama.cpp's worker ends at once, but after the preStop pause, in which its gateways learn of it by DNS."""
     pod = installed.pods("worker")[0]
-    deleted_under_load(installed, pod.name, 40)
+    deleted_under_load(installed, pod)
     replace(installed, pod)
