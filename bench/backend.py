@@ -1,14 +1,18 @@
 """The canned worker: vLLM's wire with no engine behind it, fast enough not to be what is measured.
 
-    python -m bench.backend PORT
+    python -m bench.backend PORT [PORT...]
 
 A request that asks for a stream gets one chunk each INTERVAL until its client leaves. All streams get theirs at the
 same moment, as after an engine's step, so that what is measured does not depend on when they happened to begin.
+
+A request with a `seed` says how many chunks it wants, since that is a field that every proxy hands on: the first comes
+at once, the last is followed by the stream's own end. With a seed of 0 one chunk comes and then nothing, for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from typing import cast
 
@@ -17,6 +21,7 @@ import uvloop
 from bench.replies import REPLIES, Canned
 
 INTERVAL = 0.010
+SEED = re.compile(rb'"seed": ?(\d+)')
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -40,6 +45,7 @@ def opening(reply: Canned) -> bytes:
 WHOLE = {path: whole(reply) for path, reply in REPLIES.items()}
 OPENING = {path: opening(reply) for path, reply in REPLIES.items() if reply.chunk}
 CHUNK = {path: chunked(reply.chunk) for path, reply in REPLIES.items() if reply.chunk}
+TAIL = {path: chunked(reply.tail) + b"0\r\n\r\n" for path, reply in REPLIES.items() if reply.tail}
 
 
 class Worker(asyncio.Protocol):
@@ -76,7 +82,13 @@ class Worker(asyncio.Protocol):
         if path in OPENING and (not REPLIES[path].whole or b'"stream":true' in body.replace(b'": ', b'":')):
             self.transport.write(OPENING[path])
             self.due = (self.loop.time() // INTERVAL + 2) * INTERVAL
-            self.timer = self.loop.call_at(self.due, self.tick, CHUNK[path])
+            seed = SEED.search(body)
+            if seed is None:
+                self.timer = self.loop.call_at(self.due, self.tick, CHUNK[path])
+                return
+            self.transport.write(CHUNK[path])
+            if more := int(seed[1]):
+                self.timer = self.loop.call_at(self.due, self.count_down, path, more - 1)
         else:
             self.transport.write(WHOLE.get(path, NOT_FOUND))
 
@@ -86,12 +98,20 @@ class Worker(asyncio.Protocol):
         self.due += INTERVAL
         self.timer = self.loop.call_at(self.due, self.tick, chunk)
 
+    def count_down(self, path: bytes, left: int) -> None:
+        if left == 0:
+            self.transport.write(TAIL[path])
+            return
+        self.transport.write(CHUNK[path])
+        self.due += INTERVAL
+        self.timer = self.loop.call_at(self.due, self.count_down, path, left - 1)
 
-async def serve(port: int) -> None:
+
+async def serve(ports: list[int]) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", port, backlog=1024)
-    await server.serve_forever()
+    servers = [await loop.create_server(lambda: Worker(loop), "127.0.0.1", port, backlog=1024) for port in ports]
+    await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve([int(port) for port in sys.argv[1:]]))

@@ -24,13 +24,15 @@ class Canned(Struct, frozen=True):
 
     whole  body of a plain reply, or b"" where the path only streams
     head   the stream's opening event or events
-    chunk  one token's event; sent until the client leaves
+    chunk  one token's event; sent until the client leaves, or as often as the request's `seed` says
+    tail   what ends a stream that was asked to end
     """
 
     whole: bytes
     head: bytes = b""
     chunk: bytes = b""
     media_type: bytes = b"text/event-stream; charset=utf-8"
+    tail: bytes = b""
 
 
 def _json(value: object) -> bytes:
@@ -41,9 +43,11 @@ def _event(value: object) -> bytes:
     return b"data: " + _json(value) + b"\n\n"
 
 
+_CHUNK_BASE = {"id": f"chatcmpl-{ID}", "object": "chat.completion.chunk", "created": CREATED, "model": MODEL}
+
+
 def _chat_chunk(choice: dict[str, object], **more: object) -> bytes:
-    base = {"id": f"chatcmpl-{ID}", "object": "chat.completion.chunk", "created": CREATED, "model": MODEL}
-    return _event({**base, "choices": [{"index": 0, **choice}], **more})
+    return _event({**_CHUNK_BASE, "choices": [{"index": 0, **choice}], **more})
 
 
 _USAGE = {
@@ -171,6 +175,9 @@ REPLIES: dict[bytes, Canned] = {
         whole=_CHAT,
         head=_chat_chunk({"delta": {"role": "assistant", "content": ""}, **_OPEN}, prompt_token_ids=None),
         chunk=_chat_chunk({"delta": {"content": MARK.decode()}, **_OPEN, "token_ids": None}),
+        tail=_chat_chunk({"delta": {"content": ""}, "logprobs": None, "finish_reason": "stop", "stop_reason": None})
+        + _event({**_CHUNK_BASE, "choices": [], "usage": _USAGE})
+        + b"data: [DONE]\n\n",
     ),
     b"/v1/completions": Canned(whole=_COMPLETION, chunk=_COMPLETION_CHUNK),
     b"/v1/models": Canned(whole=_MODELS),

@@ -15,10 +15,10 @@ from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
+from gateway.core.lanes import lane_for
 from gateway.core.lifecycle import fold
-from gateway.core.messages import Embed, ListModels, Op
+from gateway.core.messages import Embed, ListModels
 from gateway.core.ports import Backend, Capabilities, Counting, Dialect, Lane
-from gateway.relay import EventLane
 
 
 class Refused(Exception):
@@ -102,7 +102,7 @@ def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[
     refusal: Response | None = None
     for _, request in requests:
         try:
-            op: Op = dialect.read(request)
+            op = dialect.read(request)
         except GatewayError as error:
             refusal = refusal or dialect.refuse(error, request, None)
             continue
@@ -118,13 +118,12 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
     Raises Refused; its response's body has what was streamed before, if anything was.
     """
     request, op = crossing.request, crossing.op
-    passthrough = dialect.passthrough.get(backend.wire_of(op))
     try:
         if answer.status != 200:
             raise backend.fault(answer)
         if op.stream and not isinstance(op, Embed):
-            lane = EventLane(backend.reader(op), dialect.writer(op)) if passthrough is None else passthrough.lane(op)
-            return _streamed(lane, answer.body)
+            return _streamed(lane_for(dialect, backend, op), answer.body)
+        passthrough = dialect.passthrough.get(backend.wire_of(op))
         if passthrough is not None:
             return passthrough.whole(answer, op)[0].body
         if isinstance(op, Embed):

@@ -1,7 +1,7 @@
 """Writes what of the chart is made from elsewhere: its README, and the options of gateway.yaml in its values schema.
 
-Run by `make docs`. Descriptions come from the comments in values.yaml, types from values.schema.json, and the options of
-gateway.yaml from the gateway itself, so that a wrong option is refused by `helm install` already.
+Run by `make docs`. Descriptions come from the comments in values.yaml, types from values.schema.json, and the options
+of gateway.yaml from the gateway itself, so that a wrong option is refused by `helm install` already.
 """
 
 from __future__ import annotations

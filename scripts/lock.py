@@ -27,6 +27,8 @@ EVERYWHERE = ("--universal",)
 # dependencies.
 ONE_PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+# What `make bench-peers` measures beside the gateway.
+PEERS = ("litellm", "vllm-router", "sglang-router")
 
 
 def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, ...] = EVERYWHERE) -> None:
@@ -57,6 +59,9 @@ def main() -> None:
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *constraints, *upgrade)
     for name in ("friendli", "sbom"):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
+    for peer in PEERS:
+        name = f"peer-{peer}"
+        compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade, where=ONE_PLATFORM)
     engine = [*(LOCKS / "vllm.in").read_text().splitlines(), *project["project"]["dependencies"]]
     engine += project["build-system"]["requires"]
     options = [word for name in UNWANTED for word in ("--no-emit-package", name)]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.config import Available, Config, ConfigError, Deadlines, Fault, Key, Listen, Model, Watch, load
 from gateway.config.faults import masked
 from gateway.config.kinds import OWN_HEADERS
+from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -603,3 +604,82 @@ def test_metrics_are_not_where_clients_call(tmp_path: Path, metrics: str, host: 
         return
     (fault,) = faults(tmp_path, text)
     assert fault.startswith("gateway.yaml:8: metrics.listen: is where clients call")
+
+
+# ---- files of any size and kind
+
+
+KEYS = {"hash": "sha256:nothing", "models": "[smal]", "dialects": "[opnai]", "expires": "never", "hsh": "1"}
+
+
+@pytest.mark.parametrize("option", KEYS)
+def test_of_thousands_of_faults_the_first_are_told_and_the_rest_counted(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of fault that an entry can have; names are compared for those that are told, and no others."""
+    compared: list[object] = []
+
+    def compare(*given: object) -> list[str]:
+        compared.append(given)
+        return []
+
+    monkeypatch.setattr("gateway.config.faults.get_close_matches", compare)
+    count = 5000
+    good = "" if option == "hash" else "hash: 'sha256:{:064x}', "
+    entries = [f"k{number}: {{{good.format(number)}{option}: {KEYS[option]}}}\n" for number in range(count)]
+    (tmp_path / "more.yaml").write_text("".join(entries))
+    said = faults(tmp_path, SMALL + "keys_file: more.yaml\n")
+    assert len(said) == 101
+    for number, line in enumerate(said[:100], 1):
+        assert line.startswith(f"more.yaml:{number}: k{number - 1}.{option}"), line
+    assert said[100] == f"more.yaml:101: (file): and {count - 100} more faults from here on"
+    assert len(compared) <= 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"option{number}: 1\n" for number in range(10_000)),
+        "listen:\n" + "".join(f"  option{number}: 1\n" for number in range(10_000)),
+        "listen:\n" + "  port: 1\n" * 10_000,
+        "limits:\n" + "- 1\n" * 10_000,
+        "x" * 100_000 + ": [" + "[1]," * 10_000 + "]\n",
+    ],
+    ids=["top", "section", "twice", "items", "long-name"],
+)
+def test_a_large_file_full_of_faults_is_told_in_a_bounded_number_of_lines(tmp_path: Path, text: str) -> None:
+    said = faults(tmp_path, SMALL + text)
+    assert len(said) <= 101
+    assert sum(map(len, said)) < 50_000
+
+
+@pytest.mark.parametrize("option", ["", "keys_file", "models.small.api_key_file", "models.small.ca_file"])
+def test_a_file_that_is_none_is_not_waited_for(tmp_path: Path, option: str) -> None:
+    """A FIFO that nobody writes to would keep its reader for ever."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    if option == "":
+        with pytest.raises(ConfigError, match="cannot be read: it is not a regular file"):
+            load(fifo, KNOWN, {})
+        return
+    text = f"{SMALL}keys_file: fifo\n" if option == "keys_file" else f"{SMALL}    {option.split('.')[-1]}: fifo\n"
+    (said,) = faults(tmp_path, text.replace("http:", "https:"))
+    assert said.endswith(f"{option}: names a file that cannot be read: it is not a regular file")
+
+
+def test_an_anchor_may_be_given_anew(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        f"{SMALL}    deadlines: &a\n      idle_s: 7\nlisten: &b\n  port: 1\nqueue: {{timeout_s: &a 3}}\n"
+        "health: {interval_s: *a}\n",
+    )
+    assert config.health.interval_s == 3
+
+
+def test_a_configuration_without_its_secrets_stays_so(tmp_path: Path) -> None:
+    config = Config(models={"m": Model(backend="vllm", workers=("http://a",), api_key_env="KEY")})
+    secrets, wrong = read_secrets(config, {"KEY": "canary-key"})
+    assert (secrets, wrong) == ({("models", "m", "api_key"): "canary-key"}, [])
+    filled = with_secrets(config, secrets)
+    assert (config.models["m"].api_key, filled.models["m"].api_key) == (None, "canary-key")
+    assert "canary-key" not in repr(filled)

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from gateway.pipeline import Run
+from gateway.pipeline.run import Run
 from tests.harness import Stack
 
 

@@ -15,7 +15,7 @@ import pytest
 from gateway import backends, dialects, translate
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.ports import Capabilities, Settings
-from gateway.pipeline import named as header
+from gateway.pipeline.reply import dropped_header as header
 from tests.fidelity.matrix import ASKS, BACKENDS
 from tests.harness import Stack
 

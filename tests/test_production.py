@@ -16,6 +16,7 @@ from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.metrics import Metrics
+from gateway.observe.queues import QueueMetrics
 from gateway.wire import bulk, json, unknown
 from gateway.wire.openai.reading import read_chat
 from tests.harness import load_text
@@ -47,6 +48,7 @@ def test_every_metric_is_there_with_its_labels() -> None:
     metrics, limits = Metrics(), LimitMetrics()
     limits.limiter = limits.stream = Everything()
     metrics.registry.register(limits)
+    metrics.registry.register(QueueMetrics(lambda: {"m": 0}))
     metrics.begun("openai")
     record = RequestRecord(
         "id", "openai", "chat", "m", "k", "t", status=200, ttft_ms=1.0, usage=Usage(1, 1), dropped=("a",)

@@ -13,7 +13,7 @@ import pytest
 
 from gateway import dialects
 from gateway.core.http import JSON_TYPE, Request
-from gateway.core.messages import Chat
+from gateway.core.messages import Chat, ListModels
 from gateway.core.ports import Settings
 from tests.fidelity.matrix import ASKS, BACKENDS, CAN, DIALECTS
 from tests.harness import Stack
@@ -115,7 +115,9 @@ def test_one_request_to_each_kind_of_worker(dialect: str, asked: str, backend: s
     given = {**body(asked), **{name: value for name, value in promised.items() if name not in body(asked)}}
     sent = []
     for name in (dialect, "openai"):
-        outgoing = BACKENDS[backend].write(DIALECTS[name].read(asked_of(name, given)), CAN)
+        op = DIALECTS[name].read(asked_of(name, given))
+        assert not isinstance(op, ListModels)
+        outgoing = BACKENDS[backend].write(op, CAN)
         found = json.loads(outgoing.body)
         # 0 and 1 turn filters and penalties off, whether they are said or not.
         for field, neutral in (("top_k", 0), ("frequency_penalty", 0), ("presence_penalty", 0), ("repeat_last_n", -1)):

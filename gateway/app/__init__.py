@@ -11,14 +11,14 @@ from starlette.routing import Route as StarletteRoute
 from gateway import backends, dialects
 from gateway.app.routes import router
 from gateway.app.state import State
-from gateway.client import Receive, Scope, Send
 from gateway.config import Available, Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
-from gateway.pipeline import request_id
+from gateway.observe.queues import QueueMetrics
+from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
 
@@ -46,8 +46,17 @@ class Gateway:
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
+        self.metrics.registry.register(QueueMetrics(self._waiting))
         self._reloading = asyncio.Lock()
         self._install(State(config, log, self.metrics, self._created, {}, {}))
+
+    def _waiting(self) -> dict[str, int]:
+        """Requests that wait for a worker, by model; those of a configuration before this one count too."""
+        found = dict.fromkeys(self.state.pools, 0) if self._states else {}
+        for state in self._states:
+            for model, pool in state.pools.items():
+                found[model] = found.get(model, 0) + pool.waiting
+        return found
 
     def _install(self, state: State) -> None:
         self.state = state

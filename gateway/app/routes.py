@@ -7,11 +7,10 @@ from starlette.routing import Route as StarletteRoute
 from starlette.routing import Router
 
 from gateway import dialects
-from gateway.client import Receive, Scope, Send
 from gateway.config import Config
 from gateway.core.http import Route
 from gateway.core.ports import Dialect, Settings
-from gateway.pipeline import Endpoint, Runtime
+from gateway.pipeline import Endpoint, Receive, Runtime, Scope, Send
 
 
 class Line(Struct, frozen=True):

@@ -7,6 +7,7 @@ from gateway.backends.openai import OpenAI
 from gateway.backends.tgi import Tgi
 from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
+from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
 REGISTRY = {
     "openai": OpenAI,
@@ -16,6 +17,6 @@ REGISTRY = {
 }
 
 
-def create(name: str) -> Backend:
-    """The backend `name`. Raises KeyError when there is none."""
-    return REGISTRY[name]()
+def create(name: str, defaults: ReplyDefaults = DEFAULTS) -> Backend:
+    """The backend `name`; `defaults` stand in for what its workers do not say. Raises KeyError when there is none."""
+    return REGISTRY[name](defaults)

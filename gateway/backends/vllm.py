@@ -19,13 +19,14 @@ from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
 from gateway.core.ports import Capabilities, Counting
 from gateway.wire.json import encode
+from gateway.wire.openai import answers as wire
 
 # More than any context holds.
 _MOST_TOKENS = 2**31 - 1
 
 
 class _CountIn(Struct):
-    count: int
+    count: wire.Count
 
 
 _count = msgspec.json.Decoder(_CountIn)

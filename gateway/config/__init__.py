@@ -4,6 +4,7 @@
 """
 
 from gateway.config.checks import Available
+from gateway.config.detached import Detached, TooSlow
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.loading import config_file, load
 from gateway.config.model import (
@@ -34,6 +35,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Deadlines",
+    "Detached",
     "DialectOptions",
     "Discover",
     "Fault",
@@ -51,6 +53,7 @@ __all__ = [
     "Redis",
     "Relay",
     "Retry",
+    "TooSlow",
     "Watch",
     "config_file",
     "json_schema",

@@ -1,28 +1,17 @@
-"""What one option alone cannot tell: faults between options, and the files that they name."""
+"""What one option alone cannot tell: faults between options. Nothing here reads a file or changes a value."""
 
 from __future__ import annotations
 
-import os
-import re
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path as FilePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+from gateway.config.faults import Message, Path, Unknown, masked
+from gateway.config.kinds import header_fault
+from gateway.config.model import Config, Key
 
-from gateway.config.faults import Path, masked
-from gateway.config.kinds import header_fault, redis_server
-from gateway.config.model import Config, Key, Model
-from gateway.config.sharing import CacheSalt, Redis
-from gateway.config.source import why
-
-MOST_SECRET_BYTES = 16384
-_LEAST_SALT = 32
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What a rule matches that nothing is, by its dimension.
 _STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is no model"}
@@ -42,7 +31,7 @@ class Available:
     key_set: Callable[[str], object] | None = None
 
 
-Found = Iterator[tuple[Path, str]]
+Found = Iterator[tuple[Path, Message]]
 """Paths of values and what is wrong with them."""
 
 
@@ -117,9 +106,8 @@ def _workers(config: Config) -> Found:
             yield ("models", name, "discover", "redis"), "needs a section redis"
         if found is None and not model.workers:
             yield ("models", name, "workers"), "is required, unless there is discover"
-        for index, worker in enumerate(model.workers):
-            if worker in model.workers[:index]:
-                yield ("models", name, "workers", index), "is given twice"
+        for index in _repeated(model.workers):
+            yield ("models", name, "workers", index), "is given twice"
         if model.api_key_file and model.api_key_env:
             yield ("models", name, "api_key_env"), "and api_key_file exclude each other"
         secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
@@ -154,7 +142,7 @@ def _keys(config: Config, names: set[str]) -> Found:
             ids.setdefault(key.id, name)
         for index, model in enumerate(key.models or ()):
             if model not in names:
-                yield ("keys", name, "models", index), "is no model" + _meant(model, names)
+                yield ("keys", name, "models", index), Unknown("is no model", model, names)
 
 
 def key_name_fault(name: str) -> str | None:
@@ -184,7 +172,7 @@ def _pair(name: str, key: Key, pairs: dict[str, str]) -> Found:
 def _defaults(config: Config, names: set[str]) -> Found:
     for name, dialect in config.dialects.items():
         if dialect.default_model is not None and dialect.default_model not in names:
-            yield ("dialects", name, "default_model"), "is no model" + _meant(dialect.default_model, names)
+            yield ("dialects", name, "default_model"), Unknown("is no model", dialect.default_model, names)
 
 
 def _timing(config: Config) -> Found:
@@ -315,7 +303,16 @@ def _limits(config: Config, names: set[str]) -> Found:
                 known = open_to.get(dimension)
                 stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
                 if known is not None and value not in known and not stranger and (known or dimension != "model"):
-                    yield (*path, "match", dimension, at), _STRANGERS[dimension] + _meant(value, known)
+                    yield (*path, "match", dimension, at), Unknown(_STRANGERS[dimension], value, known)
+
+
+def _repeated(items: tuple[str, ...]) -> Iterator[int]:
+    """The indices of items that stood before."""
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        if item in seen:
+            yield index
+        seen.add(item)
 
 
 def _is_address(text: str) -> bool:
@@ -329,19 +326,17 @@ def _is_address(text: str) -> bool:
 def _known(config: Config, known: Available) -> Found:
     for name in config.dialects:
         if name not in known.dialects:
-            yield ("dialects", name), "is no dialect" + (_meant(name, known.dialects) or _list(known.dialects))
+            yield ("dialects", name), Unknown("is no dialect", name, known.dialects, otherwise=_list(known.dialects))
     if known.dialects and not any(config.dialect(name).enabled for name in known.dialects):
         yield ("dialects",), "must leave at least one dialect enabled"
     for name, key in config.keys.items():
         for index, dialect in enumerate(key.dialects or ()):
             if dialect not in known.dialects:
-                yield ("keys", name, "dialects", index), "is no dialect" + _meant(dialect, known.dialects)
+                yield ("keys", name, "dialects", index), Unknown("is no dialect", dialect, known.dialects)
     for name, model in config.models.items():
         if model.backend not in known.backends:
-            yield (
-                ("models", name, "backend"),
-                "is no backend" + (_meant(model.backend, known.backends) or _list(known.backends)),
-            )
+            wrong = Unknown("is no backend", model.backend, known.backends, otherwise=_list(known.backends))
+            yield ("models", name, "backend"), wrong
 
 
 def _prefixes(config: Config, known: Available) -> Found:
@@ -352,132 +347,16 @@ def _prefixes(config: Config, known: Available) -> Found:
         options = config.dialect(name)
         if not options.enabled:
             continue
+        repeated = set(_repeated(options.prefixes or ()))
         for index, prefix in enumerate(options.prefixes if options.prefixes is not None else known.dialects[name]):
             prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
             holder = taken.setdefault(prefix, name)
             if holder != name:
                 yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
-            elif options.prefixes is not None and prefix in options.prefixes[:index]:
+            elif index in repeated:
                 yield path, "is given twice"
-
-
-def _meant(name: str, names: Iterator[str] | Mapping[str, Any] | set[str] | frozenset[str]) -> str:
-    near = get_close_matches(name, list(names), 1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
     return "; there are " + ", ".join(sorted(names)) if names else ""
-
-
-def read_secrets(config: Config, environ: Mapping[str, str], known: Available | None = None) -> Found:
-    """Reads the secrets that `config` refers to into it and tries its certificate bundles; the faults it met."""
-    if config.redis is not None:
-        yield from _redis(config.redis, environ)
-    if config.jwt is not None and config.jwt.jwks_file is not None:
-        try:
-            config.jwt._keys_text = text = FilePath(config.jwt.jwks_file).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            yield ("jwt", "jwks_file"), f"names a file that cannot be read: {why(error)}"
-        else:
-            try:
-                if known is not None and known.key_set is not None:
-                    known.key_set(text)
-            except ValueError as error:
-                yield ("jwt", "jwks_file"), f"names a file that {error}"
-    if config.cache_salt is not None:
-        secret, option, wrong = _secret(config.cache_salt, "secret", environ)
-        if secret is not None and len(secret) < _LEAST_SALT:
-            wrong = f"must lead to {_LEAST_SALT} characters or more, such as `openssl rand -hex 32` makes"
-        config.cache_salt._secret = secret
-        if wrong is not None:
-            yield ("cache_salt", option), wrong
-    for name, key in config.keys.items():
-        secret, option, wrong = _secret(key, "aws_secret", environ)
-        key._aws_secret = secret
-        if wrong is not None:
-            yield ("keys", name, option), wrong
-    for name, model in config.models.items():
-        for option, wrong in _secrets(model, environ):
-            yield ("models", name, option), wrong
-
-
-def _secrets(model: Model, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    model._api_key, option, wrong = _secret(model, "api_key", environ)
-    if wrong is not None:
-        yield option, wrong
-    if model.ca_file is not None:
-        try:
-            ssl.create_default_context(cafile=os.fspath(model.ca_file))
-        except ssl.SSLError:
-            yield "ca_file", "names a file that holds no PEM certificates"
-        except (OSError, ValueError) as error:
-            yield "ca_file", f"names a file that cannot be read: {why(error)}"
-
-
-def _redis(redis: Redis, environ: Mapping[str, str]) -> Found:
-    """Reads a URL or password that stands elsewhere; what is wrong with them, and with what they go with."""
-    redis._url, option, wrong = _secret(redis, "url", environ)
-    if redis._url is not None:
-        try:
-            redis_server(redis._url.get_secret_value())
-        except ValueError as error:
-            redis._url, wrong = None, f"leads to a text that {error}"
-    if wrong is not None:
-        yield ("redis", option), wrong
-    of_url = redis.server.password is not None
-    if redis.password_env is not None:
-        redis._password, _, wrong = _secret(redis, "password", environ)
-        if wrong is not None:
-            yield ("redis", "password_env"), wrong
-    elsewhere = redis.password_file is not None or redis.password_env is not None
-    if of_url and elsewhere:
-        yield ("redis", option), "leads to a URL with a password, and there is another one beside it"
-    yield from _redis_server(redis, option or ("url" if redis.url is not None else ""), of_url or elsewhere)
-    # They are read at every connect; here it is only seen that they can be.
-    for name in ("password_file", "ca_file", "cert_file", "key_file"):
-        file_name = getattr(redis, name)
-        if file_name is not None:
-            try:
-                FilePath(file_name).read_bytes()
-            except (OSError, ValueError) as error:
-                yield ("redis", name), f"names a file that cannot be read: {why(error)}"
-
-
-def _redis_server(redis: Redis, url: str, password: bool) -> Found:
-    """url: the option that says where the server is by a URL, if one does. password: there is one."""
-    server = redis.server
-    if redis.mode == "cluster" and server.db:
-        yield ("redis", url or "db"), "must name database 0: a cluster has no other"
-    if server.username is not None and not password:
-        yield ("redis", url or "username"), "names a user, who needs password_file or password_env beside it"
-    for name in ("ca_file", "cert_file", "key_file"):
-        if getattr(redis, name) is not None and not server.tls:
-            yield ("redis", name), "has no effect without TLS: tls: true, or rediss:// in the URL"
-
-
-def _secret(
-    options: Key | Model | CacheSalt | Redis, name: str, environ: Mapping[str, str]
-) -> tuple[SecretStr | None, str, str | None]:
-    """(the secret that NAME_env or NAME_file leads to, which of them, what is wrong with it)."""
-    variable: str | None = getattr(options, f"{name}_env")
-    file_name: str | None = getattr(options, f"{name}_file")
-    if variable is not None:
-        option = f"{name}_env"
-        if variable not in environ:
-            return None, option, "names a variable that is not set"
-        text = environ[variable]
-    elif file_name is not None:
-        option = f"{name}_file"
-        try:
-            with FilePath(file_name).open("rb") as file:
-                text = file.read(MOST_SECRET_BYTES + 1).decode("latin-1")
-        except (OSError, ValueError) as error:
-            return None, option, f"names a file that cannot be read: {why(error)}"
-    else:
-        return None, "", None
-    secret = text.strip()
-    if not re.match(r"[\x21-\x7e]+\Z", secret) or len(secret) > MOST_SECRET_BYTES:
-        return None, option, "must lead to one line of printable ASCII without spaces"
-    return SecretStr(secret), option, None

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
-from gateway.config.faults import ENVIRONMENT, Fault, Path, Position, Positions, shown
+from gateway.config.faults import ENVIRONMENT, Finding, Path, Position, Positions, Unknown
 from gateway.config.kinds import Loose
 from gateway.config.model import PREFIX, Config
 
 FILE_VARIABLE = PREFIX + "CONFIG"
 """Names the file to load where the caller names none."""
+
+_OPTIONS = tuple(name.upper() for name in Config.model_fields)
 
 # A Kubernetes Service called "dragoman" (or "dragoman-metrics") puts such variables into every pod of its namespace.
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z")
@@ -27,34 +28,34 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCT
 
 def read_environment(
     environ: Mapping[str, str], base: Mapping[str, Any]
-) -> tuple[dict[str, Any], Positions, list[Fault]]:
+) -> tuple[dict[str, Any], Positions, list[Finding]]:
     """The values that `environ` sets, the variable behind each, and what is wrong. base is what the file holds."""
     values: dict[str, Any] = {}
     positions: Positions = {}
-    faults: list[Fault] = []
+    findings: list[Finding] = []
+    names = _Names()
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
             continue
         if _is_service_link(variable, environ[variable]):
             continue
-        where = Position(ENVIRONMENT, 0, variable)
+        where = Position(ENVIRONMENT, 0, variable, ())
         segments = variable[len(PREFIX) :].split("__")
-        path = _path(segments, base)
+        path = _path(segments, base, names)
         if path[0] not in Config.model_fields:
-            near = get_close_matches(path[0], Config.model_fields, 1)
-            hint = f"; did you mean {PREFIX}{'__'.join([near[0].upper(), *segments[1:]])}?" if near else ""
-            faults.append(where.fault("sets no option" + hint))
+            form = "__".join([PREFIX + "{}", *(part.replace("{", "{{").replace("}", "}}") for part in segments[1:])])
+            findings.append((where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
             continue
         try:
             value = _decoded(environ[variable])
         except (ValueError, RecursionError):
-            faults.append(where.fault("looks like JSON but is not valid JSON"))
+            findings.append((where, "looks like JSON but is not valid JSON"))
             continue
         if not _put(values, path, value):
-            faults.append(where.fault("and another variable set the same option"))
+            findings.append((where, "and another variable set the same option"))
             continue
         _place(positions, path, value, where)
-    return values, positions, faults
+    return values, positions, findings
 
 
 def _is_service_link(variable: str, value: str) -> bool:
@@ -63,20 +64,31 @@ def _is_service_link(variable: str, value: str) -> bool:
     return "_SERVICE_" in variable or not variable.endswith("_PORT") or "://" in value
 
 
-def _path(segments: list[str], base: Any) -> tuple[str, ...]:
+def _path(segments: list[str], base: Any, names: _Names) -> tuple[str, ...]:
     path: list[str] = []
     for segment in segments:
         name = segment.lower()
         if isinstance(base, dict):
-            name = _match(segment, base) or name
+            name = names.meant(segment, base) or name
             base = base.get(name)
         path.append(name)
     return tuple(path)
 
 
-def _match(segment: str, names: Collection[str]) -> str | None:
-    wanted = segment.upper()
-    return next((name for name in names if re.sub(r"[^A-Z0-9]", "_", name.upper()) == wanted), None)
+class _Names:
+    """What the names of mappings look like in variables, worked out once for each mapping."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[str, str]] = {}
+
+    def meant(self, segment: str, names: Mapping[str, Any]) -> str | None:
+        """Which of `names` the `segment` of a variable stands for, if any."""
+        known = self._known.get(id(names))
+        if known is None:
+            known = self._known[id(names)] = {}
+            for name in names:
+                known.setdefault(re.sub(r"[^A-Z0-9]", "_", name.upper()), name)
+        return known.get(segment.upper())
 
 
 def _decoded(text: str) -> Any:
@@ -116,8 +128,7 @@ def _place(positions: Positions, path: Path, value: Any, where: Position) -> Non
     positions[path] = where
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, child in children:
-        inner = f"{where.inner}.{shown((part,))}" if where.inner else shown((part,))
-        _place(positions, (*path, part), child, replace(where, inner=inner))
+        _place(positions, (*path, part), child, replace(where, path=(*where.path, part)))
 
 
 def merged(under: Any, over: Any) -> Any:

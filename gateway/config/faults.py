@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 Path = tuple[str | int, ...]
 """Where a value sits in the configuration: mapping keys and list indices from the root."""
@@ -15,21 +16,61 @@ ENVIRONMENT = "environment"
 WHOLE = "(file)"
 """The key of a fault that concerns a file as a whole."""
 
+MOST_FAULTS = 100
+"""How many faults are told. Of more, only their number."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 # Our own keys, and what the best known services hand out: pasted where a name belongs, they must not reach a log.
 _SECRET = re.compile(r"\b(dgm_|sk-|hf_|flp_)[A-Za-z0-9_-]{12,}")
+_LONGEST_NAME = 200
+# Comparing a name takes some 10 µs for each other name. Among more than these nobody looks for a slip of the pen.
+_MOST_COMPARED = 1000
 
 
 def shown(path: Path) -> str:
-    """The dotted form of `path`; a name with other characters than letters, digits, _ and - is quoted."""
-    parts = [str(part) if isinstance(part, int) or _PLAIN.match(part) else f'"{part}"' for part in path]
-    return ".".join(parts)
+    """The dotted form of `path`. A name with other characters than letters, digits, _ and - is quoted, a very long
+    one is cut."""
+    return ".".join(map(_part, path))
+
+
+def _part(part: str | int) -> str:
+    text = str(part)
+    if len(text) > _LONGEST_NAME:
+        text = masked(text)[:_LONGEST_NAME] + "..."
+    return text if isinstance(part, int) or _PLAIN.match(text) else f'"{text}"'
 
 
 def masked(text: str) -> str:
     """`text` on one line and fit for a terminal, with whatever looks like a key replaced."""
     text = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
     return _SECRET.sub(lambda found: found[1] + "***", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A message about a name that is none of `names`. As text it ends with the nearest one, if there is one.
+
+    The names are compared only when the text is asked for: of thousands of faults few are shown.
+
+    what       the message itself
+    form       how the nearest name is written: "{}" stands for it
+    otherwise  what is said where none is near
+    """
+
+    what: str
+    name: str
+    names: Collection[str]
+    form: str = "{}"
+    otherwise: str = ""
+
+    def __str__(self) -> str:
+        few = len(self.names) <= _MOST_COMPARED and len(self.name) <= _LONGEST_NAME
+        near = get_close_matches(self.name, list(self.names), 1) if few else []
+        return self.what + (f"; did you mean {self.form.format(near[0])}?" if near else self.otherwise)
+
+
+Message = str | Unknown
+"""What is wrong with a value. It never holds the value itself, which may be a secret in the wrong place."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,7 +92,8 @@ class Fault:
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used. `faults` holds all that was found, in the order of the files' lines."""
+    """A configuration that cannot be used. `faults` holds the first `MOST_FAULTS` in the order of the files' lines,
+    and one more that counts the rest."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = list(faults)
@@ -60,29 +102,65 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a value was written: what a `Fault` about it says before its message."""
+    """Where a value was written.
+
+    variable  the environment variable that holds it; None in a file
+    path      where it sits in that file, or in the JSON of that variable
+    """
 
     file: str
     line: int
-    key: str
-    inner: str = ""  # dotted path within a variable's JSON
+    variable: str | None
+    path: Path
 
-    def fault(self, message: str) -> Fault:
-        return Fault(self.file, self.line, self.key, f"{self.inner} {message}" if self.inner else message)
+    def fault(self, message: Message) -> Fault:
+        where = shown(self.path)
+        if self.variable is None:
+            return Fault(self.file, self.line, where or WHOLE, str(message))
+        return Fault(self.file, self.line, self.variable, f"{where} {message}" if where else str(message))
 
 
 Positions = dict[Path, Position]
 
+Finding = tuple[Position, Message]
+"""A fault before it is put into words."""
+
+
+def told(findings: Iterable[Finding], files: Sequence[str]) -> ConfigError:
+    """The error for all `findings`, in the order of `files` and then the environment, within a file by line.
+
+    Of several about one place only the first is told: a value that is wrong in one way often is in others that follow.
+    """
+    first: dict[tuple[Position, str], Finding] = {}
+    for position, message in findings:
+        text = _text(message) if position.file == ENVIRONMENT else ""
+        first.setdefault((position, text), (position, message))
+    places = {name: index for index, name in reversed(list(enumerate(files)))}
+
+    def order(finding: Finding) -> tuple[int, int, str, str]:
+        position, message = finding
+        return places.get(position.file, len(places)), position.line, _key(position), _text(message)
+
+    found = sorted(first.values(), key=order)
+    faults = [position.fault(message) for position, message in found[:MOST_FAULTS]]
+    if len(found) > MOST_FAULTS:
+        position, number = found[MOST_FAULTS][0], len(found) - MOST_FAULTS
+        faults.append(Fault(position.file, position.line, WHOLE, f"and {number} more faults from here on"))
+    return ConfigError(faults)
+
+
+def _key(position: Position) -> str:
+    return shown(position.path) if position.variable is None else position.variable
+
+
+def _text(message: Message) -> str:
+    return message if isinstance(message, str) else message.what
+
 
 def locate(positions: Positions, path: Path) -> Position:
     """The position of `path`. A value that is written nowhere is at the line of what should hold it."""
-    if path in positions:
-        return positions[path]
-    for length in range(len(path) - 1, -1, -1):
+    for length in range(len(path), -1, -1):
         holder = positions.get(path[:length])
         if holder is not None:
-            missing = shown(path[length:])
-            if holder.file == ENVIRONMENT:
-                return Position(holder.file, 0, holder.key, f"{holder.inner}.{missing}" if holder.inner else missing)
-            return Position(holder.file, holder.line, missing if holder.key == WHOLE else f"{holder.key}.{missing}")
-    return Position("(default)", 0, shown(path))
+            return Position(holder.file, holder.line, holder.variable, holder.path + path[length:])
+    return Position("(default)", 0, None, path)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.checks import Available, check, read_secrets
+from gateway.config.checks import Available, check
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
-from gateway.config.faults import ENVIRONMENT, WHOLE, ConfigError, Fault, Path, Positions, locate
+from gateway.config.faults import Finding, Message, Path, Position, Positions, Unknown, locate, told
 from gateway.config.model import Config
-from gateway.config.source import Unreadable, read_yaml
+from gateway.config.secrets import read_secrets, with_secrets
+from gateway.config.source import NOT_READ, Unreadable, read_yaml
 
 # pydantic's error type -> our words, which never hold the value.
 _WORDS = {
@@ -75,29 +76,18 @@ def load(
     environ = os.environ if environ is None else environ
     path = path if path is not None else environ.get(FILE_VARIABLE) or None
     gathered = _Gathered(path, environ)
-    faults = gathered.faults
+    findings = gathered.findings
     config, more, wrong = _validated(gathered)
-    faults += more
-    found = [*check(config, gathered.values, known, gathered.more_keys), *read_secrets(config, environ, known)]
-    # What is wrong in itself already was left out or replaced: what seems wrong around it proves nothing.
-    faults += [locate(gathered.positions, path).fault(text) for path, text in found if not _within(path, wrong)]
-    if faults:
-        raise ConfigError(sorted(_one_each(faults), key=gathered.order))
-    return config
-
-
-def _one_each(faults: list[Fault]) -> list[Fault]:
-    """The first fault of each place in a file: a value that is wrong in one way often is in others that follow."""
-    first: dict[tuple[str, int, str, str], Fault] = {}
-    for fault in faults:
-        message = fault.message if fault.file == ENVIRONMENT else ""
-        first.setdefault((fault.file, fault.line, fault.key, message), fault)
-    return list(first.values())
-
-
-def _within(path: Path, wrong: set[Path]) -> bool:
-    """`path` is one of `wrong`, inside of one, or right above one."""
-    return any(path[:length] in wrong for length in range(1, len(path) + 1)) or any(one[:-1] == path for one in wrong)
+    findings += more
+    secrets, unread = read_secrets(config, environ, known)
+    # What is wrong in itself already was left out or replaced: what seems wrong in it or right above it is no proof.
+    doubtful = wrong | {one[:-1] for one in wrong}
+    for at, message in [*check(config, gathered.values, known, gathered.more_keys), *unread]:
+        if at not in doubtful and not any(at[:length] in wrong for length in range(1, len(at))):
+            findings.append((locate(gathered.positions, at), message))
+    if findings:
+        raise told(findings, gathered.files)
+    return with_secrets(config, secrets)
 
 
 class _Gathered:
@@ -105,35 +95,31 @@ class _Gathered:
 
     def __init__(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
         self.positions: Positions = {}
-        self.faults: list[Fault] = []
+        self.findings: list[Finding] = []
         self.files: list[str] = []
         self.values: dict[str, Any] = {}
         self.folder = FilePath()
         self.more_keys = False  # there may be keys, in a file that could not be read
         if path is not None:
             self.folder = FilePath(path).parent
-            self.values = self._read(FilePath(path), os.fspath(path), ())
-        values, positions, faults = read_environment(environ, self.values)
+            try:
+                self.values = self._read(FilePath(path), os.fspath(path), ())
+            except Unreadable as stop:
+                # What the file would have said is unknown: judging the rest would only raise false alarms.
+                raise told([*self.findings, (stop.position, stop.message)], self.files) from None
+        values, positions, findings = read_environment(environ, self.values)
         self._overlay(values, positions)
-        self.faults += faults
+        self.findings += findings
         self._add_keys_file()
         self._resolve_paths()
 
-    def order(self, fault: Fault) -> tuple[int, int, str, str]:
-        """Files in the order of their reading, then the environment; within a file by line."""
-        place = self.files.index(fault.file) if fault.file in self.files else len(self.files)
-        return place, fault.line, fault.key, fault.message
-
     def _read(self, path: FilePath, name: str, at: Path) -> dict[str, Any]:
+        """Raises Unreadable."""
         self.files.append(name)
-        try:
-            values, positions, faults = read_yaml(path, name, at)
-        except Unreadable as stop:
-            # What the file would have said is unknown: judging the rest would only raise false alarms.
-            raise ConfigError([*self.faults, stop.fault]) from None
-        self.faults += faults
+        values, positions, findings = read_yaml(path, name, at)
+        self.findings += findings
         if values is not None and not isinstance(values, dict):
-            raise ConfigError([*self.faults, Fault(name, 1, WHOLE, "must be a mapping of options")])
+            raise Unreadable(Position(name, 1, None, ()), "must be a mapping of options")
         self.positions.update({path: place for path, place in positions.items() if path not in self.positions})
         return values or {}
 
@@ -154,19 +140,18 @@ class _Gathered:
         path = self.folder / name
         try:
             more = self._read(path, os.fspath(path), ("keys",))
-        except ConfigError as error:
-            self.faults = error.faults
+        except Unreadable as stop:
             self.more_keys = True
-            stop = self.faults[-1]
-            if stop.key == WHOLE and stop.message.startswith("cannot be read: "):
-                self.faults[-1] = locate(self.positions, ("keys_file",)).fault(f"names a file that {stop.message}")
+            if stop.message.startswith(NOT_READ):
+                self.findings.append((locate(self.positions, ("keys_file",)), f"names a file that {stop.message}"))
+            else:
+                self.findings.append((stop.position, stop.message))
             return
         keys = self.values.get("keys") or {}
         if not isinstance(keys, dict):
             return
         for key in keys.keys() & more.keys():
-            place = locate(self.positions, ("keys", key))
-            self.faults.append(place.fault("is also in keys_file"))
+            self.findings.append((locate(self.positions, ("keys", key)), "is also in keys_file"))
         self.values["keys"] = {**more, **keys}
 
     def _resolve_paths(self) -> None:
@@ -189,36 +174,36 @@ def _at(values: Any, path: Path) -> Any:
     return values
 
 
-def _validated(gathered: _Gathered) -> tuple[Config, list[Fault], set[Path]]:
+def _validated(gathered: _Gathered) -> tuple[Config, list[Finding], set[Path]]:
     """The configuration, what was wrong with it, and where.
 
-    With faults it is what remains without the wrong values, so that the checks across options still run: all that is
+    With findings it is what remains without the wrong values, so that the checks across options still run: all that is
     wrong is to be said at once.
     """
     values: Any = dict(gathered.values)
-    faults: list[Fault] = []
+    findings: list[Finding] = []
     wrong: set[Path] = set()
-    # BaseSettings takes arguments of its own, which begin with an underscore; a file must not reach them.
-    for name in [name for name in values if name.startswith("_")]:
-        faults.append(locate(gathered.positions, (name,)).fault("is not an option"))
-        del values[name]
     while True:
         try:
-            return Config(**values), faults, wrong
+            return Config(**values), findings, wrong
         except ValidationError as error:
             found = [(tuple(part for part in one["loc"] if part != "[key]"), one) for one in _details(error)]
             if not wrong:
                 for path, detail in found:
-                    faults.append(locate(gathered.positions, path).fault(_message(detail, path)))
-            # Items before their lists, and the last item first, so that indices stay true while items are left out.
-            paths = sorted((path for path, _ in found), key=len)
-            for path in paths[::-1]:
+                    findings.append((locate(gathered.positions, path), _message(detail, path)))
+            without: _Tree = {}
+            for path, _ in found:
                 while path in wrong:
                     path = path[:-1]
                 if not path:
-                    raise ConfigError(faults) from None
-                wrong.add(path)
-                values = _without(values, path)
+                    raise told(findings, gathered.files) from None
+                without_here = without
+                for part in path:
+                    without_here = without_here.setdefault(part, {})
+                without_here[_HERE] = {}
+            # Only now: the paths of one round may lead to one place.
+            wrong.update(_paths(without))
+            values = _without(values, without)
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:
@@ -228,26 +213,50 @@ def _details(error: ValidationError) -> list[ErrorDetails]:
     return [one for one in details if one["type"] != "too_short" or one["loc"] not in holders]
 
 
-def _without(values: Any, path: Path) -> Any:
-    """A copy of `values` without `path`, or with a stand-in there if it is required."""
-    head, rest = path[0], path[1:]
-    if isinstance(values, list) and isinstance(head, int) and head < len(values):
-        kept = [_without(values[head], rest)] if rest and isinstance(values[head], (dict, list)) else []
-        return [*values[:head], *kept, *values[head + 1 :]]
+_Tree = dict[str | int | None, "_Tree"]
+"""Paths, joined where they begin alike; `_HERE` marks where one ends."""
+_HERE = None
+
+
+def _paths(tree: _Tree, above: Path = ()) -> Iterator[Path]:
+    for part, inner in tree.items():
+        if part is None:
+            yield above
+        else:
+            yield from _paths(inner, (*above, part))
+
+
+def _without(values: Any, wrong: _Tree) -> Any:
+    """A copy of `values` without what `wrong` leads to, or with a stand-in there if it is required."""
+    if isinstance(values, list):
+        kept = []
+        for index, value in enumerate(values):
+            inner = wrong.get(index)
+            if inner is None:
+                kept.append(value)
+            elif _HERE not in inner and isinstance(value, (dict, list)):
+                kept.append(_without(value, inner))
+        return kept
     if not isinstance(values, dict):
         return values
-    if rest and isinstance(values.get(head), (dict, list)):
-        return {**values, head: _without(values[head], rest)}
-    if head in _STAND_INS and len(path) == 1:
-        return {**values, head: _STAND_INS[head]}
-    return {name: value for name, value in values.items() if name != head}
+    left = dict(values)
+    for name, inner in wrong.items():
+        if name is None:
+            continue
+        value = values.get(name)
+        if _HERE not in inner and isinstance(value, (dict, list)):
+            left[name] = _without(value, inner)
+        elif _HERE in inner and name in _STAND_INS:
+            left[name] = _STAND_INS[name]
+        else:
+            left.pop(name, None)
+    return left
 
 
-def _message(detail: ErrorDetails, path: Path) -> str:
+def _message(detail: ErrorDetails, path: Path) -> Message:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        near = get_close_matches(str(path[-1]), _options_of(path[:-1]), 1)
-        return "is not an option" + (f"; did you mean {near[0]}?" if near else "")
+        return Unknown("is not an option", str(path[-1]), _options_of(path[:-1]))
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
@@ -274,7 +283,8 @@ def _item_of(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
-def _options_of(path: Path) -> list[str]:
+@lru_cache(1000)
+def _options_of(path: Path) -> tuple[str, ...]:
     """The names of the options in the section at `path`."""
     kind: Any = Config
     for part in path:
@@ -285,4 +295,4 @@ def _options_of(path: Path) -> list[str]:
             kind = _item_of(kind)
         if type(None) in get_args(kind):
             kind = get_args(kind)[0]
-    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+    return tuple(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else ()

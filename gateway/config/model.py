@@ -9,8 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
 from gateway.config.kinds import (
     Address,
@@ -347,14 +346,14 @@ class Metrics(Section):
     )
 
 
-class Config(BaseSettings):
+class Config(BaseModel):
     """Everything the gateway can be told.
 
     auth is "open" or "keys", resolved: where the file says nothing it is "keys" if there are keys, else "open".
     keys holds the entries of `keys_file` too, once loaded.
     """
 
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False, title="gateway.yaml"
     )
 
@@ -415,18 +414,6 @@ class Config(BaseSettings):
         if isinstance(data, dict) and data.get("auth") is None:
             return {**data, "auth": "keys" if any(map(data.get, ("keys", "keys_file", "jwt"))) else "open"}
         return data
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`load` merges file and environment itself: the stock sources know no lines and stop at the first fault."""
-        return (init_settings,)
 
     @property
     def caller_files(self) -> tuple[str, ...]:

@@ -1,18 +1,22 @@
 """YAML text to plain values, with the line of each.
 
-A small, strict reading: the YAML 1.2 core schema (so `no` and `on` are words and `0755` no octal number), no tags,
-no merge keys, one document, mappings with text keys that come once. PyYAML does the scanning and parsing.
+This reads a small and strict part of YAML: the 1.2 core schema (so `no` and `on` are words and `0755` is no octal
+number), no tags, no merge keys, one document, mappings with text keys that come once. PyYAML scans, parses and
+composes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
-from gateway.config.faults import WHOLE, Fault, Path, Position, Positions, shown
+from gateway.config.faults import Finding, Message, Path, Position, Positions
+from gateway.config.files import read_file, why
 
 MOST_BYTES = 1 << 20
 MOST_DEPTH = 20
@@ -24,16 +28,24 @@ _TRUE, _FALSE = frozenset(["true", "True", "TRUE"]), frozenset(["false", "False"
 _INT = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
+# What stands in for the tag of a node that has none: a plain scalar, a quoted one or a block, a list or mapping.
+_PLAIN, _TEXT, _HOLDER = "plain", "text", "holder"
+
 
 class Unreadable(Exception):
-    """The file cannot be read any further; `fault` says why."""
+    """The file cannot be read any further: where, and why."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, position: Position, message: str) -> None:
+        super().__init__(message)
+        self.position = position
+        self.message = message
 
 
-def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[Fault]]:
+NOT_READ = "cannot be read: "
+"""What the message of an `Unreadable` begins with when the file could not even be opened."""
+
+
+def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[Finding]]:
     """The values of the file, their positions and what is wrong already at this level.
 
     name is what faults call the file; at is where in the configuration its root belongs. An empty file is None.
@@ -41,13 +53,12 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     """
 
     def stop(line: int, message: str) -> Unreadable:
-        return Unreadable(Fault(name, line, WHOLE, message))
+        return Unreadable(Position(name, line, None, ()), message)
 
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_file(path, MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise stop(1, f"cannot be read: {why(error)}") from None
+        raise stop(1, NOT_READ + why(error)) from None
     if len(data) > MOST_BYTES:
         raise stop(1, "is larger than 1 MiB")
     try:
@@ -55,7 +66,7 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     except UnicodeDecodeError as error:
         raise stop(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
     try:
-        events = _events(text)
+        root, second = _composed(text)
     except yaml.reader.ReaderError as error:
         raise stop(text.count("\n", 0, error.position) + 1, "holds a control character") from None
     except yaml.MarkedYAMLError as error:
@@ -64,8 +75,9 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     except _TooDeep as deep:
         raise stop(deep.line, "is nested too deeply") from None
     reading = _Reading(name, at)
-    reading.positions[at] = Position(name, 1, WHOLE)
-    return reading.document(events), reading.positions, reading.faults
+    if second:
+        reading.fault(second, (), "holds more than one document")
+    return (None if root is None else reading.value(root, at, 0)), reading.positions, reading.findings
 
 
 class _TooDeep(Exception):
@@ -92,140 +104,163 @@ def _said(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
-def _line(event: yaml.Event) -> int:
-    return event.start_mark.line + 1 if event.start_mark else 1
+def _line(item: Any) -> int:
+    """Of a node or an event."""
+    return item.start_mark.line + 1 if item.start_mark else 1
 
 
-def why(error: OSError | ValueError) -> str:
-    """Why a file could not be opened, without its name. A ValueError is about the name itself."""
-    return (error.strerror or "unknown error") if isinstance(error, OSError) else "its name holds impossible characters"
+class _AliasNode(yaml.Node):
+    """An alias: `target` is the node that it stands for, None where no anchor before it has this name."""
+
+    def __init__(self, event: yaml.AliasEvent, target: yaml.Node | None) -> None:
+        self.tag = _HOLDER
+        self.value = None
+        self.start_mark = event.start_mark
+        self.end_mark = event.end_mark
+        self.target = target
 
 
-def _events(text: str) -> list[yaml.Event]:
-    fast = getattr(yaml, "CSafeLoader", None)
-    if fast is not None:
+class _Bounded(Composer):
+    """Composes nodes up to MOST_DEPTH, beyond which the parsers' time grows with the square. Raises _TooDeep.
+
+    Tags are not resolved: a node's tag is what was written, else one of _PLAIN, _TEXT and _HOLDER.
+    """
+
+    # A parser beside it has these two.
+    peek_event: Callable[[], yaml.Event]
+    get_event: Callable[[], yaml.Event]
+
+    def __init__(self) -> None:
+        Composer.__init__(self)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            self.get_event()
+            return _AliasNode(event, self.anchors.get(event.anchor))
+        assert isinstance(event, yaml.NodeEvent)
+        if self._depth > MOST_DEPTH:
+            raise _TooDeep(_line(event))
+        self.anchors.pop(event.anchor, None)  # a name may be given anew
+        tag: str | None = getattr(event, "tag", None)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        assert node is not None
+        self._depth -= 1
+        if tag:
+            node.tag = tag
+        return node
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        if kind is not yaml.ScalarNode:
+            return _HOLDER
+        return _PLAIN if implicit[0] else _TEXT
+
+    def descend_resolver(self, parent: Any, index: Any) -> None:
+        """PyYAML calls these two; they serve only its own tags."""
+
+    def ascend_resolver(self) -> None:
+        """As above."""
+
+
+class _PythonLoader(_Bounded, yaml.SafeLoader):
+    def __init__(self, text: str) -> None:
+        yaml.SafeLoader.__init__(self, text)
+        _Bounded.__init__(self)
+
+
+if yaml.__with_libyaml__:
+
+    class _FastLoader(_Bounded, yaml.CSafeLoader):
+        def __init__(self, text: str) -> None:
+            yaml.CSafeLoader.__init__(self, text)
+            _Bounded.__init__(self)
+
+
+def _composed(text: str) -> tuple[yaml.Node | None, yaml.Event | None]:
+    """The first document, and where a second one begins."""
+    if yaml.__with_libyaml__:
         try:
-            return _shallow(text, fast)
+            return _documents(_FastLoader(text))
         except yaml.YAMLError:
             pass  # libyaml has other words for it: ask the Python parser, so that they are the same everywhere
-    return _shallow(text, yaml.SafeLoader)
+    return _documents(_PythonLoader(text))
 
 
-def _shallow(text: str, loader: Any) -> list[yaml.Event]:
-    """The events of `text`, up to where it nests too deeply; there, both parsers' time would grow with the square."""
-    events: list[yaml.Event] = []
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        events.append(event)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MOST_DEPTH:
-            raise _TooDeep(_line(event))
-    return events
+def _documents(loader: Any) -> tuple[yaml.Node | None, yaml.Event | None]:
+    try:
+        root = loader.get_node() if loader.check_node() else None
+        return root, loader.peek_event() if loader.check_node() else None
+    finally:
+        loader.dispose()
 
 
 class _Reading:
+    """Nodes to values: their positions, and what is wrong with them."""
+
     def __init__(self, name: str, at: Path) -> None:
-        self.name = name
-        self.at = at
-        self.positions: Positions = {}
-        self.faults: list[Fault] = []
-        self._events: list[yaml.Event] = []
-        self._next = 0
+        self.findings: list[Finding] = []
+        self.positions: Positions = {at: Position(name, 1, None, ())}
+        self._name = name
+        self._at = at
         self._nodes = 0
-        self._anchors: dict[str, tuple[int, int]] = {}
-        self._open: set[str] = set()
+        self._open: set[int] = set()
 
-    def document(self, events: list[yaml.Event]) -> Any:
-        self._events = events
-        starts = [index for index, event in enumerate(events) if isinstance(event, yaml.DocumentStartEvent)]
-        if not starts:
-            return None
-        if len(starts) > 1:
-            self._fault(events[starts[1]], (), "holds more than one document")
-        self._next = starts[0] + 1
-        return self._value(self.at, 0)
+    def fault(self, item: Any, path: Path, message: Message) -> None:
+        self.findings.append((self._position(item, path), message))
 
-    def _fault(self, event: yaml.Event, path: Path, message: str) -> None:
-        key = shown(path[len(self.at) :]) or WHOLE
-        self.faults.append(Fault(self.name, _line(event), key, message))
+    def _position(self, item: Any, path: Path) -> Position:
+        return Position(self._name, _line(item), None, path[len(self._at) :])
 
-    def _stop(self, event: yaml.Event, path: Path, message: str) -> Unreadable:
-        self._fault(event, path, message)
-        return Unreadable(self.faults.pop())
+    def _stop(self, item: Any, path: Path, message: str) -> Unreadable:
+        return Unreadable(self._position(item, path), message)
 
-    def _value(self, path: Path, depth: int) -> Any:
-        event = self._events[self._next]
-        self._next += 1
+    def value(self, node: yaml.Node, path: Path, depth: int) -> Any:
         self._nodes += 1
         if depth > MOST_DEPTH:
-            raise self._stop(event, path, "is nested too deeply")
+            raise self._stop(node, path, "is nested too deeply")
         if self._nodes > MOST_NODES:
-            raise self._stop(event, path, "holds too many values (aliases count as what they stand for)")
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, path, depth)
-        assert isinstance(event, yaml.NodeEvent)
-        if getattr(event, "tag", None):
-            self._fault(event, path, "has a tag; tags are not supported")
-        anchor = event.anchor
-        start = self._next - 1
-        if anchor:
-            self._open.add(anchor)
-        value = self._content(event, path, depth)
-        if anchor:
-            self._open.discard(anchor)
-            self._anchors[anchor] = (start, self._next)
+            raise self._stop(node, path, "holds too many values (aliases count as what they stand for)")
+        if isinstance(node, _AliasNode):
+            if node.target is None:
+                raise self._stop(node, path, "is an alias of nothing before it")
+            if id(node.target) in self._open:
+                raise self._stop(node, path, "is an alias of something that holds it")
+            return self.value(node.target, path, depth + 1)
+        if node.tag not in (_PLAIN, _TEXT, _HOLDER):
+            self.fault(node, path, "has a tag; tags are not supported")
+        self._open.add(id(node))
+        value = self._content(node, path, depth)
+        self._open.discard(id(node))
         return value
 
-    def _alias(self, event: yaml.AliasEvent, path: Path, depth: int) -> Any:
-        anchor = event.anchor
-        if anchor in self._open:
-            raise self._stop(event, path, "is an alias of something that holds it")
-        if anchor not in self._anchors:
-            raise self._stop(event, path, "is an alias of nothing before it")
-        back = self._next
-        self._next = self._anchors[anchor][0]
-        value = self._value(path, depth + 1)
-        self._next = back
-        return value
+    def _content(self, node: yaml.Node, path: Path, depth: int) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return resolve(node.value) if node.tag == _PLAIN else node.value
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, depth)
+        items: list[Any] = []
+        for index, item in enumerate(node.value):
+            here = (*path, index)
+            self.positions[here] = self._position(item, here)
+            items.append(self.value(item, here, depth + 1))
+        return items
 
-    def _content(self, event: yaml.NodeEvent, path: Path, depth: int) -> Any:
-        if isinstance(event, yaml.ScalarEvent):
-            return resolve(event.value) if event.implicit[0] else event.value
-        if isinstance(event, yaml.SequenceStartEvent):
-            items: list[Any] = []
-            while not isinstance(self._events[self._next], yaml.SequenceEndEvent):
-                self._place(self._events[self._next], (*path, len(items)))
-                items.append(self._value((*path, len(items)), depth + 1))
-            self._next += 1
-            return items
-        return self._mapping(path, depth)
-
-    def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        while not isinstance(self._events[self._next], yaml.MappingEndEvent):
-            event = self._events[self._next]
-            if not isinstance(event, yaml.ScalarEvent):
-                raise self._stop(event, path, "has a key that is not plain text")
-            self._next += 1
-            key = event.value
-            here = (*path, key)
-            if key in values:
-                self._fault(event, here, f"is given twice, first on line {self.positions[here].line}")
-                before = dict(self.positions)
-                self._value(here, depth + 1)
-                self.positions = before
-                continue
-            if key == "<<" and event.implicit[0]:
-                self._fault(event, here, "merge keys are not supported; repeat the lines, or use a plain alias")
-                self._value(here, depth + 1)
-                continue
-            self._place(event, here)
-            values[key] = self._value(here, depth + 1)
-        self._next += 1
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._stop(key, path, "has a key that is not plain text")
+            here = (*path, key.value)
+            if key.value in values:
+                self.fault(key, here, f"is given twice, first on line {self.positions[here].line}")
+            elif key.value == "<<" and key.tag == _PLAIN:
+                self.fault(key, here, "merge keys are not supported; repeat the lines, or use a plain alias")
+            else:
+                self.positions[here] = self._position(key, here)
+                values[key.value] = self.value(value, here, depth + 1)
         return values
-
-    def _place(self, event: yaml.Event, path: Path) -> None:
-        self.positions[path] = Position(self.name, _line(event), shown(path[len(self.at) :]))
 
 
 def resolve(text: str) -> Any:

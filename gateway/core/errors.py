@@ -98,6 +98,11 @@ class GatewayError(Exception):
         self.value = value
         self.retryable = retryable
 
+    def release_frames(self) -> None:
+        """Lets go of the frames that the error passed. They hold the request, and it may hold the error: a refused body
+        would stay in memory until the garbage collector comes."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.message!r}, param={self.param!r}, upstream={self.upstream!r})"
 

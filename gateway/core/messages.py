@@ -157,12 +157,27 @@ class Beams(Struct, frozen=True):
     early_stopping: bool | None = None
 
 
-class Chat(Struct, kw_only=True):
-    """One chat turn. max_output in tokens; None is the rest of the context."""
+class Operation(Struct, kw_only=True):
+    """What every operation has. timeout in seconds is the client's own deadline."""
 
     model: str | None
-    messages: tuple[Message, ...]
     stream: bool = False
+    user: str | None = None
+    timeout: float | None = None
+    extra: Extra = {}
+    dropped: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    view: str = ""
+    raw: Extra | None = None
+    wire: str | None = None
+    salt: str | None = None
+
+
+class Chat(Operation, kw_only=True):
+    """One chat turn. max_output in tokens; None is the rest of the context. want_tokens asks for the ids of the sampled
+    tokens."""
+
+    messages: tuple[Message, ...]
     include_usage: bool = False
     max_output: int | None = None
     sampling: Sampling = Sampling()
@@ -175,28 +190,17 @@ class Chat(Struct, kw_only=True):
     reasoning: str | None = None
     logprobs: Logprobs | None = None
     want_tokens: bool = False
-    user: str | None = None
-    timeout: float | None = None
-    extra: Extra = {}
     unnamed: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    view: str = ""
-    raw: Extra | None = None
-    wire: str | None = None
-    salt: str | None = None
 
 
-class Complete(Struct, kw_only=True):
+class Complete(Operation, kw_only=True):
     """Text completion of one or more prompts, each a string or token ids.
 
-    seeds has one entry for each of the n choices of a prompt, or is empty; max_total counts prompt and output tokens.
-    timeout in seconds is the client's own deadline. want_tokens asks for the ids of the sampled tokens.
+    seeds has one entry for each of the n choices of a prompt, or is empty; max_total and min_total count prompt and
+    output tokens. want_tokens asks for the ids of the sampled tokens.
     """
 
-    model: str | None
     prompts: tuple[str | tuple[int, ...], ...]
-    stream: bool = False
     include_usage: bool = False
     max_output: int | None = None
     max_total: int | None = None
@@ -211,39 +215,20 @@ class Complete(Struct, kw_only=True):
     logprobs: Logprobs | None = None
     echo: bool = False
     suffix: str | None = None
-    user: str | None = None
-    timeout: float | None = None
-    extra: Extra = {}
     unnamed: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    view: str = ""
-    raw: Extra | None = None
-    wire: str | None = None
-    salt: str | None = None
 
 
-class Embed(Struct, kw_only=True):
+class Embed(Operation, kw_only=True):
     """Embeddings of one or more inputs. encoding None is the client's default, an array of floats."""
 
-    model: str | None
     inputs: tuple[str | tuple[int, ...], ...]
     encoding: Literal["float", "base64"] | None = None
     dimensions: int | None = None
-    user: str | None = None
-    timeout: float | None = None
-    extra: Extra = {}
-    dropped: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    view: str = ""
-    raw: Extra | None = None
-    wire: str | None = None
-    salt: str | None = None
-    stream: bool = False
 
 
 class ListModels(Struct, kw_only=True):
-    """What is served here; `model` narrows it to one, `one` to the default model when `model` is None and there is one.
+    """No operation: a question about what is served here, answered without a worker. `model` narrows it to one; `one`
+    to the default model when `model` is None and there is one.
 
     `write` makes the answer of what was found: the page that the client asked for, in its dialect. May raise
     GatewayError.
@@ -256,7 +241,7 @@ class ListModels(Struct, kw_only=True):
 
 
 Generate = Chat | Complete
-Op = Chat | Complete | Embed | ListModels
+Op = Chat | Complete | Embed
 
 
 class ModelCard(Struct, frozen=True):

@@ -15,7 +15,7 @@ from gateway.core.events import Event
 from gateway.core.fields import ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
-from gateway.core.messages import Complete, Embed, Generate, Op
+from gateway.core.messages import Complete, Embed, Generate, ListModels, Op
 from gateway.core.usage import Usage
 
 
@@ -140,7 +140,7 @@ class Dialect(Protocol):
     errors: Mapping[Kind, tuple[int, str, str]]
     passthrough: Mapping[str, Passthrough]
 
-    def read(self, request: Request) -> Op:
+    def read(self, request: Request) -> Op | ListModels:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
         ...
 
@@ -274,6 +274,61 @@ class Pool(Protocol):
 
     def succeeded(self, worker: Any, generation: int) -> None: ...
     def failed(self, worker: Any, generation: int, error: GatewayError) -> None: ...
+    def abandoned(self, worker: Any, generation: int) -> None:
+        """The request ended in a way that says nothing about the worker: its client left, or a bug of ours."""
+        ...
+
+
+class Downstream(Protocol):
+    """One client connection while one request runs on it: what a handler may do with it beyond plain ASGI.
+
+    The gateway's own server puts it into the request's ASGI scope. It is for HTTP/1.1 connections. A handler that
+    ignores it gets plain ASGI.
+
+    gone       the client has left, or the server has ended the connection
+    id         the handler's id of the request, for the server's own refusals; set by the handler
+    refused    (status, code) if the server itself answered, because the body was malformed or late; else None
+    on_gone    set by the handler; called at most once, when the client leaves before the response is complete
+    on_pause   set by the handler; called when the client reads more slowly than the handler writes
+    on_resume  set by the handler; called when the client has caught up
+    """
+
+    gone: bool
+    id: str
+    refused: tuple[int, str] | None
+    on_gone: Callable[[], None] | None
+    on_pause: Callable[[], None] | None
+    on_resume: Callable[[], None] | None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads too slowly now: `on_pause` was due and `on_resume` is not yet."""
+        ...
+
+    def body(self) -> bytes | None:
+        """The whole request body if all of it is here, else None: then receive it by ASGI. Call it once."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Sends one block, not empty, of a chunked response whose head was sent by ASGI, at the end of this turn of the
+        event loop."""
+        ...
+
+    def flush(self) -> None:
+        """Sends what was written now, instead of at the end of the turn."""
+        ...
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Sends a whole response. Its content-length is added. Raises ValueError when a header holds a line ending."""
+        ...
+
+    def cut(self) -> None:
+        """Sends what was written, then ends the connection so that the client can tell that the reply is not whole."""
+        ...
+
+    def release(self) -> None:
+        """The handler is done with it. To be called once, at the end."""
+        ...
 
 
 class RequestRecord(Struct):

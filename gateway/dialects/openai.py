@@ -127,7 +127,7 @@ class OpenAI:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def read(self, request: Request) -> Op:
+    def read(self, request: Request) -> Op | ListModels:
         if request.route == "models":
             return ListModels(write=_write_models)
         if request.route == "model":

@@ -103,7 +103,7 @@ class Pool:
         worker.in_flight -= 1
         worker.freed()
 
-    # What became of a request; era is what the worker's was when it began.
+    # What became of a request; `generation` is what the worker's was when it began.
 
     def answered(self, worker: Worker, generation: int) -> None:
         """Its reply has begun."""
@@ -119,6 +119,10 @@ class Pool:
     def _returned(self, worker: Worker) -> None:
         self._on_return(worker)
         worker.freed()
+
+    def abandoned(self, worker: Worker, generation: int) -> None:
+        """The request ended in a way that says nothing about the worker: its client left, or a bug of ours."""
+        worker.breaker.abandon(generation)
 
     def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
         """Learns from a failure: only the worker's own faults count against it. One that says that it is too much rests

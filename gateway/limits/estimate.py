@@ -19,7 +19,6 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
-    ListModels,
     Op,
     Opaque,
     Part,
@@ -56,8 +55,6 @@ class Estimator(Struct, frozen=True):
             if op.tools:
                 prompt += sum([self._tool(tool) for tool in op.tools])
             return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)
-        if isinstance(op, ListModels):
-            return Cost()
         if isinstance(op, Embed):
             tokens, least = self._texts(op.inputs)
             return Cost(tokens, least, tokens)

@@ -8,159 +8,45 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
 
 from gateway import backends, dialects
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Event, Failed, Finish
 from gateway.core.http import Response
-from gateway.core.lifecycle import Checker, Reply, fold, unfold
-from gateway.core.messages import Chat, Complete
-from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
-from gateway.relay import EventLane
+from gateway.core.lifecycle import Reply, fold, unfold
+from gateway.core.ports import Lane
+from tests.conformance.cases import (
+    BACKENDS,
+    CASES,
+    DIALECTS,
+    OPS,
+    Case,
+    Count,
+    Watched,
+    every,
+    one_each,
+    run,
+    wire_of,
+)
 from tests.conformance.clients import CLIENTS, Client, Heard
-from tests.conformance.scenarios import SCENARIOS, START, Scenario
-from tests.conformance.workers import WORKERS, Worker
-
-Count = Callable[[str, object], None]
-CAN = Capabilities("sim")
-DIALECTS: dict[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
-BACKENDS: dict[str, Backend] = {name: backends.create(name) for name in backends.REGISTRY}
-_OPS: dict[str, Chat | Complete] = {
-    "chat": Chat(model="m", messages=()),
-    "complete": Complete(model="m", prompts=("hi",)),
-}
-
-
-def wire_of(backend: str, operation: str) -> str:
-    return BACKENDS[backend].wire_of(_OPS[operation])
+from tests.conformance.scenarios import SCENARIOS
+from tests.conformance.workers import WORKERS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> Iterator[None]:
-    """Ids that a backend draws, seeds that a dialect draws and the time are the same in every run of a case."""
-    clock = SimpleNamespace(time=lambda: START.created)
+    """Seeds that a dialect draws are the same in every run of a case."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secrets.token_hex", lambda count: "0" * 2 * count)
         patch.setattr("secrets.randbelow", lambda below: 7)
-        for name, module in list(sys.modules.items()):
-            if name.startswith(f"{backends.__name__}.") and hasattr(module, "time"):
-                patch.setattr(module, "time", clock)
         yield
-
-
-class Watched:
-    """A reader whose events are checked one by one, and kept."""
-
-    def __init__(self, reader: StreamReader) -> None:
-        self._reader = reader
-        self.checker = Checker()
-        self.seen: list[Event] = []
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._reader.buffered_bytes
-
-    def _watch(self, events: Iterable[Event]) -> Iterator[Event]:
-        for event in events:
-            self.checker.see(event)
-            self.seen.append(event)
-            yield event
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        return self._watch(self._reader.feed(block))
-
-    def eof(self) -> Iterator[Event]:
-        return self._watch(self._reader.eof())
-
-
-class Case(Struct, frozen=True):
-    """One client before one backend, hearing one scenario, by one lane."""
-
-    client: Client
-    backend: str
-    scenario: Scenario
-    lane: str = "events"
-
-    def __str__(self) -> str:
-        return f"{self.client.name}-{self.backend}-{self.lane}-{self.scenario.name}"
-
-    @property
-    def worker(self) -> Worker:
-        return WORKERS[wire_of(self.backend, self.client.operation)]
-
-    @property
-    def frames(self) -> list[bytes]:
-        return self.worker.frames(self.scenario)
-
-    def op(self, *, stream: bool = True) -> Chat | Complete:
-        op = DIALECTS[self.client.dialect].read(self.client.ask(self.scenario, stream=stream))
-        assert isinstance(op, (Chat, Complete))
-        op.stream = stream
-        op.model = op.model or "m"
-        return op
-
-    def open(self) -> tuple[Lane, Watched]:
-        op = self.op()
-        assert op.stream
-        watched = Watched(BACKENDS[self.backend].reader(op))
-        dialect = DIALECTS[self.client.dialect]
-        if self.lane == "bytes":
-            return dialect.passthrough[BACKENDS[self.backend].wire_of(op)].lane(op), watched
-        return EventLane(watched, dialect.writer(op)), watched
-
-
-def lanes(client: Client, backend: str) -> tuple[str, ...]:
-    same = wire_of(backend, client.operation) in DIALECTS[client.dialect].passthrough
-    return ("events", "bytes") if same else ("events",)
-
-
-def crossed(*scenarios: Scenario) -> list[Case]:
-    """Every client, backend and lane with each scenario that both ends have words for."""
-    found = []
-    for client, backend in itertools.product(CLIENTS, BACKENDS):
-        worker = WORKERS.get(wire_of(backend, client.operation))
-        if client.dialect not in DIALECTS or worker is None:
-            continue
-        for scenario in scenarios:
-            words = {*scenario.needs, scenario.name, scenario.operation}
-            if scenario.operation == client.operation and not words & {*client.blind, *worker.lacks}:
-                told = worker.adapt(scenario)
-                found += [Case(client, backend, told, lane) for lane in lanes(client, backend)]
-    return found
-
-
-CASES = crossed(*SCENARIOS)
-HELLOS = crossed(*(scenario for scenario in SCENARIOS if scenario.name == "usage alone"))
-PAIRS: dict[str, list[Case]] = {}
-for _case in CASES:
-    PAIRS.setdefault(f"{_case.client.name}-{_case.backend}-{_case.lane}", []).append(_case)
-every = pytest.mark.parametrize("cases", PAIRS.values(), ids=PAIRS)
-one_each = pytest.mark.parametrize("case", HELLOS, ids=str)
-
-
-def run(case: Case, blocks: list[bytes]) -> tuple[bytes, Lane, Watched]:
-    """The whole reply as the pump carries it, its error at the end included."""
-    lane, watched = case.open()
-    out = b""
-    for block in blocks:
-        if lane.error is None and not lane.done:
-            out += lane.feed(block)
-    if lane.error is None and not lane.done:
-        out += lane.eof()
-    if lane.error is not None and out:
-        out += lane.fail(lane.error)
-    return out, lane, watched
 
 
 def cuts(stream: bytes, sizes: Iterator[int]) -> list[bytes]:
@@ -243,7 +129,7 @@ def test_a_dialect_has_its_clients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", backends.REGISTRY)
-@pytest.mark.parametrize("operation", _OPS)
+@pytest.mark.parametrize("operation", OPS)
 def test_a_backend_has_its_worker(name: str, operation: str) -> None:
     wire = wire_of(name, operation)
     assert wire in WORKERS, f"tests/conformance/workers.py does not speak {wire}"
@@ -646,7 +532,7 @@ def test_every_kind_of_error_has_its_form(case: Case, record_property: Count) ->
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("operation", _OPS)
+@pytest.mark.parametrize("operation", OPS)
 @given(data=st.data())
 def test_no_order_of_frames_breaks_the_lifecycle(name: str, operation: str, data: st.DataObject) -> None:
     """Frames of any scenarios, left out, doubled and in any order: exactly one end, nothing illegal before it."""

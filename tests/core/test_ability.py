@@ -7,7 +7,6 @@ from msgspec import Raw
 
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Response
 from gateway.core.messages import (
     Audio,
     Beams,
@@ -15,7 +14,6 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
-    ListModels,
     Logprobs,
     Message,
     Op,
@@ -82,7 +80,6 @@ def test_json_needs_either_of_two_features() -> None:
     assert caught.value.value == "json_object"
 
 
-def test_plain_chats_text_and_lists_need_nothing() -> None:
+def test_plain_chats_and_text_need_nothing() -> None:
     none = Capabilities("m", features=frozenset())
     refuse_beyond(chat(output=Output("text"), n=2, stop=("a",)), none)
-    refuse_beyond(ListModels(write=lambda cards: Response(200)), none)

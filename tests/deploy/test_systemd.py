@@ -67,7 +67,7 @@ def test_the_page_quotes_the_unit() -> None:
 def test_the_unit_starts_what_there_is_and_waits_for_the_drain(service: configparser.SectionProxy) -> None:
     program, *arguments = service["ExecStart"].split()
     assert Path(program).name == "dragoman"
-    assert cli._parser().parse_args(arguments).config == "/etc/dragoman/gateway.yaml"
+    assert cli.parser(arguments).parse_args(arguments).config == "/etc/dragoman/gateway.yaml"
     assert "ExecStartPre" not in service, "RestartPreventExitStatus is of the main process alone"
     assert service["RestartPreventExitStatus"] == "2"
     assert int(service["TimeoutStopSec"]) >= Config().relay.drain_s + 8

@@ -10,12 +10,12 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
+from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, Embed, ListModels, ModelCard
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.dialects import create
 from gateway.dialects.azure import ERRORS, FIELDS, Azure
-from gateway.relay import EventLane
 
 QUERY = b"api-version=2024-05-01-preview"
 DIALECT = Azure()

@@ -10,12 +10,12 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
+from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.dialects import create
 from gateway.dialects.ollama import FIELDS, Ollama
-from gateway.relay import EventLane
 from gateway.wire.openai.writing import ERRORS
 
 DIALECT = Ollama()

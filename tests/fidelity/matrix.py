@@ -18,7 +18,7 @@ from gateway.core import totals
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Field
 from gateway.core.http import Request
-from gateway.core.messages import Complete, Op
+from gateway.core.messages import Complete, ListModels, Op
 from gateway.core.ports import Capabilities, Dialect, Settings
 
 CAN = Capabilities("the-model")
@@ -192,7 +192,9 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
     """The canonical request, the members of the worker's, and the names of what is dropped."""
     op: Op | None = None
     try:
-        op = DIALECTS[dialect].read(request)
+        asked = DIALECTS[dialect].read(request)
+        assert not isinstance(asked, ListModels)
+        op = asked
         outgoing = BACKENDS[backend].write(totals.without(op), CAN)
         if totals.length_request(op, BACKENDS[backend], CAN) is not None:
             assert isinstance(op, Complete)
@@ -236,9 +238,10 @@ measurement disagree, where a field of a specification has no declared handling,
 | refused | an error that names it |
 
 The declared handling is that before vLLM. The other columns say what happens before each kind of worker: the names
-under which a field reaches it, or the status of the refusal, as the client sees it; ✓ is "under its own name with its
-own value", — is "nothing is sent", *named* is "nothing is sent, and `x-dragoman-dropped` says so". Fields that are in no
-table follow the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty of 0) are not refused.
+under which a field reaches it, or the status of the refusal, as the client sees it. ✓ means "under its own name with
+its own value", — means "nothing is sent", *named* means "nothing is sent, and `x-dragoman-dropped` says so". Fields
+that are in no table follow the dialect's `extras`. A refusal depends on the value: neutral ones (a penalty of 0) are
+not refused.
 
 Members inside a field (`messages[].cache_control`, `tools[].function.x`) that no view of it knows follow `extras` too:
 passed on, they reach workers of OpenAI's wire where they stood, and are named as dropped before other workers; dropped,

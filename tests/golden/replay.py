@@ -17,9 +17,9 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import RequestRecord
 from gateway.observe.log import Log
-from gateway.transport.scripted import Answer, Scripted
 from tests.golden.transcript import Message, Transcript, write_message
 from tests.harness import load_text
+from tests.transport.scripted import Answer, Scripted
 
 # Turns of the loop that the gateway needs at most to pass a block on.
 _TURNS = 5

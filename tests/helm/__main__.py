@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.helm import crds
-from tests.helm.chart import text
-from tests.helm.test_golden import GOLDEN, SHOWN
+from tests.helm.test_golden import GOLDEN, SHOWN, shown
 
 
 def main(words: list[str]) -> int:
@@ -18,7 +17,7 @@ def main(words: list[str]) -> int:
     match words:
         case []:
             for name in SHOWN:
-                (GOLDEN / f"{name}.yaml").write_text(text(name))
+                (GOLDEN / f"{name}.yaml").write_text(shown(name))
         case ["crds", source, file]:
             print(*crds.write(source, Path(file).read_text()))
         case _:

@@ -63,7 +63,7 @@ def _paths(among: Sequence[Object]) -> dict[str, list[str]]:
 def _nginx(among: Sequence[Object]) -> bool:
     annotations = at(find(among, "Ingress"), "metadata.annotations")
     prefix = "nginx.ingress.kubernetes.io/"
-    return (
+    return bool(
         annotations[f"{prefix}proxy-buffering"] == "off"
         and annotations[f"{prefix}proxy-request-buffering"] == "off"
         and annotations[f"{prefix}proxy-read-timeout"] == annotations[f"{prefix}proxy-send-timeout"] == "3600"
@@ -183,7 +183,7 @@ ALL = (
         "nodes of a group reach each other",
         "multi-node",
         lambda among: (
-            {"worker"} == set(_components([peer for peer in _from(_policy(among, "dragoman-large"), 29500)]))
+            {"worker"} == set(_components(_from(_policy(among, "dragoman-large"), 29500)))
             and _components(_policy(among, "dragoman-large")["egress"][-1]["to"]) == ["worker"]
         ),
         (
@@ -248,7 +248,7 @@ ALL = (
             }
         ),
         (
-            ("_paths.tpl", "default (get $own .) $options.prefixes", "get $own ."),
+            ("_paths.tpl", "default (get $own $dialect) $options.prefixes", "get $own $dialect"),
             ("_paths.tpl", '(list "/invocations" "/ping")', "list"),
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -58,7 +59,7 @@ def gateway(among: Sequence[Object]) -> Object:
 def flags(among: Sequence[Object], kind: str, name: str) -> dict[str, str]:
     """The flags of a worker with their values; "" for one without."""
     words = [*container(among, kind, name)["args"], "--"]
-    pairs = zip(words, words[1:], strict=False)
+    pairs = pairwise(words)
     return {word: "" if after.startswith("--") else after for word, after in pairs if word.startswith("--")}
 
 

@@ -1,4 +1,4 @@
-"""Combinations that cannot work are refused when the chart is rendered, and the message begins with the value's name."""
+"""Combinations that cannot work are refused at the render, and the message begins with the value's name."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def redis(**options: Any) -> dict[str, Any]:
 
 
 BAD: list[tuple[str, str, dict[str, Any]]] = [
+    ("image.repository", "name the gateway's image", {"image": {"repository": ""}}),
     ("models", "name at least one model", {"models": {}}),
     (
         "auth.existingSecret",
@@ -247,7 +248,7 @@ def test_a_bad_combination_is_refused_by_the_name_of_the_value(
 
 
 def test_image_volumes_need_a_cluster_that_has_them(tmp_path: Path) -> None:
-    values = model(cache={"mode": "image", "image": "weights:1"}, **{"model": "/models/m"})
+    values = model(cache={"mode": "image", "image": "weights:1"}, model="/models/m")
     assert refusal(values, tmp_path) == ""
     assert ": " + ": ".join(NO_IMAGES) in refusal(values, tmp_path, CHART, "--kube-version", "1.32.0")
 

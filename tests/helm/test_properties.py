@@ -1,4 +1,4 @@
-"""Each property of the chart: it holds, one place in the templates makes it so, and without that place it does not hold."""
+"""Each property of the chart holds, one place in the templates makes it so, and without that place it does not hold."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.helm import properties_gateway, properties_network, properties_workers
+from tests.helm import properties_fleet, properties_gateway, properties_network, properties_workers
 from tests.helm.chart import CHART, VALUES, copy, objects, parsed, template
 from tests.helm.property import Off, Property
 
-ALL = (*properties_gateway.ALL, *properties_workers.ALL, *properties_network.ALL)
+ALL = (*properties_gateway.ALL, *properties_workers.ALL, *properties_fleet.ALL, *properties_network.ALL)
 SWITCHED = [(one, off) for one in ALL for off in one.off]
 
 

@@ -1,4 +1,4 @@
-"""Every value set: it lints, it renders, Kubernetes and the operators accept it, and the gateway reads its configuration."""
+"""Every value set lints and renders, Kubernetes and the operators accept it, the gateway reads its configuration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from gateway.cli import main
 from tests.helm import chart
 from tests.helm.chart import CHART, SETS, VALUES, container, find, helm, objects, pods
 from tests.helm.schemas import custom, faults, minors
+from workers.embedded import cli as embedded
+from workers.registry import Place
+from workers.vllm import cli as vllm
+from workers.vllm.facts import flag
 
 KEYS = """\
 team-a:
@@ -80,6 +84,47 @@ def test_names_are_short_and_unique(name: str) -> None:
     assert len(names) == len(set(names))
     # A group's Pods have its name, two numbers and a hash behind it; a label holds 63 characters.
     assert [one for one in names if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,49}", one[1])] == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_workers_take_the_flags_that_they_are_given(name: str) -> None:
+    for _, pod in pods(objects(name)):
+        (one,) = pod["spec"]["containers"]
+        if one["command"] == ["dragoman", "worker", "embedded"]:
+            given = embedded.parser().parse_args(one["args"])
+            assert (given.host, given.port) == ("0.0.0.0", 8000)
+        elif one["command"] == ["dragoman", "worker", "vllm"]:
+            given, engine = vllm.parser().parse_known_args(one["args"])
+            assert given.grace < pod["spec"]["terminationGracePeriodSeconds"]
+            assert given.start_timeout > 0
+            assert flag(engine, "port") == "8000"
+            assert (
+                flag(engine, "served-model-name")
+                in yaml.safe_load(find(objects(name), "ConfigMap", "dragoman")["data"]["gateway.yaml"])["models"]
+            )
+            if given.register is not None:
+                Place(given.register, given.redis_password_file, given.redis_ca_file)
+
+
+def test_two_releases_in_a_namespace_share_nothing() -> None:
+    def made(release: str) -> list[chart.Object]:
+        done = helm("template", release, CHART, "--values", VALUES / "minimal.yaml")
+        return chart.parsed(done.stdout)
+
+    one, other = made("dragoman"), made("second")
+    assert {(each["kind"], each["metadata"]["name"]) for each in one}.isdisjoint(
+        (each["kind"], each["metadata"]["name"]) for each in other
+    )
+    selectors = [each["spec"]["podSelector"]["matchLabels"] for each in one if each["kind"] == "NetworkPolicy"]
+    assert selectors
+    for _, pod in pods(other):
+        assert not any(selector.items() <= pod["metadata"]["labels"].items() for selector in selectors)
+
+
+def test_without_helm_nothing_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart, "HELM", chart.HELM / "gone")
+    with pytest.raises(FileNotFoundError, match="make test"):
+        helm("version")
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.core.http import Response
 from gateway.core.messages import (
     Audio,
     Beams,
@@ -15,7 +14,6 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
-    ListModels,
     Message,
     Op,
     Text,
@@ -35,7 +33,6 @@ def test_one_byte_a_token_bounds_any_byte_level_tokenizer(text: str) -> None:
 @pytest.mark.parametrize(
     ("op", "tokens", "least"),
     [
-        (ListModels(write=lambda cards: Response(200)), 0, 0),
         (Embed(model="m", inputs=("abcd", (1, 2, 3))), 2 + 3, 3),
         (Complete(model="m", prompts=((1, 2, 3),), max_output=10), 13, 3),
         (Complete(model="m", prompts=((1, 2, 3),), max_output=10, n=4), 43, 3),

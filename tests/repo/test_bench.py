@@ -15,8 +15,12 @@ import msgspec
 import pytest
 
 from bench import report
+from bench.backend import Worker, chunked
 from bench.load import Load, Stream
-from bench.process import cpu_seconds
+from bench.peers import page
+from bench.peers.figures import Lost
+from bench.peers.load import Caller, Taken, body, request
+from bench.process import BenchError, cpu_seconds
 from bench.replies import MARK, REPLIES
 from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
 from tests.repo.tree import ROOT
@@ -142,3 +146,59 @@ def leftovers(run: str) -> list[str]:
             break
         time.sleep(0.1)
     return found
+
+
+class Speaker(asyncio.Transport):
+    """A transport that keeps what is written, and tells of a reply's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.ended = asyncio.Event()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+        if self.written.endswith(b"0\r\n\r\n"):
+            self.ended.set()
+
+
+def framed(*parts: bytes) -> bytes:
+    return b"".join(chunked(part) for part in parts) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 5, 6, 7, 64, 100_000])
+async def test_the_comparison_counts_every_chunk_and_the_end(size: int) -> None:
+    canned = REPLIES[b"/v1/chat/completions"]
+    caller = Caller("subject")
+    caller.connection_made(Speaker())
+    reply = b"HTTP/1.1 200 OK\r\n\r\n" + framed(canned.head, *[canned.chunk] * 20, canned.tail)
+    answer = caller.ask(b"", True)
+    for start in range(0, len(reply), size):
+        caller.data_received(reply[start : start + size])
+    taken = await asyncio.wait_for(answer, 1)
+    assert (taken.chunks, taken.ended, taken.refusal) == (20, True, "")
+
+
+async def test_what_was_lost_is_counted_and_much_of_it_ends_the_run() -> None:
+    lost = Lost()
+    lost.count("subject", 100, [Taken(chunks=100, ended=True)] * 50)
+    lost.count("subject", 100, [Taken(chunks=99, ended=False)])
+    assert (lost.asked, lost.frames) == ({"subject": 5100}, {"subject": 2})
+    with pytest.raises(BenchError, match=r"subject: .* were lost: HTTP/1\.1 500"):
+        lost.count("subject", 100, [Taken(refusal="HTTP/1.1 500")] * 50)
+
+
+def test_times_to_the_first_token_are_what_a_subject_adds() -> None:
+    samples = {"first token": {"subject": [3.0, 4.0, 9.0], "backend": [1.0, 1.5, 2.0]}}
+    found = page.Comparison("now", {}, {"subject": "1"}, {"subject": "all"}, 3, page.Figures(samples))
+    assert page.median(found, "first token", "subject") == 2.5
+    assert "| added ms to the first token, one client, p50 | 2.50 |" in page.markdown(found)
+
+
+async def test_the_canned_worker_sends_as_many_chunks_as_were_asked_for() -> None:
+    worker, transport = Worker(asyncio.get_running_loop()), Speaker()
+    worker.connection_made(transport)
+    worker.data_received(request("/v1/chat/completions", {}, body(1024, 3)))
+    await asyncio.wait_for(transport.ended.wait(), 5)
+    assert (transport.written.count(MARK), transport.written.count(b"[DONE]")) == (3, 1)
+    assert len(body(1024, 3)) == len(body(1024)) == 1024

@@ -21,7 +21,7 @@ READ_FIRST = (
     "docs/architecture.md",
     "gateway/core/events.py",
     "gateway/core/ports.py",
-    "gateway/pipeline.py",
+    "gateway/pipeline/run.py",
     "gateway/dialects/openai.py",
 )
 

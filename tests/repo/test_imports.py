@@ -27,14 +27,11 @@ ARROWS: dict[str, set[str]] = {
     "auth": CORE | {"config", "sigv4", "tokens"},
     "tokens": CORE | {"config"},
     "sigv4": CORE,
-    "client": CORE,
     "server": CORE,
     "limiting": CORE | {"config", "limits"},
-    "relay": CORE | {"client"},
     # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
-    "translate": CORE | {"relay"},
-    "offload": set(),
-    "pipeline": CORE | {"offload", "auth", "client", "relay"},
+    "translate": CORE,
+    "pipeline": CORE | {"auth"},
 }
 EVERYTHING = {"app", "cli"}
 
@@ -50,9 +47,8 @@ CLOCKS = {"datetime", "random", "secrets", "time"}
 # Outside library -> the only modules that import it.
 ONLY: dict[str, tuple[str, ...]] = {
     "jwt": ("gateway.tokens",),
-    "httptools": ("gateway.transport", "gateway.server", "gateway.client"),
+    "httptools": ("gateway.transport", "gateway.server"),
     "pydantic": ("gateway.config",),
-    "pydantic_settings": ("gateway.config",),
     "redis": ("gateway.limits.store_redis",),
     "yaml": ("gateway.config",),
 }
@@ -148,7 +144,7 @@ def violations(root: Path) -> list[str]:
 
 
 def names_of_parts(root: Path) -> set[str]:
-    """Names of the dialects, backends and limits there are: what pipeline and relay must not know."""
+    """Names of the dialects, backends and limits there are: what the pipeline must not know."""
     files = [*root.glob("gateway/dialects/[!_]*"), *root.glob("gateway/backends/[!_]*")]
     return {path.stem for path in files}
 
@@ -165,14 +161,13 @@ def literal_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def partial_to(root: Path) -> list[str]:
-    """Where pipeline or relay name a dialect or a backend."""
+    """Where the pipeline names a dialect or a backend."""
     names = names_of_parts(root)
     found = []
-    for room in ("pipeline", "relay"):
-        for path in [*root.glob(f"gateway/{room}.py"), *root.glob(f"gateway/{room}/**/*.py")]:
-            for line, name in literal_names(ast.parse(path.read_text())):
-                if name.lower() in names:
-                    found.append(f"{path.relative_to(root)}:{line}: names {name}")
+    for path in sorted(root.glob("gateway/pipeline/**/*.py")):
+        for line, name in literal_names(ast.parse(path.read_text())):
+            if name.lower() in names:
+                found.append(f"{path.relative_to(root)}:{line}: names {name}")
     return found
 
 
@@ -180,7 +175,7 @@ def test_arrows_hold() -> None:
     assert violations(ROOT) == []
 
 
-def test_pipeline_and_relay_name_no_dialect_and_no_backend() -> None:
+def test_the_pipeline_names_no_dialect_and_no_backend() -> None:
     assert partial_to(ROOT) == []
 
 
@@ -195,11 +190,12 @@ TREE = {
     "gateway/limits/store_redis.py": "import redis.asyncio\nfrom gateway.core.errors import Kind\n",
     "gateway/transport/pooled.py": "import asyncio, httptools\n",
     "gateway/config/load.py": "import os, yaml\nfrom pydantic import BaseModel\nx = os.environ\n",
-    "gateway/relay.py": "from gateway.core import errors\n",
-    "gateway/pipeline.py": "from gateway import relay\n",
+    "gateway/auth.py": "from gateway.core import errors\n",
+    "gateway/pipeline/pump.py": "from gateway.core import errors\n",
+    "gateway/pipeline/run.py": "from gateway import auth\nfrom gateway.pipeline import pump\n",
     "gateway/app/routes.py": "from gateway.dialects import openai\nimport starlette\n",
     "gateway/app/state.py": "from gateway.limits import store_redis\nfrom gateway.app import routes\n",
-    "gateway/cli.py": "def worker():\n    from workers import embedded\n",
+    "gateway/cli/__init__.py": "def worker():\n    from workers import embedded\n",
     "workers/embedded/__init__.py": "import os\nx = os.environ\n",
 }
 
@@ -230,10 +226,10 @@ def test_a_good_tree_passes(tmp_path: Path) -> None:
         ("gateway/observe/log.py", "from os import environ"),
         ("gateway/app/state.py", "import yaml"),
         ("gateway/app/state.py", "from workers import embedded"),
-        ("gateway/relay.py", "from gateway.pipeline import x"),
-        ("gateway/pipeline.py", "from gateway.limits import window"),
+        ("gateway/auth.py", "from gateway.pipeline import pump"),
+        ("gateway/pipeline/run.py", "from gateway.limits import window"),
         ("gateway/newroom.py", "from gateway.core import errors"),
-        ("gateway/cli.py", "from tests.repo import tree"),
+        ("gateway/cli/__init__.py", "from tests.repo import tree"),
         ("workers/embedded/__init__.py", "from gateway.core import errors"),
         ("workers/embedded/__init__.py", "import gateway"),
     ],
@@ -245,5 +241,5 @@ def test_each_wrong_arrow_is_found(tmp_path: Path, file: str, text: str) -> None
 
 @pytest.mark.parametrize("text", ["x = 'openai'", "x.vllm", "OpenAI = 1", "if dialect.name == 'azure': pass"])
 def test_a_name_in_the_pipeline_is_found(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {**TREE, "gateway/pipeline.py": text + "\n"})
+    write(tmp_path, {**TREE, "gateway/pipeline/run.py": text + "\n"})
     assert len(partial_to(tmp_path)) == 1

@@ -57,6 +57,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),
         "vllm": [*_written("vllm"), *runtime],
+        **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router")},
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines, Transport
-from gateway.transport.scripted import Answer, Scripted
+from tests.transport.scripted import Answer, Scripted
 
 ASK = Request("POST", "/v1", [], b"{}")
 SOON = Deadlines()

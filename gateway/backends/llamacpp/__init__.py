@@ -7,7 +7,6 @@ silence. Measured with xllamacpp 2026.10.11549; what was seen is in docs/backend
 from __future__ import annotations
 
 import re
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +15,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.backends.openai import OpenAI
-from gateway.backends.openai.replies import made_id
 from gateway.backends.openai.requests import RISING, unsupported, unwritten
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
@@ -27,6 +25,7 @@ from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import ReplyDefaults
 
 # Look-arounds, back-references and boundaries, where the backslash is not itself escaped.
 _UNCOMPILABLE = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bBAzZaG])")
@@ -134,10 +133,12 @@ class LlamaCpp(OpenAI):
             raise unsupported("no_repeat_ngram", self.name)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        return _Reader(op).whole(response.body) if isinstance(op, Complete) else super().read(response, op)
+        if isinstance(op, Complete):
+            return _Reader(op, self.defaults).whole(response.body)
+        return super().read(response, op)
 
     def reader(self, op: Generate) -> StreamReader:
-        return _Reader(op) if isinstance(op, Complete) else super().reader(op)
+        return _Reader(op, self.defaults) if isinstance(op, Complete) else super().reader(op)
 
     def fault(self, response: Response) -> GatewayError:
         return _sharpened(super().fault(response))
@@ -233,7 +234,7 @@ def _checked(pattern: str) -> str:
 class _TopIn(Struct):
     token: str
     logprob: float | None
-    bytes: list[int] | None = None
+    bytes: list[wire.Index] | None = None
 
 
 class _ProbIn(_TopIn):
@@ -248,9 +249,9 @@ class _ChunkIn(Struct):
     """One token's event, the last event of a choice (`stop` is true), or a whole choice."""
 
     content: str = ""
-    index: int = 0
+    index: wire.Index = 0
     stop: bool = False
-    tokens: list[int] = []
+    tokens: list[wire.Number] = []
     completion_probabilities: list[_ProbIn] = []
     stop_type: str = "none"
     stopping_word: str = ""
@@ -285,8 +286,9 @@ class _Reader:
     Choice i of prompt p has index p * n + i, and its counts are its own.
     """
 
-    def __init__(self, op: Complete) -> None:
+    def __init__(self, op: Complete, defaults: ReplyDefaults) -> None:
         self._op = op
+        self._defaults = defaults
         self._choices = op.n * len(op.prompts)
         self._json = op.output is not None and op.output.kind in ("json", "schema")
         self._frames = sse.Reader()
@@ -340,7 +342,8 @@ class _Reader:
         choice = self._open.get(index)
         if choice is None:
             if not self._open and not self._finished:
-                yield Start(made_id("cmpl-"), self._op.model or "", int(time.time()))
+                defaults = self._defaults
+                yield Start(defaults.new_id("cmpl-"), self._op.model or "", int(defaults.now()))
             elif len(self._open) + len(self._finished) == self._choices:
                 raise wire.malformed()
             choice = self._open[index] = _Open()

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.backends.openai.errors import fault_of
 from gateway.backends.openai.replies import reader_of
 from gateway.backends.openai.requests import (
     RISING,
@@ -31,6 +32,7 @@ from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, S
 from gateway.core.ports import Capabilities, Counting, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
 
 class OpenAI:
@@ -40,6 +42,9 @@ class OpenAI:
     salts = False
     wire = "openai"
     paths = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
+
+    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
+        self.defaults = defaults
 
     def wire_of(self, op: Op) -> str:
         return self.wire
@@ -187,11 +192,10 @@ class OpenAI:
         raise no_token_ids(self.name)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        reader = reader_of(op)
-        yield from reader.whole(response.body)
+        yield from reader_of(op, self.defaults).whole(response.body)
 
     def reader(self, op: Generate) -> StreamReader:
-        return reader_of(op)
+        return reader_of(op, self.defaults)
 
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         try:
@@ -202,16 +206,8 @@ class OpenAI:
             raise wire.late_fault(found.error)
         if found.data is None or len(found.data) != len(op.inputs):
             raise wire.malformed()
-        vectors = tuple(vector.embedding for vector in sorted(found.data, key=lambda vector: vector.index))
+        vectors = tuple(wire.vector(one) for one in sorted(found.data, key=lambda one: one.index))
         return Embeddings(found.model or "", vectors, wire.usage(found.usage) if found.usage else None)
 
     def fault(self, response: Response) -> GatewayError:
-        error = wire.fault(response.status, response.body)
-        if error.retry_after is not None:
-            error.retry_after = _retry_after(response) or error.retry_after
-        return error
-
-
-def _retry_after(response: Response) -> float | None:
-    value = response.header(b"retry-after")
-    return float(value) if value is not None and value.isdigit() else None
+        return fault_of(response, self.defaults.now())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
@@ -24,59 +22,36 @@ from gateway.core.events import (
     UsageReport,
 )
 from gateway.core.messages import Chat, Complete, Extra, Generate
+from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.chunk_template import TRIES, ChunkTemplate, cut, id_of, text_of
-from gateway.wire.json import encode
+from gateway.wire.json import NULL, encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.tool_calls import Calls
 
+# Of a token id in an ordinary chunk: a chunk with a longer one is parsed, which checks its range.
+_ID_DIGITS = 10
 # Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
 _PART = 512
 
 
-class Call:
-    """An open tool call: which part it is, and what the worker calls it."""
-
-    __slots__ = ("id", "name", "part")
-
-    def __init__(self, part: int, said_id: str | None, name: str | None) -> None:
-        self.part = part
-        self.id = said_id
-        self.name = name
-
-
 class Parts:
-    """The open parts of one choice. calls are its tool calls; tools has the last one of each index."""
+    """The open parts of one choice, and its tool calls."""
 
-    __slots__ = ("calls", "finished", "next", "open_index", "open_kind", "tools")
+    __slots__ = ("calls", "finished", "next", "open_index", "open_kind")
 
     def __init__(self) -> None:
         self.open_kind: PartKind | None = None
         self.open_index = 0
         self.next = 0
-        self.tools: dict[int, Call] = {}
-        self.calls: list[Call] = []
+        self.calls = Calls()
         self.finished = False
 
-    def continued(self, piece: wire.ToolCallIn, position: int | None) -> Call | None:
-        """The call that a streamed piece goes on with, or None when it begins one. position: where several pieces came
-        together, the place of this one among them.
 
-        Not every server counts its calls: the index is missing, or 0 for all of them (Gemini, LMDeploy). There an id
-        tells them apart, or without ids a name. An id without a name does not: some draw a new id for every piece.
-        """
-        number = piece.index if piece.index is not None else position
-        known = self.tools.get(number) if number is not None else self.calls[-1] if self.calls else None
-        name = piece.function.name if piece.function is not None else None
-        if piece.id and (known is None or known.id != piece.id) and (known is not None or piece.index is None):
-            known = next((call for call in self.calls if call.id == piece.id), known)
-        if known is None or not name or (piece.id and known.id == piece.id):
-            return known
-        return known if name == known.name and not (piece.id and known.id) else None
-
-
-def reader_of(op: Generate) -> ChatReader | TextReader:
+def reader_of(op: Generate, defaults: ReplyDefaults = DEFAULTS) -> ChatReader | TextReader:
     """For one reply to `op`, by `feed` and `eof` or by `whole`."""
-    return ChatReader(op) if isinstance(op, Chat) else TextReader(op)
+    return ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
 
 
 class Reader(ABC):
@@ -88,7 +63,8 @@ class Reader(ABC):
 
     prefix: str
 
-    def __init__(self, op: Generate) -> None:
+    def __init__(self, op: Generate, defaults: ReplyDefaults = DEFAULTS) -> None:
+        self.defaults = defaults
         prompts = 1 if isinstance(op, Chat) else len(op.prompts)
         beams = op.beams if isinstance(op, Complete) else None
         self.least = prompts if beams is not None else prompts * op.n
@@ -99,6 +75,7 @@ class Reader(ABC):
         self.started = False
         self.over = False
         self.parts: dict[int, Parts] = {}
+        self.usage: Usage | None = None
         self.unfinished = 0
         # What the ordinary chunks of one open part look like, and where that part is: (choice, index).
         self.usual: ChunkTemplate | None = None
@@ -119,7 +96,7 @@ class Reader(ABC):
         if usual.end:
             close = block.rfind(usual.after)
             digits = block[close + len(usual.after) : -len(usual.end)]
-            if not digits.isdigit() or not block.endswith(usual.end):
+            if not digits.isdigit() or len(digits) > _ID_DIGITS or not block.endswith(usual.end):
                 return None
         elif block.endswith(usual.after):
             close = len(block) - len(usual.after)
@@ -177,18 +154,24 @@ class Reader(ABC):
             yield self.fail(wire.malformed() if self.buffered and not self.unfinished else wire.truncated())
             return
         self.over, self.usual = True, None
+        if self.usage is not None:
+            yield UsageReport(self.usage)
         yield End()
 
     def fail(self, error: GatewayError) -> Failed:
         self.over, self.usual = True, None
         return Failed(error)
 
+    def counted(self, said: Usage) -> Usage:
+        """The usage so far, now that a chunk said `said`: nearly every server counts the whole reply."""
+        return said
+
     def start(self, found: wire.ChatIn | wire.TextIn, extra: Extra) -> Start:
         self.started = True
         return Start(
-            found.id or made_id(self.prefix),
+            found.id or self.defaults.new_id(self.prefix),
             found.model or "",
-            int(found.created or time.time()),
+            wire.created_at(found.created, self.defaults.now()),
             found.system_fingerprint,
             found.service_tier,
             extra or None,
@@ -233,7 +216,7 @@ class Reader(ABC):
             raise wire.aborted(word)
         if parts.open_kind is not None:
             yield PartEnd(choice, parts.open_index)
-        for call in parts.calls:
+        for call in parts.calls.begun:
             yield PartEnd(choice, call.part)
         parts.finished = True
         self.unfinished -= 1
@@ -259,7 +242,7 @@ class ChatReader(Reader):
         for choice in found.choices:
             yield from self.choice(choice)
         if found.usage is not None:
-            yield UsageReport(wire.usage(found.usage))
+            self.usage = self.counted(wire.usage(found.usage))
         elif self.usual is None and self.tries and len(found.choices) == 1:
             choice = found.choices[0]
             name = _only_text(choice)
@@ -279,7 +262,7 @@ class ChatReader(Reader):
         if self.buffered and not whole:
             raise wire.malformed()
         tokens = _spoken(found)
-        logprobs = Raw(encode(found.logprobs.content)) if found.logprobs and found.logprobs.content else None
+        logprobs = _canonical(found.logprobs.content) if found.logprobs and found.logprobs.content else None
         if delta is not None:
             thinking = delta.reasoning or delta.reasoning_content
             ends = bool(found.finish_reason) and not delta.tool_calls and delta.function_call is None
@@ -314,18 +297,17 @@ class ChatReader(Reader):
         """`whole`: the pieces are whole calls, whatever their indices."""
         for position, piece in enumerate(pieces):
             function = piece.function or wire.FunctionIn()
-            call = None if whole else parts.continued(piece, position if len(pieces) > 1 else None)
+            call = None if whole else parts.calls.continued(piece, position if len(pieces) > 1 else None)
             if call is None:
                 self.usual = None
                 if parts.open_kind is not None:
                     yield PartEnd(choice, parts.open_index)
                     parts.open_kind = None
-                call = Call(parts.next, piece.id or None, function.name)
-                parts.tools[piece.index if piece.index is not None else position] = call
-                parts.calls.append(call)
+                call = parts.calls.begin(piece, position, parts.next)
                 parts.next += 1
                 self.buffered_bytes += _PART
-                yield PartStart(choice, call.part, "tool", call.id or made_id("call_"), function.name or "")
+                said_id = call.id or self.defaults.new_id("call_")
+                yield PartStart(choice, call.part, "tool", said_id, function.name or "")
             if function.arguments:
                 yield Delta(choice, call.part, function.arguments)
 
@@ -361,7 +343,7 @@ class TextReader(Reader):
                 extra = _extra(prompt_logprobs=choice.prompt_logprobs, prompt_token_ids=choice.prompt_token_ids)
                 yield from self.close(choice.index, parts, choice.finish_reason, choice.stop_reason, extra or None)
         if found.usage is not None:
-            yield UsageReport(wire.usage(found.usage))
+            self.usage = self.counted(wire.usage(found.usage))
         elif self.usual is None and self.tries and len(found.choices) == 1:
             choice = found.choices[0]
             if choice.text and choice.logprobs is None and not choice.finish_reason and _few(choice.token_ids):
@@ -371,11 +353,6 @@ class TextReader(Reader):
 # Where the text of a chunk is.
 _CHOICE: tuple[str | int, ...] = ("choices", 0)
 _DELTA = (*_CHOICE, "delta")
-
-
-def made_id(prefix: str) -> str:
-    """For what the worker gave no id."""
-    return f"{prefix}{secrets.token_hex(12)}"
 
 
 def _says(found: wire.DeltaIn) -> bool:
@@ -422,8 +399,19 @@ def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _extra(**members: Raw | None) -> Extra:
-    return {name: raw for name, raw in members.items() if raw is not None and bytes(raw) != b"null"}
+def _extra(**members: Raw) -> Extra:
+    """Those that are there. Raises GatewayError for one that no client could read."""
+    found = {name: raw for name, raw in members.items() if raw != NULL}
+    for raw in found.values():
+        wire.require_strict(raw)
+    return found
+
+
+def _canonical(found: list[wire.LogprobIn]) -> Raw:
+    """Chat logprobs with every member that a canonical token object has."""
+    for token in found:
+        token.top_logprobs = token.top_logprobs or []
+    return Raw(encode(found))
 
 
 def _chat_logprobs(found: wire.TextLogprobsIn) -> Raw | None:

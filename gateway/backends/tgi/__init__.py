@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.openai import OpenAI
+from gateway.backends.openai.errors import counted, retry_after
 from gateway.backends.openai.requests import put, unsupported
 from gateway.backends.tgi.errors import fault_of
 from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
@@ -109,17 +110,19 @@ class Tgi(OpenAI):
         return self.counting(op, body, count)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        reader = reader_of(op)
+        reader = reader_of(op, self.defaults)
         if isinstance(reader, TextReader):
-            counted = response.header(b"x-prompt-tokens")
-            reader.input = int(counted) if counted is not None and counted.isdigit() else None
+            reader.input = counted(response.header(b"x-prompt-tokens"))
         return Mended(op).mend(reader.whole(response.body))
 
     def reader(self, op: Generate) -> StreamReader:
-        return Stream(op)
+        return Stream(op, self.defaults)
 
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         raise wire.malformed()
 
     def fault(self, response: Response) -> GatewayError:
-        return fault_of(response)
+        error = fault_of(response)
+        if error.retry_after is not None:
+            error.retry_after = retry_after(response, self.defaults.now()) or error.retry_after
+        return error

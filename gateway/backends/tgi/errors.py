@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
@@ -15,7 +16,7 @@ from gateway.wire.openai.request_views import TEXT_MEMBERS
 
 class _ApiErrorIn(Struct):
     message: str | None = None
-    http_status_code: int | None = None
+    http_status_code: Annotated[int, Meta(ge=400, le=599)] | None = None
 
 
 class _FaultIn(Struct):

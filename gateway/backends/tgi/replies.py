@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai.replies import ChatReader, Reader, made_id
+from gateway.backends.openai.replies import ChatReader, Reader
 from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import ReplyDefaults
 
 
 class _Token(Struct):
-    id: int
+    id: wire.Number
     text: str
     logprob: float | None = None
     special: bool = False
@@ -46,23 +46,23 @@ class _GenerationIn(Struct):
 
 
 class _IdIn(Struct):
-    id: int
+    id: wire.Number
 
 
 _generation_decoder = msgspec.json.Decoder(_GenerationIn)
 _ids = msgspec.json.Decoder(list[_IdIn])
 
 
-def reader_of(op: Generate) -> Reader:
+def reader_of(op: Generate, defaults: ReplyDefaults) -> Reader:
     """For one reply to `op` as TGI sends it: see `Mended`."""
-    return _ChatReader(op) if isinstance(op, Chat) else TextReader(op)
+    return _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
 
 
 class Stream:
     """Implements core.ports.StreamReader."""
 
-    def __init__(self, op: Generate) -> None:
-        self._reader = reader_of(op)
+    def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
+        self._reader = reader_of(op, defaults)
         self._mended = Mended(op)
 
     @property
@@ -92,8 +92,8 @@ class _ChatReader(ChatReader):
 class TextReader(Reader):
     """`input` is the number of prompt tokens where a header told it."""
 
-    def __init__(self, op: Generate) -> None:
-        super().__init__(op)
+    def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
+        super().__init__(op, defaults)
         self.input: int | None = None
         self._op = op
 
@@ -119,7 +119,7 @@ class TextReader(Reader):
             tokens = tokens[:-1]  # the model's own end: no text stands for it
         if not self.started:
             self.started = True
-            yield Start(made_id("cmpl-"), "", int(time.time()))
+            yield Start(self.defaults.new_id("cmpl-"), "", int(self.defaults.now()))
         parts = self.of(0)
         ids = tuple(token.id for token in tokens) if self._op.want_tokens else ()
         logprobs = _logprobs(tokens, tops) if self._op.logprobs is not None and tokens else None

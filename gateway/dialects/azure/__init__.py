@@ -168,7 +168,7 @@ class Azure:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def read(self, request: Request) -> Op:
+    def read(self, request: Request) -> Op | ListModels:
         _check_version(request)
         deployment = (request.header(b"azureml-model-deployment") or b"").decode("latin-1").strip() or None
         if request.route == "info":

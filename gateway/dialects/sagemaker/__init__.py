@@ -60,7 +60,7 @@ class SageMaker:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def read(self, request: Request) -> Op:
+    def read(self, request: Request) -> Op | ListModels:
         if request.route == "ping":
             return ListModels(write=_ping)
         accompany(request)

@@ -2,13 +2,18 @@
 
 Changed: the model's name; the usage chunk, which the gateway always asks for and strips when the client did not; the
 role, which belongs to a choice's first delta only; `reasoning` (vLLM since 0.16) and `reasoning_content` (before), each
-emitted as both; finish reasons that OpenAI does not know. Comments, CRLF, a missing space after `data:` and multi-line
-data, which some clients cannot parse, are written anew in the one form that all of them read.
+emitted as both; finish reasons that OpenAI does not know. Mended, where a server is less than exact: ids and times that
+are missing or change within the stream, indices and ids of tool calls, usage beside choices, a fingerprint that only
+the stripped usage chunk has. Comments, CRLF, a missing space after `data:` and multi-line data, which some clients
+cannot parse, are written anew in the one form that all of them read.
+
+Whole replies: `wire.openai.whole`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,50 +28,71 @@ from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.tool_calls import Calls
+from gateway.wire.openai.whole import finish_word, whole
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _error: Callable[[Raw], wire.ErrorIn | str] = msgspec.json.Decoder(wire.ErrorIn | str).decode
 _usage = msgspec.json.Decoder(wire.UsageIn).decode
-_int = msgspec.json.Decoder(int).decode
+_index = msgspec.json.Decoder(wire.Index).decode
 _word = msgspec.json.Decoder(str | None).decode
-_KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
-_PLAIN_REASONS = _KNOWN_REASONS | {None}
+_time = msgspec.json.Decoder(int | float | None).decode
+_piece = msgspec.json.Decoder(wire.ToolCallIn).decode
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 _HOLE = b'"%b"' % MARK
 _ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
+_FUNCTION = Raw(b'"function"')
 _SILENT = (NULL, _NONE)
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Passthrough(Struct, frozen=True):
-    """For any dialect of this wire; `refuse` writes its error event. Implements core.ports.Relaying."""
+    """For any dialect of this wire; `refuse` writes its error event. Implements core.ports.Passthrough."""
 
     refuse: Callable[[GatewayError], bytes]
+    defaults: ReplyDefaults = DEFAULTS
 
     def lane(self, op: Generate) -> Relay:
+        options = op.raw.get("stream_options", NULL) if op.raw is not None else NULL
         return Relay(
             op.model or "",
             chat=isinstance(op, Chat),
             choices=op.n if isinstance(op, Chat) else op.n * len(op.prompts),
             include_usage=op.include_usage,
             refuse=self.refuse,
+            running_usage=b"continuous_usage_stats" in bytes(options),
+            defaults=self.defaults,
         )
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        body, usage = whole(response.body, op)
+        body, usage = whole(response.body, op, self.defaults)
         return Response(200, [JSON_TYPE], body), usage
 
 
 class Relay:
-    """One stream. `choices` is how many choices the client asked for; `refuse` writes an error event in the client's
-    own form. Implements core.ports.Lane."""
+    """One stream. Implements core.ports.Lane.
+
+    choices        how many the client asked for
+    include_usage  the client asked for usage: it comes in a chunk of its own, with no choices
+    running_usage  and for usage beside choices (vLLM's `continuous_usage_stats`)
+    refuse         writes an error event in the client's own form
+    """
 
     headers = sse.HEADERS
     clean_end = False
 
     def __init__(
-        self, model: str, *, chat: bool, choices: int, include_usage: bool, refuse: Callable[[GatewayError], bytes]
+        self,
+        model: str,
+        *,
+        chat: bool,
+        choices: int,
+        include_usage: bool,
+        refuse: Callable[[GatewayError], bytes],
+        running_usage: bool = False,
+        defaults: ReplyDefaults = DEFAULTS,
     ) -> None:
         self.done = False
         self.error: GatewayError | None = None
@@ -75,13 +101,23 @@ class Relay:
         self._frames = sse.Reader()
         self._shown = Raw(encode(model))
         self._include_usage = include_usage
+        self._running_usage = running_usage
         self._refuse = refuse
+        self._defaults = defaults
         self._chat = chat
         self._choices = choices
         self._seen: set[int] = set()
         self._finished: set[int] = set()
-        # Ordinary chunks but for their text, and what the client is sent around that.
+        self._calls: dict[int, Calls] = {}
+        # What is the same in every chunk: id, object and created, from the first.
+        self._same: Extra = {}
+        # Usage that stood beside choices, to be told in a chunk of its own before the end.
+        self._late_usage: Raw | None = None
+        # The chunk that ended the last choice: the next one may bring the fingerprint that belongs to it.
+        self._last: _Chunk | None = None
+        # Ordinary chunks but for their text, what the client is sent around that, and of which choice they are.
         self._usual: list[tuple[ChunkTemplate, list[bytes]]] = []
+        self._usual_of: list[int] = []
         self._tries = TRIES
 
     def feed(self, block: bytes) -> bytes:
@@ -104,28 +140,43 @@ class Relay:
                 out.append(self._read(frame.data))
         except GatewayError as error:
             self.error = error
+            out.append(self._release())
         return b"".join(out)
 
     def _finish(self) -> bytes:
         if len(self._finished) < self._choices:
             raise wire.truncated()
         self.done = True
-        return sse.DONE
+        out = self._release()
+        if self._late_usage is not None:
+            told = {**self._same, "model": self._shown, "choices": _NONE, "usage": self._late_usage}
+            out += b"data: " + encode(told) + b"\n\n"
+        return out + sse.DONE
+
+    def _release(self) -> bytes:
+        """The chunk that was held back, if there is one."""
+        last, self._last = self._last, None
+        return last.written() if last is not None else b""
 
     def _read(self, data: bytes) -> bytes:
         try:
-            try:
-                chunk = _taken_apart(data)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                chunk = _taken_apart_leniently(data)
+            chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
             if ordinary is not None and self._tries:
-                self._learn(data, ordinary)
-            return chunk.written()
+                self._learn(data, *ordinary)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
+        if self._last is not None:
+            fingerprint = chunk.top.get("system_fingerprint", NULL)
+            if fingerprint != NULL:
+                self._last.top.setdefault("system_fingerprint", fingerprint)
+            return self._release() + chunk.written()
+        if chunk.last and not self._include_usage and chunk.top.get("system_fingerprint", NULL) == NULL:
+            self._last = chunk
+            return b""
+        return chunk.written()
 
-    def _learn(self, data: bytes, name: str) -> None:
+    def _learn(self, data: bytes, name: str, index: int) -> None:
         self._tries -= 1
         usual = cut(data, ("choices", 0, "delta") if self._chat else ("choices", 0), name)
         if usual is not None:
@@ -133,27 +184,62 @@ class Relay:
             self._rewrite(chunk)
             self.produced -= 1
             self._usual.append((usual, chunk.written().split(_HOLE)))
+            self._usual_of.append(index)
 
-    def _rewrite(self, chunk: _Chunk) -> str | None:
-        """Makes the worker's chunk the client's. Returns the name of the member that is all the chunk says, if there is
-        one. Raises GatewayError, or msgspec.ValidationError for a wrong type."""
+    def _forget(self, index: int) -> None:
+        """The choice has ended: whatever it says from now on is looked at."""
+        kept = [place for place, of in enumerate(self._usual_of) if of != index]
+        self._usual = [self._usual[place] for place in kept]
+        self._usual_of = [self._usual_of[place] for place in kept]
+
+    def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
+        """Makes the worker's chunk the client's. Returns the name of the member that is all the chunk says, and the
+        index of its choice, if there is one. Raises GatewayError, or msgspec.ValidationError for a wrong type."""
         top = chunk.top
         if top.get("error", NULL) != NULL:
             raise wire.late_fault(_error(top["error"]))
         if chunk.choices is None:
             raise wire.malformed()
+        if not self._same:
+            self._same = self._identity(top)
+        top.update(self._same)
         top["model"] = self._shown
         told = top.get("usage", NULL) != NULL
         if told:
-            self.usage = wire.usage(_usage(top["usage"]))
-            if not self._include_usage:
-                del top["usage"]
-                chunk.due = bool(chunk.choices)
-        names = [self._rewrite_choice(choice) for choice in chunk.choices]
-        return names[0] if len(names) == 1 and not told else None
+            self._take_usage(chunk)
+        names = [self._rewrite_choice(choice, chunk) for choice in chunk.choices]
+        if None in names:  # of a choice that has ended
+            chunk.choices = [one for one, name in zip(chunk.choices, names, strict=True) if name is not None]
+            chunk.due = chunk.due and bool(chunk.choices)
+            return None
+        return names[0] if len(names) == 1 and names[0] is not None and names[0][0] and not told else None
 
-    def _rewrite_choice(self, choice: _Choice) -> str | None:
-        index = _int(choice.members.get("index", _ZERO))
+    def _identity(self, top: Extra) -> Extra:
+        """The members that every chunk of this stream has alike."""
+        said_id = _word(top.get("id", NULL))
+        said_at = _time(top.get("created", NULL))
+        at = wire.created_at(said_at, self._defaults.now())
+        return {
+            "id": top["id"] if said_id else Raw(encode(self._defaults.new_id("chatcmpl-" if self._chat else "cmpl-"))),
+            "object": Raw(b'"chat.completion.chunk"' if self._chat else b'"text_completion"'),
+            "created": top["created"] if said_at == at and type(said_at) is int else Raw(encode(at)),
+        }
+
+    def _take_usage(self, chunk: _Chunk) -> None:
+        """Usage goes on as it came in a chunk of its own; beside choices it waits for the end."""
+        self.usage = wire.usage(_usage(chunk.top["usage"]))
+        if self._include_usage and (self._running_usage or not chunk.choices):
+            self._late_usage = None
+            return
+        said = chunk.top.pop("usage")
+        if self._include_usage:
+            self._late_usage = said
+        else:
+            chunk.due = bool(chunk.choices)
+
+    def _rewrite_choice(self, choice: _Choice, chunk: _Chunk) -> tuple[str, int] | None:
+        """(the name of the member that is all it says, or "", and its index); None when the choice ended before."""
+        index = _index(choice.members.setdefault("index", _ZERO))
         first = index not in self._seen
         self._seen.add(index)
         if len(self._seen) > self._choices:
@@ -166,27 +252,58 @@ class Relay:
             elif "role" not in holder:
                 holder = choice.delta = {"role": _ASSISTANT, **holder}
         names = [name for name in (_TEXTS if self._chat else ("text",)) if _speaks(holder.get(name, NULL))]
-        if names or holder.get("tool_calls", _NONE) not in _SILENT:
+        calls = self._chat and holder.get("tool_calls", _NONE) not in _SILENT
+        if index in self._finished:
+            if names or calls:
+                raise wire.malformed()  # what comes after a choice's end would be lost
+            return None
+        if names or calls:
             self.produced += 1
+        if calls:
+            holder["tool_calls"] = self._with_indices(index, _objects(holder["tool_calls"]))
         if self._chat:
             _under_both_names(holder)
         word = _word(choice.members.get("finish_reason", NULL))
         if word:
-            choice.members["finish_reason"] = Raw(encode(_finish_word(word)))
+            choice.members["finish_reason"] = Raw(encode(finish_word(word)))
             self._finished.add(index)
-            return None
+            self._forget(index)
+            chunk.last = len(self._finished) == self._choices
+            return "", index
         if word is not None:
             choice.members["finish_reason"] = NULL
-        return names[0] if len(names) == 1 and not first else None
+        return names[0] if len(names) == 1 and not first and not calls else "", index
+
+    def _with_indices(self, index: int, pieces: list[Extra]) -> Raw:
+        """Pieces of tool calls as OpenAI writes them: counted, with an id and a type where a call begins and neither
+        where it goes on, since clients join what comes again."""
+        calls = self._calls.setdefault(index, Calls())
+        for position, piece in enumerate(pieces):
+            read = _piece(encode(piece))
+            call = calls.continued(read, position if len(pieces) > 1 else None)
+            if call is None:
+                call = calls.begin(read, position, len(calls.begun))
+                if not read.id:
+                    piece["id"] = Raw(encode(self._defaults.new_id("call_")))
+                piece["type"] = _FUNCTION
+            else:
+                piece.pop("id", None)
+                if read.function is not None and read.function.name is not None:
+                    function = _object(piece["function"])
+                    del function["name"]
+                    piece["function"] = Raw(encode(function))
+            if read.index != call.part:
+                piece["index"] = Raw(b"%d" % call.part)
+        return Raw(encode(pieces))
 
     def eof(self) -> bytes:
         if not self.done and self.error is None:
             self.error = wire.truncated()
-        return b""
+        return self._release()
 
     def fail(self, error: GatewayError) -> bytes:
         self.error = error
-        return self._refuse(error)
+        return self._release() + self._refuse(error)
 
     def keepalive(self) -> bytes:
         return sse.KEEPALIVE
@@ -201,11 +318,12 @@ class _Choice(Struct):
 
 class _Chunk(Struct):
     """A chunk with its members as JSON texts, so that what is not looked at goes on as it came. due: the client is to
-    have it."""
+    have it. last: it ends the last choice."""
 
     top: Extra
     choices: list[_Choice] | None
     due: bool = True
+    last: bool = False
 
     def written(self) -> bytes:
         if not self.due:
@@ -218,9 +336,8 @@ class _Chunk(Struct):
 
 
 def _taken_apart(data: bytes) -> _Chunk:
-    """Raises msgspec.DecodeError or UnicodeDecodeError."""
-    if not data.isascii():
-        data.decode()  # msgspec does not look into what it hands out raw
+    """Raises GatewayError, or msgspec.DecodeError, when it is no chunk, or no strict JSON all through."""
+    wire.require_strict(data)
     top = _object(data)
     if 10 in data:  # data of several lines goes on as one
         top = _object(data.replace(b"\n", b" "))
@@ -235,20 +352,33 @@ def _taken_apart(data: bytes) -> _Chunk:
     )
 
 
-def _taken_apart_leniently(data: bytes) -> _Chunk:
-    """Python's workers write NaN and Infinity, and halves of characters; clients in Python read them. Raises ValueError
-    for what is no JSON even to Python, or no chunk."""
-    found = json.loads(data)
+def _taken_apart_with_halves(data: bytes) -> _Chunk:
+    """A chunk that may have halves of characters (`\\ud83d` alone), which msgspec does not read. Servers in JavaScript
+    and Python write them where a token ends inside a character; JSON's grammar allows them, and clients join them.
+    Raises ValueError for what is no strict JSON otherwise, or no chunk."""
+    found = json.loads(data, parse_constant=_refused, parse_int=_within_64_bits)
     choices = found.get("choices") if isinstance(found, dict) else None
     if not isinstance(choices, list):
         raise wire.malformed()
     return _Chunk(_raws(found), [_Choice(_raws(choice), _delta(choice)) for choice in choices])
 
 
+def _refused(word: str) -> None:
+    raise ValueError(word)
+
+
+def _within_64_bits(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
+        raise ValueError(digits)
+    return number
+
+
 def _raws(found: Any) -> Extra:
     if not isinstance(found, dict):
         raise wire.malformed()
-    return {name: Raw(json.dumps(value, separators=(",", ":")).encode()) for name, value in found.items()}
+    return {
+        name: Raw(json.dumps(value, separators=(",", ":"), allow_nan=False).encode()) for name, value in found.items()
+    }
 
 
 def _delta(choice: dict[str, Any]) -> Extra | None:
@@ -271,65 +401,3 @@ def _under_both_names(holder: Extra) -> None:
         if thinking != NULL and (name == "reasoning_content" or thinking != _EMPTY):
             holder["reasoning"] = holder["reasoning_content"] = thinking
             return
-
-
-def whole(body: bytes, op: Generate | Embed) -> tuple[bytes, Usage | None]:
-    """A buffered reply for a client of the same wire, and its usage; untouched where nothing must change.
-
-    Raises GatewayError(UPSTREAM) when the body is not the reply to `op`, or an error in a 200.
-    """
-    model = op.model or ""
-    try:
-        if not body.isascii():
-            body.decode()  # msgspec does not look into what it passes over
-        tally = wire.tally_decoder.decode(body)
-        if tally.error is not None:
-            raise wire.late_fault(tally.error)
-        if not _answers(tally, op):
-            raise wire.malformed()
-        usage = wire.usage(tally.usage) if tally.usage is not None else None
-        choices = tally.choices or ()
-        if all(choice.finish_reason in _PLAIN_REASONS for choice in choices) and not any(map(_thinks, choices)):
-            if tally.model == model:
-                return body, usage
-            if tally.model is not None and body.count(b'"model"') == 1:
-                said = b'"model":' + encode(tally.model)
-                if said in body:
-                    return body.replace(said, b'"model":' + encode(model)), usage
-        reply = _decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise wire.malformed() from None
-    reply["model"] = model
-    for choice in reply.get("choices") or ():
-        message = choice.get("message")
-        thinking = message and (message.get("reasoning") or message.get("reasoning_content"))
-        if thinking:
-            message["reasoning"] = message["reasoning_content"] = thinking
-        if choice.get("finish_reason") is not None:
-            choice["finish_reason"] = _finish_word(choice["finish_reason"] or "stop")
-    return encode(reply), usage
-
-
-def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
-    """Whether all is there that `op` asks for."""
-    if isinstance(op, Embed):
-        vectors = tally.data or ()
-        return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
-    choices = tally.choices or ()
-    if isinstance(op, Chat):
-        return len(choices) == op.n and all(choice.message is not None for choice in choices)
-    return len(choices) == op.n * len(op.prompts) and all(
-        choice.text is not None and choice.finish_reason is not None for choice in choices
-    )
-
-
-def _thinks(choice: wire.TallyChoiceIn) -> bool:
-    message = choice.message
-    return message is not None and (message.reasoning or message.reasoning_content) is not None
-
-
-def _finish_word(word: str) -> str:
-    """A finish reason that OpenAI knows. Raises GatewayError when the engine gave the generation up."""
-    if word in wire.FAILING:
-        raise wire.aborted(word)
-    return word if word in _KNOWN_REASONS else wire.reason(word)

@@ -14,6 +14,7 @@
   {{- if $config.cache_salt -}}{{- fail "gateway.config.cache_salt: has no effect with auth.mode: open, where all callers are one" -}}{{- end -}}
 {{- end -}}
 
+{{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
 {{- if and (include "dragoman.redisPassword" .) (not $v.redis.existingSecret) -}}
   {{- fail "redis.existingSecret: name the Secret with the password of Redis, or do without it with redis.mode: none" -}}

@@ -20,6 +20,9 @@ loadsNothing  nothing may come from a hub */ -}}
   {{- if gt (int $model.nodes) 1 -}}{{- $kind = $model.multiNode -}}{{- end -}}
   {{- $auto := and (ne $.Values.redis.mode "none") (or (eq $.Values.redis.mode "valkey") (eq $.Values.redis.external.topology "single")) -}}
   {{- $registers := and $runs (eq $model.engine "vllm") (or (eq $model.discovery "redis") (and (eq $model.discovery "auto") $auto)) -}}
+  {{- if not $model.image.repository -}}
+    {{- $_ := set $model.image "repository" (ternary "dragoman/embedded" "dragoman/worker" (eq $model.engine "embedded")) -}}
+  {{- end -}}
   {{- $facts := dict "slug" $slug "object" (printf "%s-%s" (include "dragoman.fullname" $) $slug) "runs" $runs "kind" $kind "registers" $registers "loadsNothing" (or $model.offline $.Values.airGapped) -}}
   {{- $_ := set $found $name (mergeOverwrite $model $facts) -}}
 {{- end -}}

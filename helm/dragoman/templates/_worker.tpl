@@ -82,17 +82,18 @@ dragoman-role: {{ default "leader" .role }}
 {{- define "dragoman.workerEnv" -}}
 {{- $model := .model -}}
 {{- $written := and (ne $model.cache.mode "image") (not $model.cache.readOnly) -}}
-{{- $home := ternary $model.cache.mountPath "/tmp" $written -}}
 # No user of the image has this number: libraries that look up a name or a home find these.
 - name: HOME
   value: /tmp
 - name: USER
   value: dragoman
 {{- if eq $model.engine "vllm" }}
+{{- if $written }}
 - name: HF_HOME
-  value: {{ $home }}/huggingface
+  value: {{ $model.cache.mountPath }}/huggingface
 - name: VLLM_CACHE_ROOT
-  value: {{ $home }}/vllm
+  value: {{ $model.cache.mountPath }}/vllm
+{{- end }}
 {{- if $model.loadsNothing }}
 - name: HF_HUB_OFFLINE
   value: "1"
@@ -124,6 +125,16 @@ dragoman-role: {{ default "leader" .role }}
   {{- $_ := set $resources "limits" (merge (dict .model.gpuResource (int .model.gpus)) (default dict $resources.limits)) -}}
 {{- end -}}
 {{- toYaml $resources -}}
+{{- end -}}
+
+{{- /* Where the Pods go, JSON: as the model says, and past the taint that keeps others off its GPUs. */ -}}
+{{- define "dragoman.workerScheduling" -}}
+{{- $model := .model -}}
+{{- $tolerations := $model.tolerations -}}
+{{- if and (gt (int $model.gpus) 0) (eq $model.engine "vllm") -}}
+  {{- $tolerations = append $tolerations (dict "key" $model.gpuResource "operator" "Exists" "effect" "NoSchedule") -}}
+{{- end -}}
+{{- dict "nodeSelector" $model.nodeSelector "tolerations" $tolerations "affinity" $model.affinity "priorityClassName" $model.priorityClassName | toJson -}}
 {{- end -}}
 
 {{- define "dragoman.workerMounts" -}}
@@ -298,7 +309,7 @@ spec:
   {{- with .model.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
-  {{- with include "dragoman.scheduling" .model | trim }}
+  {{- with include "dragoman.scheduling" (include "dragoman.workerScheduling" . | fromJson) | trim }}
   {{- . | nindent 2 }}
   {{- end }}
   containers:

@@ -12,7 +12,9 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Embed
 from gateway.core.usage import Usage
 from gateway.wire import sse
-from gateway.wire.openai.passthrough import Relay, whole
+from gateway.wire.openai.defaults import ReplyDefaults
+from gateway.wire.openai.passthrough import Relay
+from gateway.wire.openai.whole import whole
 
 
 def refuse(error: GatewayError) -> bytes:
@@ -67,7 +69,11 @@ def test_an_ordinary_chunk_goes_on_as_its_bytes_were() -> None:
     """Numbers and the order of members as the worker wrote them: the quick way parses nothing."""
     lane = relay()
     lane.feed(frame(ROLE))
-    odd = b'{"zz":1.10,"model":"sim","choices":[{"finish_reason":null,"delta":{"content":"\\u00e9"},"index":0}]}'
+    same = b'"created":1,"object":"chat.completion.chunk","id":"x"'
+    odd = (
+        b'{"zz":1.10,"model":"sim","choices":[{"finish_reason":null,"delta":{"content":"\\u00e9"},"index":0}],%b}'
+        % same
+    )
     assert lane.feed(b"data: " + odd + b"\n\n") == b"data: " + odd.replace(b'"sim"', b'"m"') + b"\n\n"
 
 
@@ -83,12 +89,12 @@ def test_text_that_looks_like_structure_is_left_alone() -> None:
 def test_any_models_name_is_exchanged(name: str) -> None:
     lane = relay()
     bodies = [{**body, "model": name} for body in (ROLE, TEXT, STOP)]
-    assert [body["model"] for body in carried(lane, *bodies)] == ["m"] * 3
+    assert [body["model"] for body in carried(lane, *bodies, DONE)] == ["m"] * 3
 
 
 def test_usage_is_stripped_unless_asked_for() -> None:
     lane = relay()
-    assert carried(lane, ROLE, TEXT, STOP, USAGE) == carried(relay(), ROLE, TEXT, STOP)
+    assert carried(lane, ROLE, TEXT, STOP, USAGE) == carried(relay(), ROLE, TEXT, STOP, DONE)
     assert lane.usage == Usage(3, 2)
     lane = relay(include_usage=True)
     found = carried(lane, ROLE, TEXT, STOP, USAGE)
@@ -112,7 +118,7 @@ def test_counts_that_make_no_sense_are_charged_to_nobody(count: int) -> None:
 
 def test_usage_on_a_chunk_with_choices_is_taken_off_it() -> None:
     lane = relay()
-    found = carried(lane, ROLE, {**STOP, "usage": USAGE["usage"]})
+    found = carried(lane, ROLE, {**STOP, "usage": USAGE["usage"]}, DONE)
     assert "usage" not in found[-1]
     assert found[-1]["choices"][0]["finish_reason"] == "stop"
     assert lane.usage == Usage(3, 2)
@@ -140,7 +146,7 @@ def test_thinking_comes_under_both_names(name: str) -> None:
     ("said", "told"), [("stop", "stop"), ("tool_calls", "tool_calls"), ("repetition", "stop"), ("eos_token", "stop")]
 )
 def test_reasons_are_those_that_openai_knows(said: str, told: str) -> None:
-    found = carried(relay(), ROLE, chunk(choice(0, said)))
+    found = carried(relay(), ROLE, chunk(choice(0, said)), DONE)
     assert found[-1]["choices"][0]["finish_reason"] == told
 
 
@@ -274,7 +280,8 @@ def reply(**message: Any) -> dict[str, Any]:
 
 def test_a_whole_reply_changes_its_models_name_only() -> None:
     body = (
-        b'{"id":"x", "model":"sim","zz":1.10,"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}'
+        b'{"id":"x", "object":"chat.completion","created":1,"model":"sim","zz":1.10,"choices":'
+        b'[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}'
     )
     assert whole(body, CHAT) == (body.replace(b'"sim"', b'"m"'), None)
     assert whole(body, msgspec.structs.replace(CHAT, model="sim"))[0] is body
@@ -361,7 +368,7 @@ def test_less_than_was_asked_for_is_the_workers_fault(op: Complete | Embed, body
 def test_as_much_as_was_asked_for_is_a_reply() -> None:
     both = [{"text": text, "index": index, "finish_reason": "stop"} for index, text in enumerate("ab")]
     for op, body in ((TEXTS, {"choices": both}), (VECTORS, {"data": [{"embedding": [1.0]}, {"embedding": "AAA="}]})):
-        told = json.dumps({"model": "m", **body}).encode()
+        told = json.dumps({"id": "x", "object": "text_completion", "created": 1, "model": "m", **body}).encode()
         assert whole(told, op) == (told, None)
 
 
@@ -396,11 +403,8 @@ def test_a_broken_chunk_late_in_a_stream_is_an_error(broken: bytes) -> None:
     assert lane.error.code == "upstream_malformed"
 
 
-@pytest.mark.parametrize(
-    "odd", ['{"content":"a\\ud83d"}', '{"content":"a","note":NaN}', '{"content":"a","x":-Infinity}']
-)
-def test_what_python_writes_and_reads_goes_on(odd: str) -> None:
-    """Halves of a character, and numbers that are none."""
+@pytest.mark.parametrize("odd", ['{"content":"a\\ud83d"}', '{"content":"a","note":"\\udC00"}'])
+def test_halves_of_a_character_go_on(odd: str) -> None:
     for before in ([], [TEXT, TEXT]):
         lane = relay()
         carried(lane, ROLE, *before)
@@ -432,3 +436,171 @@ def test_what_several_choices_say_is_told_apart() -> None:
     found = carried(lane, chunk(choice(0, role="assistant", content="")), chunk(choice(1, role="assistant")), *said)
     texts = [(body["choices"][0]["index"], body["choices"][0]["delta"]["content"]) for body in found[2:]]
     assert texts == [(index, f"{index}{number}") for number in range(6) for index in (0, 1)]
+
+
+# -- less than exact servers ----------------------------------------------------------------------------------------
+
+_TOOL = {"function": {"name": "f", "arguments": ""}}
+_MORE = {"function": {"arguments": "{}"}}
+
+
+def called(lane: Relay, *deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pieces of tool calls that the client gets."""
+    found = carried(lane, *(chunk(choice(tool_calls=pieces)) for pieces in deltas))
+    return [piece for body in found for piece in body["choices"][0]["delta"]["tool_calls"]]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [[_TOOL], [_MORE], [{"function": {"name": "g", "arguments": ""}}], [_MORE]],
+        [[{**_TOOL, "id": "a"}], [_MORE], [{"id": "b", "function": {"name": "g", "arguments": ""}}], [_MORE]],
+        [
+            [{**_TOOL, "id": "a", "index": 0}],
+            [{**_MORE, "index": 0}],
+            [{"id": "b", "index": 0, "function": {"name": "g", "arguments": ""}}],
+            [{**_MORE, "index": 0, "id": "b"}],
+        ],
+        [[_TOOL, {"function": {"name": "g", "arguments": ""}}], [_MORE, _MORE]],
+    ],
+    ids=["neither index nor id", "no index", "index 0 for all", "several in a chunk"],
+)
+def test_tool_calls_have_an_index_and_an_id(deltas: list[list[dict[str, Any]]]) -> None:
+    pieces = called(relay(), *deltas)
+    begun = {piece["index"]: piece for piece in pieces if "id" in piece}
+    assert sorted(begun) == [0, 1]
+    assert [begun[place]["function"]["name"] for place in (0, 1)] == ["f", "g"]
+    assert all(piece["id"] and piece["type"] == "function" for piece in begun.values())
+    for place in (0, 1):
+        own = [piece for piece in pieces if piece["index"] == place]
+        assert "".join(piece["function"]["arguments"] for piece in own) == "{}"
+        assert ["id" in piece for piece in own] == [True, False]
+        assert ["name" in piece["function"] for piece in own] == [True, False]
+
+
+def test_a_piece_that_repeats_its_call_is_not_joined_twice() -> None:
+    """Clients join ids and names of the pieces of a call."""
+    again = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "x"}}
+    first, *others = called(relay(), [again], [again], [again])
+    assert (first["id"], first["function"]["name"]) == ("a", "f")
+    assert all("id" not in piece and "name" not in piece["function"] for piece in others)
+
+
+def test_exact_tool_calls_go_on_as_they_came() -> None:
+    first = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": "{}"}, "note": 1}
+    assert called(relay(), [first], [more]) == [first, more]
+
+
+FIXED = ReplyDefaults(lambda: 1000.0, lambda prefix: prefix + "made")
+
+
+@pytest.mark.parametrize("missing", [{"id", "created"}, {"id"}, {"created"}, {"object"}])
+def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
+    """Also where the worker changes them from chunk to chunk."""
+    lane = Relay("m", chat=True, choices=1, include_usage=False, refuse=refuse, defaults=FIXED)
+    bodies = [
+        {name: value for name, value in {**body, "id": f"id-{n}", "created": 5 + n}.items() if name not in missing}
+        for n, body in enumerate((ROLE, TEXT, TEXT, TEXT, STOP))
+    ]
+    found = carried(lane, *bodies, DONE)
+    assert len(found) == 5
+    wanted_id = "chatcmpl-made" if "id" in missing else "id-0"
+    wanted_at = 1000 if "created" in missing else 5
+    assert {(body["id"], body["created"], body["object"]) for body in found} == {
+        (wanted_id, wanted_at, "chat.completion.chunk")
+    }
+
+
+@pytest.mark.parametrize("created", [-1, 1e300, 10**15, 0, 2.5])
+def test_a_time_that_is_none_is_not_passed_on(created: float) -> None:
+    lane = Relay("m", chat=True, choices=1, include_usage=False, refuse=refuse, defaults=FIXED)
+    wanted = 2 if created == 2.5 else 1000
+    assert [body["created"] for body in carried(lane, {**ROLE, "created": created}, TEXT)] == [wanted] * 2
+    body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT, FIXED)
+    assert json.loads(body)["created"] == wanted
+
+
+def test_usage_beside_choices_comes_in_a_chunk_of_its_own() -> None:
+    lane = relay(include_usage=True)
+    used = USAGE["usage"]
+    *rest, last = carried(
+        lane, ROLE, {**TEXT, "usage": {**used, "completion_tokens": 1}}, {**STOP, "usage": used}, DONE
+    )
+    assert all("usage" not in body for body in rest)
+    assert (last["choices"], last["usage"], last["id"]) == ([], used, "x")
+    assert lane.usage == Usage(3, 2)
+
+
+def test_running_usage_stays_where_it_was_asked_for() -> None:
+    lane = Relay("m", chat=True, choices=1, include_usage=True, refuse=refuse, running_usage=True)
+    bodies = [{**body, "usage": USAGE["usage"]} for body in (ROLE, TEXT, STOP)]
+    assert all(body["usage"] for body in carried(lane, *bodies, USAGE, DONE))
+
+
+@pytest.mark.parametrize("late", [choice(content="more"), choice(tool_calls=[_TOOL])])
+def test_text_after_a_choices_end_is_an_error(late: dict[str, Any]) -> None:
+    """Also text in a chunk that looks as the ordinary ones did."""
+    lane = relay(choices=2)
+    texts = [chunk(choice(content=str(n))) for n in range(3)]
+    assert len(carried(lane, ROLE, *texts, STOP)) == 5
+    carried(lane, chunk(late))
+    assert lane.error is not None
+    assert lane.error.code == "upstream_malformed"
+
+
+def test_an_empty_chunk_after_a_choices_end_is_left_out() -> None:
+    lane = relay()
+    found = carried(lane, ROLE, TEXT, STOP, chunk(choice(content="")), STOP, DONE)
+    assert len(found) == 3
+    assert lane.done
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_the_fingerprint_is_told_with_or_without_usage(include_usage: bool) -> None:
+    """vLLM says it in its usage chunk, which is stripped where the client did not ask for one."""
+    lane = relay(include_usage=include_usage)
+    found = carried(lane, ROLE, TEXT, STOP, {**USAGE, "system_fingerprint": "fp"}, DONE)
+    assert [body["system_fingerprint"] for body in found if "system_fingerprint" in body] == ["fp"]
+    assert found[-1]["system_fingerprint"] == "fp"
+    assert lane.done
+
+
+def test_a_cut_after_the_last_choices_end_loses_nothing_that_was_said() -> None:
+    lane = relay()
+    out = b"".join(map(lane.feed, map(frame, (ROLE, TEXT, chunk(choice(0, "stop", content="!"))))))
+    out += lane.eof()
+    assert b'"!"' in out
+    assert lane.error is not None
+    assert DONE not in out
+
+
+def test_a_whole_reply_has_all_that_clients_read() -> None:
+    body = {
+        "model": "sim",
+        "choices": [{"message": {"content": None, "tool_calls": [_TOOL]}, "finish_reason": "tool_calls"}],
+    }
+    found = json.loads(whole(json.dumps(body).encode(), CHAT, FIXED)[0])
+    assert (found["id"], found["created"], found["object"]) == ("chatcmpl-made", 1000, "chat.completion")
+    (told,) = found["choices"]
+    assert told["index"] == 0
+    assert told["message"]["role"] == "assistant"
+    assert told["message"]["tool_calls"] == [{**_TOOL, "id": "call_made", "type": "function"}]
+
+
+@pytest.mark.parametrize(
+    "odd", ["1e400", "-1e400", "1" + "0" * 30, "NaN", '"\xff"', "-9223372036854775809", "[" * 5000]
+)
+def test_what_is_no_strict_json_is_not_passed_on(odd: str) -> None:
+    """Anywhere, before a stream is known and after, and in a whole reply."""
+    for before in ([], [TEXT, TEXT, TEXT]):
+        lane = relay()
+        carried(lane, ROLE, *before)
+        told = frame({**TEXT, "odd": 7}).replace(b'"odd":7', b'"odd":' + odd.encode("latin-1"))
+        assert lane.feed(told) == b""
+        assert lane.error is not None
+        assert lane.error.code == "upstream_malformed"
+    body = json.dumps({**reply(), "odd": 7}, separators=(",", ":")).encode()
+    with pytest.raises(GatewayError) as caught:
+        whole(body.replace(b'"odd":7', b'"odd":' + odd.encode("latin-1")), CHAT)
+    assert caught.value.code == "upstream_malformed"

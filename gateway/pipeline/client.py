@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from gateway.core.byte_budget import SMALL, ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Response
+from gateway.core.ports import Downstream
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
@@ -74,13 +75,12 @@ class _Base:
     _headers: Headers
     _receive: Receive
     _send: Send
-    # The server's seam; None on a server that has none.
-    _downstream: Any
+    # None on a server that has no such seam.
+    _downstream: Downstream | None
 
     @property
     def refused(self) -> tuple[int, str] | None:
-        found: tuple[int, str] | None = None if self._downstream is None else self._downstream.refused
-        return found
+        return None if self._downstream is None else self._downstream.refused
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         """The whole request body. Raises GatewayError: TOO_LARGE and OVERLOADED, before reading on; CLIENT_GONE."""
@@ -122,7 +122,7 @@ class _Base:
 class AsgiClient(_Base):
     """On any server, by plain ASGI alone; where there is a `downstream`, it is only asked what the server refused."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any = None) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Downstream | None = None) -> None:
         self.gone = False
         self.started = False
         self.reserved_bytes = 0
@@ -209,7 +209,9 @@ class AsgiClient(_Base):
 class DirectClient(_Base):
     """On the server of gateway.server: `downstream` is its seam."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Any) -> None:
+    _downstream: Downstream
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Downstream) -> None:
         self.gone = False
         self.started = False
         self.reserved_bytes = 0
@@ -224,7 +226,7 @@ class DirectClient(_Base):
             return await super().body(limit, body_budget)
         if len(body) > limit:
             raise body_too_large(limit)
-        return bytes(body)
+        return body
 
     def watch(self, on_gone: Callable[[], None]) -> None:
         def left() -> None:
@@ -266,7 +268,7 @@ class DirectClient(_Base):
 
 def connect(scope: Scope, receive: Receive, send: Send, extension: str, known_as: str) -> Client:
     """The best client this server can give: direct where `extension` is in the scope. known_as is the request's id."""
-    downstream = scope.get("extensions", {}).get(extension)
+    downstream: Downstream | None = scope.get("extensions", {}).get(extension)
     if downstream is not None:
         downstream.id = known_as
     if downstream is None or scope.get("http_version") != "1.1":

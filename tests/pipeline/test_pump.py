@@ -15,7 +15,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from gateway.relay import EventLane
+from gateway.core.lanes import EventLane
 from gateway.server import EXTENSION
 from gateway.wire.openai.passthrough import Relay
 from tests.harness import Stack, sse_data

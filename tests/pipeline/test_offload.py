@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from gateway.offload import offload
+from gateway.pipeline.offload import offload
 
 
 def spin(seconds: float) -> None:

@@ -1,0 +1,1 @@
+"""`make bench-peers`: the gateway and its peers side by side, in turns, against one canned backend."""

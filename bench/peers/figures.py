@@ -1,0 +1,225 @@
+"""The figures of the comparison. Each is taken from every subject in turns, so that a slow second falls on all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from bench.peers import load
+from bench.process import BenchError, Process, Stopped, cpu_seconds_now, tree
+from bench.replies import MARK, REPLIES
+
+SIZES = {"1 KB": 1024, "100 KB": 100 << 10, "400 KB": 400 << 10}
+CONNECTIONS = 32
+# In the whole reply.
+CHUNKS = REPLIES[b"/v1/chat/completions"].whole.count(MARK)
+STREAMS = 100
+SHORT, LONG = 10, 510
+LADDER = (1, 4, 16, 64, 128, 256)
+LATENCY_S = 0.050
+IDLE_STREAMS = 1000
+MOST_LOST = 0.05
+
+
+class Running(Struct):
+    """A subject that serves. name `backend` is the canned worker itself, asked directly."""
+
+    name: str
+    port: int
+    process: Process
+    path: str
+    headers: dict[str, str]
+    slow: bool
+    streams: bool = True
+
+    def request(self, size: int, seed: int | None = None) -> bytes:
+        """The bytes of one chat of `size` bytes."""
+        return load.request(self.path, self.headers, load.body(size, seed))
+
+    def cpu(self) -> float:
+        """Seconds that the whole process tree has used."""
+        return cpu_seconds_now(self.process.popen.pid)
+
+
+Taken = dict[str, list[float]]
+"""Subject -> its samples, one a round."""
+
+
+class Lost(Struct):
+    """What did not come back as it was sent, over all figures."""
+
+    asked: dict[str, int] = {}
+    frames: dict[str, int] = {}
+
+    def count(self, name: str, wanted: int, taken: Sequence[load.Taken]) -> None:
+        """`wanted` chunks were due in each reply."""
+        self.asked[name] = self.asked.get(name, 0) + wanted * len(taken)
+        missing = sum(abs(wanted - one.chunks) + (not one.ended) for one in taken)
+        self.frames[name] = self.frames.get(name, 0) + missing
+        # A few are told in the table. Many make the other figures meaningless.
+        if missing and self.frames[name] > max(self.asked[name] * MOST_LOST, wanted * CONNECTIONS):
+            said = next((one.refusal for one in taken if one.refusal), "fewer chunks than were sent")
+            raise BenchError(f"{name}: {self.frames[name]} of {self.asked[name]} chunks were lost: {said}")
+
+
+def _turns(subjects: Sequence[Running], rounds: int) -> list[list[Running]]:
+    """The subjects, forwards and backwards in turn."""
+    return [list(subjects) if number % 2 else list(reversed(subjects)) for number in range(rounds)]
+
+
+async def plain(subjects: Sequence[Running], size: int, rounds: int, requests: int, lost: Lost) -> Taken:
+    """CPU microseconds a request: turns of `requests` over CONNECTIONS connections."""
+    taken: Taken = {}
+    for turn in [subjects, *_turns(subjects, rounds)]:
+        for one in turn:
+            Stopped.check()
+            number = max(requests // (40 if one.slow else 1) // CONNECTIONS, 1)
+            # Anew for each turn: some close what has been idle for seconds.
+            callers, data = await load.connect(one.name, one.port, CONNECTIONS), one.request(size)
+            lost.count(one.name, CHUNKS, await load.batch(callers, data, False))  # caches warm up
+            before = one.cpu()
+            for _ in range(number):
+                lost.count(one.name, CHUNKS, await load.batch(callers, data, False))
+            used = one.cpu() - before
+            load.hang_up(callers)
+            taken.setdefault(one.name, []).append(used / (number * CONNECTIONS) * 1e6)
+    # The first turn warmed up.
+    return {name: samples[1:] for name, samples in taken.items()}
+
+
+async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
+    """CPU microseconds a streamed chunk: what STREAMS streams of LONG chunks take beyond those of SHORT ones."""
+    taken: Taken = {}
+    for turn in _turns(subjects, rounds):
+        for one in turn:
+            used = {}
+            streams = STREAMS // (10 if one.slow else 1)
+            for length in (SHORT, LONG):
+                Stopped.check()
+                callers = await load.connect(one.name, one.port, streams)
+                before = one.cpu()
+                lost.count(one.name, length, await load.batch(callers, one.request(1024, length), True))
+                used[length] = one.cpu() - before
+                load.hang_up(callers)
+            taken.setdefault(one.name, []).append((used[LONG] - used[SHORT]) / (streams * (LONG - SHORT)) * 1e6)
+    return taken
+
+
+async def first_token(subjects: Sequence[Running], rounds: int, probes: int) -> Taken:
+    """Milliseconds to the first chunk at one client, the median of `probes` requests."""
+    taken: Taken = {}
+    for turn in [subjects, *_turns(subjects, rounds)]:
+        for one in turn:
+            Stopped.check()
+            callers, data = await load.connect(one.name, one.port, 1), one.request(1024, 1)
+            firsts = [(await load.batch(callers, data, True))[0].first_s for _ in range(probes)]
+            load.hang_up(callers)
+            taken.setdefault(one.name, []).append(statistics.median(firsts) * 1000)
+    return {name: samples[1:] for name, samples in taken.items()}
+
+
+async def first_token_loaded(subjects: Sequence[Running], rounds: int) -> Taken:
+    """Milliseconds to the first chunk beside STREAMS streams that run, the 99th percentile."""
+    taken: Taken = {}
+    for turn in _turns(subjects, rounds):
+        for one in turn:
+            Stopped.check()
+            streams = STREAMS // (10 if one.slow else 1)
+            callers = await load.connect(one.name, one.port, streams)
+            beside = asyncio.ensure_future(load.batch(callers, one.request(1024, LONG), True))
+            await asyncio.wait([caller.first for caller in callers], timeout=load.PATIENCE_S)
+            (probe,) = await load.connect(one.name, one.port, 1)
+            firsts: list[float] = []
+            while not beside.done() and len(firsts) < 400:
+                firsts.append((await load.batch([probe], one.request(1024, 1), True))[0].first_s)
+            load.hang_up([probe])
+            await beside
+            load.hang_up(callers)
+            taken.setdefault(one.name, []).append(_percentile(firsts, 0.99) * 1000)
+    return taken
+
+
+async def rate(subjects: Sequence[Running], rounds: int, seconds: float) -> Taken:
+    """Most requests a second on one core of which 99 in 100 take no longer than LATENCY_S, over the ladder."""
+    taken: Taken = {}
+    loop = asyncio.get_running_loop()
+    for turn in _turns(subjects, rounds):
+        for one in turn:
+            best = 0.0
+            data = one.request(1024)
+            for connections in LADDER:
+                Stopped.check()
+                callers = await load.connect(one.name, one.port, connections)
+                end = loop.time() + seconds
+                found = await asyncio.gather(*(_until(caller, data, end) for caller in callers))
+                load.hang_up(callers)
+                whole = list(itertools.chain.from_iterable(found))
+                if _percentile(whole, 0.99) > LATENCY_S:
+                    break
+                best = max(best, len(whole) / seconds)
+            taken.setdefault(one.name, []).append(best)
+    return taken
+
+
+async def _until(caller: load.Caller, data: bytes, end: float) -> list[float]:
+    found = []
+    loop = asyncio.get_running_loop()
+    while loop.time() < end:
+        found.append((await caller.ask(data, False)).whole_s)
+    return found
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    if not values:
+        raise BenchError("nothing was received")
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+
+
+async def memory(subjects: Sequence[Running]) -> tuple[Taken, Taken]:
+    """(MiB idle, KiB an idle open stream): proportional set size of the process tree, kernel buffers left out."""
+    idle: Taken = {}
+    each: Taken = {}
+    for one in subjects:
+        Stopped.check()
+        streams = IDLE_STREAMS // (5 if one.slow else 1)
+        (caller,) = await load.connect(one.name, one.port, 1)
+        await load.batch([caller], one.request(1024), False)
+        load.hang_up([caller])
+        before = proportional(one.process.popen.pid)
+        idle[one.name] = [before / 2**20]
+        if not one.streams:
+            continue
+        callers = []
+        for _ in range(streams // 50):
+            some = await load.connect(one.name, one.port, 50)
+            for caller in some:
+                caller.ask(one.request(1024, 0), True).add_done_callback(_heard)
+            await asyncio.wait([caller.first for caller in some], timeout=load.PATIENCE_S)
+            callers += some
+        if not all(caller.first.done() for caller in callers):
+            raise BenchError(f"{one.name}: not all of {streams} streams began")
+        after = proportional(one.process.popen.pid)
+        load.hang_up(callers)
+        each[one.name] = [(after - before) / streams / 1024]
+    return idle, each
+
+
+def _heard(future: asyncio.Future[load.Taken]) -> None:
+    """The streams are hung up on; that they end so is no fault."""
+    if not future.cancelled():
+        future.exception()
+
+
+def proportional(root: int) -> int:
+    """Bytes of the proportional set size of `root` and its descendants (proc(5), smaps_rollup)."""
+    total = 0
+    for pid in tree(root):
+        for line in Path("/proc", str(pid), "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    return total

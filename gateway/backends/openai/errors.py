@@ -1,0 +1,45 @@
+"""What an answer that is no 200 means, with the wait that it asks for."""
+
+from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
+
+from gateway.core.errors import GatewayError
+from gateway.core.http import Response
+from gateway.wire.openai import answers as wire
+
+LONGEST_WAIT_S = 3600.0
+"""A worker that asks for more is believed to ask for this."""
+
+
+def fault_of(response: Response, now: float) -> GatewayError:
+    """`now` in Unix seconds: `Retry-After` may be a date."""
+    error = wire.fault(response.status, response.body)
+    if error.retry_after is not None:
+        error.retry_after = retry_after(response, now) or error.retry_after
+    return error
+
+
+def retry_after(response: Response, now: float) -> float | None:
+    """The seconds that `Retry-After` asks for (RFC 9110 10.2.3), at most `LONGEST_WAIT_S`; None without one."""
+    value = response.header(b"retry-after")
+    if value is None:
+        return None
+    value = value.strip()
+    if value.isdigit():
+        # More digits are a longer wait than any that is believed, and more than a float holds.
+        return min(float(value), LONGEST_WAIT_S) if len(value) <= 9 else LONGEST_WAIT_S
+    if len(value) > 40:
+        return None
+    try:
+        wait = parsedate_to_datetime(value.decode("ascii")).timestamp() - now
+    except (ValueError, OverflowError):
+        return None
+    return min(max(wait, 0.0), LONGEST_WAIT_S)
+
+
+def counted(value: bytes | None) -> int | None:
+    """A header that is a number of tokens; None when it is absent or makes no sense."""
+    if value is None or not value.isdigit() or len(value) > 9:
+        return None
+    return int(value)

@@ -1,0 +1,74 @@
+"""The command `dragoman`. Each of its commands is one module here.
+
+A command's module has two functions: `options(parser)` adds the command's arguments, `run(options)` does it and
+returns the exit status. Only the module of the chosen command is imported, so that `serve` can take over the process's
+signals before it imports the gateway, and so that `keys new` does not load a web server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from gateway.cli.worker import WORKERS
+
+__all__ = ["COMMANDS", "WORKERS", "main", "parser"]
+
+COMMANDS = {
+    "serve": "run the gateway",
+    "check": "report everything that is wrong with a configuration",
+    "translate": "print what a worker would get for a request on standard input",
+    "schema": "print the JSON Schema of gateway.yaml, for editors",
+    "routes": "list method, path and dialect of every route",
+    "keys": "make client keys",
+    "limits": "show what a key has used of its limits, or reset it",
+    "worker": "run a worker: " + ", ".join(WORKERS),
+}
+"""Name -> one line of help. `gateway.cli.NAME` is the command's module."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the process's exit status: 0, 1 for a failure, 2 for a mistake of the caller."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["serve"]:
+        from gateway.cli import starting
+
+        starting.take_signals()
+    if argv[:1] == ["worker"] and len(argv) > 1 and argv[1] in WORKERS:
+        # A worker has its own options and needs nothing of the gateway.
+        status: int = importlib.import_module(f"workers.{argv[1]}").main(argv[2:])
+        return status
+    options = parser(argv).parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name may hold characters that this terminal lacks
+    from gateway.config import ConfigError
+
+    try:
+        status = options.run(options)
+    except ConfigError as error:
+        for fault in error.faults:
+            print(fault, file=sys.stderr)
+        status = 2
+    return status
+
+
+def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for `argv`: every command by name and help, the one that `argv` names with its arguments."""
+    found = argparse.ArgumentParser(
+        prog="dragoman", description="A gateway that lets any LLM client keep its own language."
+    )
+    found.add_argument("--version", action="version", version=f"dragoman {version('dragoman')}")
+    commands = found.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name == chosen:
+            module = importlib.import_module(f"gateway.cli.{name}")
+            module.options(command)
+            command.set_defaults(run=module.run)
+    return found

@@ -1,0 +1,64 @@
+"""`dragoman check`: everything that is wrong with a configuration, and what its models cannot do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gateway import backends, translate
+from gateway.app.routes import active_dialects
+from gateway.cli.configured import FILE_HELP, configuration
+from gateway.config import Config
+from gateway.core.ports import Capabilities, Dialect
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    named = parser.add_mutually_exclusive_group()
+    named.add_argument("file", nargs="?", metavar="FILE", help=FILE_HELP)
+    named.add_argument("--config", metavar="FILE", help="the same")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with status 1 where a dialect offers what a model cannot do"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints faults (status 2) or, of a good configuration, its holes (status 0; 1 with --strict)."""
+    config, path = configuration(options.file or options.config)
+    offered = active_dialects(config)
+    holes = _holes(config, offered)
+    for hole in holes:
+        print(f"hole: {hole}", file=sys.stderr)
+    if holes and options.strict:
+        return 1
+    held = ", ".join(
+        _counted(len(what), name)
+        for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
+    )
+    print(f"{path or 'environment'}: {held}: good" + (f", but for {_counted(len(holes), 'hole')}" if holes else ""))
+    return 0
+
+
+def _holes(config: Config, offered: list[Dialect]) -> list[str]:
+    """What a dialect or an option offers and a model's workers cannot do, one sentence each."""
+    holes = [
+        hole
+        for dialect in offered
+        for name, model in config.models.items()
+        for hole in translate.holes(
+            dialect,
+            name,
+            backends.create(model.backend),
+            Capabilities(model.upstream_model or name, model.max_context, model.features),
+        )
+    ]
+    if config.cache_salt is not None:
+        holes += [
+            f"cache_salt, model {name} ({model.backend}): all callers share what its workers cache"
+            for name, model in config.models.items()
+            if not backends.create(model.backend).salts
+        ]
+    return holes
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,32 @@
+"""`dragoman keys new`: a new client key and its entry for the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gateway.auth import new_key
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    new = actions.add_parser(
+        "new", help="print a new key on standard error, once, and its entry for a keys file on standard output"
+    )
+    new.add_argument("--name", required=True, help="the entry's name")
+    new.add_argument("--team", help="the team that the key belongs to")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        key, entry = new_key(options.name, options.team)
+    except ValueError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    # The key goes to standard error, so that `dragoman keys new >> keys.yaml` writes the entry alone.
+    print(
+        f"The key, shown this once:\n\n  {key}\n\nIts entry for `keys:` in gateway.yaml or a keys file:\n",
+        file=sys.stderr,
+    )
+    print(entry.rstrip("\n"))
+    return 0

@@ -1,0 +1,71 @@
+"""`dragoman limits show` and `reset`: what a caller has used of its limits, in the shared Redis."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from ipaddress import ip_address
+
+from gateway.auth import ANONYMOUS
+from gateway.cli.configured import FILE_HELP, configuration
+from gateway.config import Config
+from gateway.core.errors import GatewayError
+from gateway.limiting import table, unseen
+from gateway.limits import Subject
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    for name, what in (
+        ("show", "print every limit: used, left, and when it resets"),
+        ("reset", "set to zero what `show` shows"),
+    ):
+        action = actions.add_parser(name, help=what)
+        action.add_argument("--config", metavar="FILE", help=FILE_HELP)
+        action.add_argument("--key", help="the key's name")
+        action.add_argument("--team", help="default: the key's")
+        action.add_argument("--model", help="default: all")
+        action.add_argument("--address", type=_address, help="a client's IP address")
+        action.set_defaults(forget=name == "reset")
+
+
+def run(options: argparse.Namespace) -> int:
+    config, _ = configuration(options.config)
+    wrong = _wrong(config, options)
+    if wrong is not None:
+        print(f"dragoman: {wrong}", file=sys.stderr)
+        return 2
+    team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
+    models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]
+    subjects = [Subject(options.key, team, model, options.address) for model in models]
+    try:
+        lines = asyncio.run(table(config, subjects, forget=options.forget))
+    except GatewayError as error:
+        print(f"dragoman: {error.message}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    for line in unseen(config, subjects[0]):
+        print(f"dragoman: {line}", file=sys.stderr)
+    return 0
+
+
+def _wrong(config: Config, options: argparse.Namespace) -> str | None:
+    """Why there is nothing to show, or None."""
+    if config.redis is None or config.limiter.store == "memory":
+        return "without redis every gateway counts in its own memory; see its /metrics"
+    # A token's subject is known to its issuer only: any name may be right.
+    token = config.jwt is not None and (options.key or "").startswith("jwt:")
+    known = config.keys if config.auth == "keys" else (ANONYMOUS.key,)
+    if options.key is not None and options.key not in known and not token:
+        return f"there is no key {options.key}"
+    if options.model is not None and config.resolve(options.model) is None:
+        return f"there is no model {options.model}"
+    return None
+
+
+def _address(given: str) -> str:
+    try:
+        return str(ip_address(given))
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be an IP address") from None

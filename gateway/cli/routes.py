@@ -1,0 +1,21 @@
+"""`dragoman routes`: method, path and dialect of every route."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.app import KNOWN
+from gateway.app.routes import route_table
+from gateway.config import Config, load
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="use the prefixes of this configuration")
+
+
+def run(options: argparse.Namespace) -> int:
+    lines = route_table(load(options.config, KNOWN) if options.config else Config())
+    wide = max(len(line.path) for line in lines)
+    for line in lines:
+        print(f"{line.method:6} {line.path:{wide}} {line.dialect}")
+    return 0

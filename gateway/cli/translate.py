@@ -1,0 +1,87 @@
+"""`dragoman translate`: what a worker would get for a request, and what the client would get for its reply."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from gateway import backends, dialects, translate
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.ports import Capabilities, Settings
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", required=True, choices=dialects.REGISTRY, help="the client's dialect")
+    parser.add_argument("--to", dest="target", required=True, choices=backends.REGISTRY, help="the worker's backend")
+    parser.add_argument(
+        "--route", metavar="NAME", help="the dialect's route (default: the one that knows most of the body)"
+    )
+    parser.add_argument("--model", metavar="NAME", default="model", help="the model's name for its workers")
+    parser.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
+    parser.add_argument("--query", metavar="STRING", default="", help="the request's query string")
+    parser.add_argument(
+        "--header", metavar="NAME:VALUE", action="append", type=_header, default=[], help="a header of the request"
+    )
+    parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
+    parser.add_argument(
+        "--reply", metavar="FILE", help="print what the client would get for this reply; - needs --body"
+    )
+    parser.add_argument("--status", metavar="N", type=int, help="the status of that reply (default: 200)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the worker's request or, with --reply, the client's reply."""
+    if options.status is not None and options.reply is None:
+        print("dragoman: --status is of a reply: it needs --reply", file=sys.stderr)
+        return 2
+    dialect = dialects.create(options.source, Settings())
+    backend = backends.create(options.target)
+    try:
+        crossing = translate.send(
+            dialect,
+            backend,
+            _file(options.body),
+            Capabilities(options.model),
+            route=options.route,
+            stream=options.stream,
+            query=options.query.encode(),
+            headers=options.header,
+        )
+        dropped = (*crossing.op.dropped, *crossing.outgoing.dropped)
+        if dropped:
+            print("dropped: " + ", ".join(dropped), file=sys.stderr)
+        if options.reply is None:
+            outgoing, first = crossing.outgoing, crossing.first
+            if first is not None:
+                said = f"asked first, for the length of the prompt: {first.method} {first.path} {first.body.decode()}"
+                print(said, file=sys.stderr)
+            print(f"{outgoing.method} {outgoing.path}\n")
+            print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
+            return 0
+        answer = Response(options.status or 200, [JSON_TYPE], _file(options.reply))
+        written, status = translate.reply(dialect, backend, crossing, answer), 0
+        whole = not crossing.op.stream
+    except translate.Refused as refused:
+        written, status = refused.response.body, 1
+        whole = any(name == JSON_TYPE[0] for name, _ in refused.response.headers)  # else it is a piece of a stream
+        print(f"status {refused.response.status}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    sys.stdout.flush()
+    sys.stdout.buffer.write(written + b"\n" if whole and not written.endswith(b"\n") else written)
+    sys.stdout.buffer.flush()
+    return status
+
+
+def _header(given: str) -> tuple[bytes, bytes]:
+    name, colon, value = given.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError("must be NAME:VALUE")
+    return name.strip().lower().encode(), value.strip().encode()
+
+
+def _file(name: str) -> bytes:
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()

@@ -1,0 +1,15 @@
+"""`dragoman worker KIND`: starts a worker. `main` calls the worker itself; here is only what `--help` prints."""
+
+from __future__ import annotations
+
+import argparse
+
+WORKERS = ("embedded", "simulated", "vllm")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=WORKERS, help="`dragoman worker KIND --help` lists its options")
+
+
+def run(options: argparse.Namespace) -> int:
+    raise AssertionError("main hands a known kind of worker its own arguments")

@@ -1,0 +1,186 @@
+"""The files and variables that a configuration refers to: secrets, certificates, the keys of an identity provider.
+
+`read_secrets` only reads; `with_secrets` makes the configuration that holds what was read.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import SecretStr
+
+from gateway.config.checks import Available
+from gateway.config.faults import Message, Path
+from gateway.config.files import read_file, why
+from gateway.config.kinds import redis_server
+from gateway.config.model import Config, Key, Model
+from gateway.config.section import Section
+from gateway.config.sharing import CacheSalt, Redis
+
+MOST_SECRET_BYTES = 16384
+MOST_FILE_BYTES = 1 << 22
+"""Certificate bundles and key sets. That of all public authorities has some 230 KB."""
+_LEAST_SALT = 32
+
+S = TypeVar("S", bound=Section)
+
+# A section keeps each of these in the private attribute `_NAME`, once read.
+_NAMES = ("url", "password", "keys_text", "secret", "aws_secret", "api_key")
+
+Secrets = dict[Path, str]
+"""What was read, by the path of its section and the name of the secret there, such as ("models", "m", "api_key")."""
+
+
+def read_secrets(
+    config: Config, environ: Mapping[str, str], known: Available | None = None
+) -> tuple[Secrets, list[tuple[Path, Message]]]:
+    """What `config` refers to, and what is wrong with it. Certificate bundles are tried."""
+    reading = _Reading(environ)
+    if config.redis is not None:
+        reading.redis(config.redis)
+    if config.jwt is not None and config.jwt.jwks_file is not None:
+        reading.key_set(config.jwt.jwks_file, known)
+    if config.cache_salt is not None:
+        option = reading.secret(("cache_salt",), config.cache_salt, "secret")
+        secret = reading.secrets.get(("cache_salt", "secret"))
+        if secret is not None and len(secret) < _LEAST_SALT:
+            needed = f"must lead to {_LEAST_SALT} characters or more, such as `openssl rand -hex 32` makes"
+            reading.findings.append((("cache_salt", option), needed))
+    for name, key in config.keys.items():
+        reading.secret(("keys", name), key, "aws_secret")
+    for name, model in config.models.items():
+        reading.secret(("models", name), model, "api_key")
+        if model.ca_file is not None:
+            reading.certificates(("models", name, "ca_file"), model.ca_file)
+    return reading.secrets, reading.findings
+
+
+def with_secrets(config: Config, secrets: Secrets) -> Config:
+    """A copy of `config` whose sections hold `secrets`."""
+    changed: dict[str, Any] = {}
+    for name in ("redis", "jwt", "cache_salt"):
+        section = getattr(config, name)
+        if section is not None:
+            changed[name] = _holding(section, (name,), secrets)
+    for name in ("keys", "models"):
+        sections = getattr(config, name)
+        changed[name] = {one: _holding(section, (name, one), secrets) for one, section in sections.items()}
+    return config.model_copy(update=changed)
+
+
+def _holding(section: S, path: Path, secrets: Secrets) -> S:
+    held = {name: secrets[*path, name] for name in _NAMES if (*path, name) in secrets}
+    if not held:
+        return section
+    copy = section.model_copy()
+    for name, text in held.items():
+        setattr(copy, f"_{name}", text if name == "keys_text" else SecretStr(text))
+    return copy
+
+
+class _Reading:
+    """What has been read so far, and what was wrong."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.secrets: Secrets = {}
+        self.findings: list[tuple[Path, Message]] = []
+        self._environ = environ
+
+    def secret(self, at: Path, options: Key | Model | CacheSalt | Redis, name: str) -> str:
+        """Reads what NAME_env or NAME_file of the section at `at` leads to; returns which of the two it was, or ""."""
+        variable: str | None = getattr(options, f"{name}_env")
+        file_name: str | None = getattr(options, f"{name}_file")
+        if variable is not None:
+            option = f"{name}_env"
+            if variable not in self._environ:
+                self._wrong((*at, option), "names a variable that is not set")
+                return option
+            text = self._environ[variable]
+        elif file_name is not None:
+            option = f"{name}_file"
+            data = self._file((*at, option), file_name, MOST_SECRET_BYTES + 1)
+            if data is None:
+                return option
+            text = data.decode("latin-1")
+        else:
+            return ""
+        secret = text.strip()
+        if re.match(r"[\x21-\x7e]+\Z", secret) and len(secret) <= MOST_SECRET_BYTES:
+            self.secrets[*at, name] = secret
+        else:
+            self._wrong((*at, option), "must lead to one line of printable ASCII without spaces")
+        return option
+
+    def certificates(self, option: Path, file_name: str) -> None:
+        if self._file(option, file_name, 1) is None:
+            return
+        try:
+            ssl.create_default_context(cafile=file_name)
+        except ssl.SSLError:
+            self._wrong(option, "names a file that holds no PEM certificates")
+        except (OSError, ValueError) as error:
+            self._wrong(option, f"names a file that cannot be read: {why(error)}")
+
+    def key_set(self, file_name: str, known: Available | None) -> None:
+        """The keys of an identity provider."""
+        option = ("jwt", "jwks_file")
+        data = self._file(option, file_name, MOST_FILE_BYTES)
+        if data is None:
+            return
+        try:
+            text = data.decode("utf-8")
+            if known is not None and known.key_set is not None:
+                known.key_set(text)
+        except UnicodeDecodeError:
+            self._wrong(option, "names a file that is not UTF-8 text")
+        except ValueError as error:
+            self._wrong(option, f"names a file that {error}")
+        else:
+            self.secrets["jwt", "keys_text"] = text
+
+    def redis(self, options: Redis) -> None:
+        """A URL or password that stands elsewhere; what is wrong with them, and with what they go with."""
+        at = ("redis",)
+        option = self.secret(at, options, "url")
+        if (*at, "url") in self.secrets:
+            try:
+                redis_server(self.secrets[*at, "url"])
+            except ValueError as error:
+                del self.secrets[*at, "url"]
+                self._wrong((*at, option), f"leads to a text that {error}")
+        of_url = _holding(options, at, self.secrets).server.password is not None
+        if options.password_env is not None:
+            self.secret(at, options, "password")
+        elsewhere = options.password_file is not None or options.password_env is not None
+        if of_url and elsewhere:
+            self._wrong((*at, option), "leads to a URL with a password, and there is another one beside it")
+        written = option or ("url" if options.url is not None else "")
+        self._redis_server(_holding(options, at, self.secrets), written, of_url or elsewhere)
+        # They are read at every connect; here it is only seen that they can be.
+        for name in ("password_file", "ca_file", "cert_file", "key_file"):
+            if getattr(options, name) is not None:
+                self._file((*at, name), getattr(options, name), 1)
+
+    def _redis_server(self, redis: Redis, url: str, password: bool) -> None:
+        """url: the option that says where the server is by a URL, if one does. password: there is one."""
+        server = redis.server
+        if redis.mode == "cluster" and server.db:
+            self._wrong(("redis", url or "db"), "must name database 0: a cluster has no other")
+        if server.username is not None and not password:
+            self._wrong(("redis", url or "username"), "names a user, who needs password_file or password_env beside it")
+        for name in ("ca_file", "cert_file", "key_file"):
+            if getattr(redis, name) is not None and not server.tls:
+                self._wrong(("redis", name), "has no effect without TLS: tls: true, or rediss:// in the URL")
+
+    def _file(self, option: Path, file_name: str, most_bytes: int) -> bytes | None:
+        try:
+            return read_file(file_name, most_bytes)
+        except (OSError, ValueError) as error:
+            self._wrong(option, f"names a file that cannot be read: {why(error)}")
+            return None
+
+    def _wrong(self, option: Path, message: str) -> None:
+        self.findings.append((option, message))

@@ -1,0 +1,82 @@
+"""What a worker is sent for one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core import totals
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request, Response
+from gateway.core.messages import Complete, Op
+from gateway.core.ports import Counting, WorkerHandle
+from gateway.pipeline.models import ServedModel
+from gateway.pipeline.offload import offload
+from gateway.pipeline.request_ids import worker_request_id
+
+
+class Outgoing:
+    """The request to a worker, the same for every worker that is tried.
+
+    It is written once. Only where the client limits prompt and output together, it is written again when the first
+    worker has told the prompt's length (core/totals.py).
+
+    request   for a worker, unless `unmeasured`
+    large     writing takes milliseconds, so it is done in a thread
+    """
+
+    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, max_reply_bytes: int) -> None:
+        self.op = op
+        self.served = served
+        self.large = large
+        self._request_id = request_id
+        self._max_reply_bytes = max_reply_bytes
+        self._counting: Counting | None = None
+        self.request: Request
+
+    async def write(self) -> tuple[str, ...]:
+        """Returns the names of what the client asked for and the request does not carry. Raises GatewayError
+        (UNSUPPORTED) for what these workers cannot do."""
+        self.request = await self._written(totals.without(self.op))
+        return self.request.dropped
+
+    def check(self) -> None:
+        """Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
+        length of a prompt that must be known."""
+        op, served = self.op, self.served
+        if served.paths is not None and self.request.path not in served.paths:
+            raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
+        counting = self._counting = totals.length_request(op, served.backend, served.can)
+        if counting is not None:
+            self._address(counting.request)
+
+    @property
+    def unmeasured(self) -> bool:
+        """A worker must be asked for the prompt's length first: see `measure`."""
+        return self._counting is not None
+
+    async def measure(self, worker: WorkerHandle) -> None:
+        """Asks `worker` for the prompt's length and writes the request that fits it. Raises GatewayError: what sending
+        raises, and BAD_REQUEST where the totals leave nothing to generate."""
+        counting, op, served = self._counting, self.op, self.served
+        assert counting is not None
+        assert isinstance(op, Complete)  # no other has totals
+        exchange = await served.transport.send(counting.request, worker.address, served.deadlines)
+        try:
+            body = await exchange.body(self._max_reply_bytes)
+        finally:
+            exchange.close()
+        length = counting.read(Response(exchange.status, exchange.headers, body))
+        totals.apply_prompt_length(op, length)
+        self._counting = None
+        self.request = await self._written(op)
+
+    async def _written(self, op: Any) -> Request:
+        served = self.served
+        write = served.backend.write
+        request = await offload(write, op, served.can) if self.large else write(op, served.can)
+        self._address(request)
+        return request
+
+    def _address(self, request: Request) -> None:
+        served = self.served
+        request.headers = [*request.headers, *served.headers, (b"x-request-id", worker_request_id(self._request_id))]

@@ -1,0 +1,154 @@
+"""Carries a worker's stream through a lane to the client.
+
+The transport calls the pump for every block, and the pump writes on at once: no task switch and no queue in between.
+Each side is paused while the other cannot follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.ports import Exchange, Lane
+from gateway.pipeline.reply import ClientReply
+
+# After the terminal mark only the end of the framing is due. A worker that withholds it costs its connection, not our
+# time.
+_LINGER_S = 1.0
+
+
+class Pump:
+    """One streamed reply under way. Implements core.ports.BodySink for the transport and reply.WorkerStream.
+
+    Nothing is sent before the first output, so that an error until then is still an error status, or another worker's
+    turn.
+
+    first_output_at  in seconds of the monotonic clock, or None
+    on_first         called with the first output in hand
+    on_done          called once the reply is known to be complete, before its end can have reached the client
+    """
+
+    def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply) -> None:
+        self.lane = lane
+        self.first_output_at: float | None = None
+        self.on_first: Callable[[], None] | None = None
+        self.on_done: Callable[[], None] | None = None
+        self._exchange = exchange
+        self._reply = reply
+        loop = asyncio.get_running_loop()
+        # There is something to send, or there will be nothing.
+        self._opened: asyncio.Future[None] = loop.create_future()
+        # The client's stream is to be ended: nothing more of the worker's is passed on.
+        self._over: asyncio.Future[None] = loop.create_future()
+        # The worker's body has ended.
+        self._closed: asyncio.Future[None] = loop.create_future()
+
+    # -- called by the transport, for every block -------------------------------------------------------------------
+
+    def block(self, data: bytes) -> None:
+        if self._over.done():
+            return
+        try:
+            self._pass_on(data)
+        except Exception as error:
+            self._broken(error)
+
+    def _pass_on(self, data: bytes) -> None:
+        lane, reply = self.lane, self._reply
+        out = lane.feed(data)
+        if out:
+            if self.first_output_at is None:
+                self._first()
+            reply.write(out)
+        if lane.error is not None or lane.done:
+            if lane.error is None and self.on_done is not None:
+                self.on_done()
+            self._end()
+        elif out and not reply.committed:
+            self.open()
+
+    def finished(self, error: GatewayError | None) -> None:
+        lane = self.lane
+        if not lane.done and lane.error is None:
+            if error is None:
+                try:
+                    out = lane.eof()
+                except Exception as bug:
+                    self._broken(bug)
+                else:
+                    if out:
+                        self._reply.write(out)
+            else:
+                lane.error = error
+        self._end()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _broken(self, bug: Exception) -> None:
+        """Ends this reply alone with a bug of ours. Raised through the transport, the bug would be taken for a fault of
+        the connection, and whoever waits for the end would not hear of it."""
+        self.lane.error = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
+        self.lane.error.__cause__ = bug
+        self._end()
+
+    def _first(self) -> None:
+        self.first_output_at = time.monotonic()  # uvloop's own clock is that of the turn's start
+        if self.on_first is not None:
+            self.on_first()
+
+    def _end(self) -> None:
+        self.open()
+        if not self._over.done():
+            self._over.set_result(None)
+
+    # -- called by the client's reply -------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self._over.done()
+
+    def open(self) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def interrupt(self, error: GatewayError) -> None:
+        if not self.lane.done and self.lane.error is None:
+            self.lane.error = error
+            self._end()
+
+    # -- called by the attempt --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Carries the whole reply.
+
+        Raises the lane's GatewayError if the stream failed before anything of it was sent. A later failure is told in
+        the client's own form and left in `lane.error`.
+        """
+        reply, lane, exchange = self._reply, self.lane, self._exchange
+        try:
+            await reply.attach(self)
+            exchange.pipe(self)
+            await self._opened
+            if lane.error is not None:
+                raise lane.error
+            await reply.commit(lane.headers, exchange.pause, exchange.resume)
+            if not self._over.done():
+                await reply.carry(self._over)
+            await self._conclude()
+        finally:
+            reply.detach()
+            self.on_done = None  # it holds whoever is told, and that holds this pump: a cycle for the collector
+            exchange.close()
+
+    async def _conclude(self) -> None:
+        error = self.lane.error
+        if error is not None:
+            self._exchange.close()
+            await self._reply.send_error(self.lane, error)
+            return
+        await self._reply.finish()
+        # Once the worker's framing has ended, its connection can be used again.
+        if not self._closed.done():
+            await asyncio.wait([self._closed], timeout=_LINGER_S)

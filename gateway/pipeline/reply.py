@@ -1,0 +1,298 @@
+"""What one client has seen of its reply, and the only place that sends it anything."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import Headers, Request, Response
+from gateway.core.messages import Op
+from gateway.core.ports import Dialect, Lane, Observer, RequestRecord
+from gateway.pipeline.client import Client
+
+# How much is named of what was dropped, in a header and in a record. Names are the client's own words.
+_MOST_NAMES = 32
+_LONGEST_NAME = 64
+_UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+
+class WorkerStream(Protocol):
+    """A worker's stream that is under way to this client.
+
+    over  nothing more of it is to come
+    """
+
+    lane: Lane
+
+    @property
+    def over(self) -> bool: ...
+    def open(self) -> None:
+        """There is something to send: `ClientReply.commit` is due."""
+        ...
+
+    def interrupt(self, error: GatewayError) -> None:
+        """Ends the stream with an error of ours."""
+        ...
+
+
+class ClientReply:
+    """The reply to one request, in three states.
+
+    unseen     nothing went out, or only the head of a 200 and keep-alives: another worker may still be tried
+    committed  bytes of one worker's stream may have reached the client: no other worker is tried
+    ended      a whole response, the end of a stream, or an error went out
+
+    It keeps what belongs to each state: the headers of any reply, the names of what was dropped, a worker's bytes that
+    wait for the commit, and the keep-alive timer. It writes into the record what the client was told: status, outcome,
+    code, dropped.
+
+    headers    that any reply carries, those of the request's dialect aside
+    committed  see above
+    """
+
+    committed = False
+    _flowing = False
+    _pending = b""
+    _stream: WorkerStream | None = None
+    # Set when the head of a 200 went out before any worker began to answer: it has the words for what follows.
+    _early_lane: Lane | None = None
+    _early: _EarlyHead | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop
+    # When the client was last sent something, or began to wait, in the loop's time.
+    _sent_at = 0.0
+
+    def __init__(
+        self,
+        client: Client,
+        dialect: Dialect,
+        request: Request,
+        record: RequestRecord,
+        observer: Observer,
+        keepalive_s: float,
+    ) -> None:
+        self.headers: Headers = [(b"x-request-id", record.id.encode())]
+        self._client = client
+        self._dialect = dialect
+        self._request = request
+        self._record = record
+        self._observer = observer
+        self._keepalive_s = keepalive_s
+        self._dropped: tuple[str, ...] = ()
+
+    @property
+    def unseen(self) -> bool:
+        """The client has seen nothing of a reply, keep-alives at most."""
+        return not self.committed and (self._early_lane is not None or not self._client.started)
+
+    # -- headers ----------------------------------------------------------------------------------------------------
+
+    def name_dropped(self, names: tuple[str, ...]) -> None:
+        """From now on the reply's head and the record name these fields."""
+        if names:
+            self._dropped = (*self._dropped, *names)
+            self._record.dropped = tuple(name[:_LONGEST_NAME] for name in self._dropped[:_MOST_NAMES])
+
+    def _head(self) -> Headers:
+        dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
+        return [*self.headers, *dropped, *self._request.reply]
+
+    # -- whole replies and errors -----------------------------------------------------------------------------------
+
+    async def respond(self, response: Response) -> None:
+        """Sends a whole reply."""
+        self._record.status = response.status
+        await self._client.respond(response, self._head())
+
+    async def refuse(self, error: GatewayError, op: Op | None) -> None:
+        """Tells the client of `error`, in the form that the state allows: a response in its dialect while nothing went
+        out, an error in the stream if only keep-alives did. Else the connection is cut.
+
+        Whatever the dialect or the client raises is raised. If nothing went out until then, it may be called again.
+        """
+        client = self._client
+        outcome = "refused" if error.blame is Blame.CLIENT else "failed"
+        if client.gone or error.kind is Kind.CLIENT_GONE:
+            self._report(error)
+            self.left()
+        elif self.unseen and self._early_lane is not None:
+            self.committed = True
+            await self._end_early()
+            await self.send_error(self._early_lane, error)
+        elif client.started:
+            self._failed(error, outcome)
+            await client.cut(b"")
+        else:
+            response = self._dialect.refuse(error, self._request, op)
+            self._failed(error, outcome)
+            await self.respond(response)
+
+    async def send_error(self, lane: Lane, error: GatewayError) -> None:
+        """Ends a stream with `error` in the client's own form; cuts the connection where that form has no orderly
+        end."""
+        last = lane.fail(error)
+        self._failed(error, "failed")
+        if lane.clean_end:
+            await self._client.finish(last)
+        else:
+            await self._client.cut(last)
+
+    def left(self) -> None:
+        """Records that the client is gone, or why the server itself has refused its request."""
+        record, refused = self._record, self._client.refused
+        if refused is None:
+            record.outcome, record.code = "cancelled", Kind.CLIENT_GONE.value
+        else:
+            record.outcome, (record.status, record.code) = "refused", refused
+
+    def _failed(self, error: GatewayError, outcome: str) -> None:
+        """Records `error`, once it was put into words: the dialect may have given it a kind or a code of its own."""
+        self._report(error)
+        self._record.outcome = outcome
+        self._record.code = error.code or self._dialect.errors[error.kind][2]
+
+    def _report(self, error: GatewayError) -> None:
+        """Reports the bug behind `error`, if it was met where only a GatewayError could be handed on."""
+        if error.kind is Kind.INTERNAL and error.__cause__ is not None:
+            self._observer.bug(self._record, error.__cause__)
+            error.__cause__ = None  # it holds the frames that it passed, and they hold the error
+
+    # -- a worker's stream ------------------------------------------------------------------------------------------
+
+    async def attach(self, stream: WorkerStream) -> None:
+        """What is written from now on is `stream`'s. It is kept until `commit`."""
+        await self._end_early()
+        self._loop = asyncio.get_running_loop()
+        self._stream = stream
+
+    def detach(self) -> None:
+        """The attached stream is over. What it wrote without a commit is dropped."""
+        self._stream = None
+        self._pending = b""
+
+    async def commit(self, headers: Headers, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """The attached stream is the reply: sends the head, unless it went out early, and what was kept.
+
+        headers are the stream's own. The client calls `pause` when it reads more slowly than we write, and `resume`.
+        """
+        self.committed = True
+        client = self._client
+        client.flow(pause, resume)
+        self._record.status = 200
+        if not client.started:
+            await client.start(200, [*headers, *self._head()])
+        self._flowing = True
+        pending, self._pending = self._pending, b""
+        if pending:
+            client.write(pending)
+
+    def write(self, data: bytes) -> None:
+        """Sends `data` of the attached stream, or keeps it until the commit."""
+        self._sent_at = self._loop.time()
+        if self._flowing:
+            self._client.write(data)
+        else:
+            self._pending += data
+
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        """Carries what is written to the client until `until` is done."""
+        await self._client.carry(until)
+
+    async def finish(self) -> None:
+        """Ends the stream: it is whole."""
+        await self._client.finish(b"")
+
+    def interrupt(self, error: GatewayError) -> None:
+        """Ends a committed stream with `error`. A whole reply or an error that is on its way is left alone."""
+        if self._stream is not None:
+            self._stream.interrupt(error)
+
+    # -- keep-alives ------------------------------------------------------------------------------------------------
+
+    def keep_alive(self, lane: Callable[[], Lane]) -> None:
+        """From now on the client is sent a keep-alive whenever it has heard nothing for `keepalive_s`, so that proxies
+        and read timers in between do not give up. `lane` makes a lane for words of ours, while no worker's is here."""
+        if self._keepalive_s:
+            loop = asyncio.get_running_loop()
+            self._sent_at = loop.time()
+            self._timer = loop.call_later(self._keepalive_s, self._look, lane)
+
+    def _look(self, lane: Callable[[], Lane]) -> None:
+        loop = asyncio.get_running_loop()
+        due = self._sent_at + self._keepalive_s - loop.time()
+        if due <= 0:
+            self._send_keepalive(lane)
+            self._sent_at, due = loop.time(), self._keepalive_s
+        self._timer = loop.call_later(due, self._look, lane)
+
+    def _send_keepalive(self, lane: Callable[[], Lane]) -> None:
+        """Commits to a worker's stream if there is one. Before that, it sends the head of a 200 and commits to
+        nothing."""
+        stream = self._stream
+        if stream is not None:
+            blank = stream.lane.keepalive()
+            if blank and not stream.over:
+                self.write(blank)
+                stream.open()
+        elif self._early is not None:
+            self._early.send_keepalive()
+        elif not self.committed:
+            if self._early_lane is None:
+                self._early_lane = lane()
+                self._record.status = 200
+            self._early = _EarlyHead(self._client, self._early_lane, self._head())
+
+    async def _end_early(self) -> None:
+        if self._early is not None:
+            await self._early.end()
+            self._early = None
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._early is not None:
+            self._early.close()
+        self._client.close()
+
+
+class _EarlyHead:
+    """Sends the head of a 200 and keep-alives while no worker has begun to answer. `lane` has the words for them."""
+
+    def __init__(self, client: Client, lane: Lane, headers: Headers) -> None:
+        loop = asyncio.get_running_loop()
+        self._client = client
+        self._lane = lane
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._task = loop.create_task(self._carry(headers))
+
+    async def _carry(self, headers: Headers) -> None:
+        if not self._client.started:
+            await self._client.start(200, [*self._lane.headers, *headers])
+        self.send_keepalive()
+        await self._client.carry(self._over)
+
+    def send_keepalive(self) -> None:
+        if not self._over.done():
+            self._client.write(self._lane.keepalive())
+
+    async def end(self) -> None:
+        """Returns when others may write to the client."""
+        if not self._over.done():
+            self._over.set_result(None)
+        await self._task
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+def dropped_header(names: tuple[str, ...]) -> bytes:
+    """Names of fields as a header's value, and how many more there are: `a, messages[].b, +3`. Whatever could break a
+    header is replaced by `?`."""
+    shown = [_UNFIT.sub("?", name[:_LONGEST_NAME]) for name in names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        shown.append(f"+{len(names) - _MOST_NAMES}")
+    return ", ".join(shown).encode()

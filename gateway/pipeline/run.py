@@ -1,0 +1,247 @@
+"""One request, top to bottom. Names no dialect, no backend, no limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.auth import ANONYMOUS, PendingAuth, Principal
+from gateway.core.ability import refuse_beyond
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import Request, Route
+from gateway.core.messages import ListModels, Op
+from gateway.core.ports import Dialect, Permit, RequestRecord
+from gateway.pipeline.attempts import Attempts
+from gateway.pipeline.client import Receive, Scope, Send, connect
+from gateway.pipeline.models import ServedModel, list_models, resolve_model
+from gateway.pipeline.offload import LARGE, offload
+from gateway.pipeline.outgoing import Outgoing
+from gateway.pipeline.reply import ClientReply
+from gateway.pipeline.request_ids import request_id
+from gateway.pipeline.runtime import Runtime
+
+_NOBODY = PendingAuth(ANONYMOUS)
+
+
+class Endpoint:
+    """The raw ASGI endpoint of one path of a dialect.
+
+    routes         what is at this path, by method; empty where there is nothing
+    default_model  the model of requests that name none, or None
+    """
+
+    def __init__(
+        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None
+    ) -> None:
+        self.runtime = runtime
+        self.dialect = dialect
+        self.routes = routes
+        self.default_model = default_model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Run(self, scope, receive, send).go()
+
+
+class Run:
+    """One request under way.
+
+    Match the route, authenticate, read the body, let the dialect read it, find the model, pass the limits, send it to
+    a worker and its reply to the client, record what became of it.
+    """
+
+    def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+        runtime, dialect = endpoint.runtime, endpoint.dialect
+        method, headers = scope["method"], scope["headers"]
+        self.endpoint = endpoint
+        self.runtime = runtime
+        self.scope = scope
+        self.record = record = RequestRecord(request_id(headers), dialect.name)
+        self.route = route = endpoint.routes.get(method)
+        self.request = Request(
+            method,
+            scope["path"],
+            headers,
+            b"",
+            scope["query_string"],
+            route.name if route is not None else "",
+            scope.get("path_params") or {},
+            record.id,
+        )
+        self.client = connect(scope, receive, send, runtime.extension, record.id)
+        self.reply = ClientReply(self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s)
+        self.op: Op | None = None
+        self.permit: Permit | None = None
+        self.attempts: Attempts | None = None
+        self._began = runtime.clock()
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupted: GatewayError | None = None
+        self._error: GatewayError | None = None
+
+    async def go(self) -> None:
+        self._task = asyncio.current_task()
+        self.runtime.running.add(self)
+        self.runtime.observer.begun(self.record.dialect)
+        try:
+            await self._serve()
+        except GatewayError as error:
+            await self._refuse(error)
+        except asyncio.CancelledError:
+            if self.client.gone:
+                self._note_leaving()
+            elif self._interrupted is not None and self._task is not None:
+                self._task.uncancel()
+                await self._refuse(self._interrupted)
+            else:
+                raise
+        except Exception as bug:
+            self.runtime.observer.bug(self.record, bug)
+            await self._refuse(_internal_error())
+        finally:
+            self._close()
+
+    # -- the way down -----------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        runtime, endpoint, record, request = self.runtime, self.endpoint, self.record, self.request
+        pending = self._identify()
+        self._check_route()
+        if request.method == "POST":
+            request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
+        self.client.watch(self._left)
+        principal = self._authenticate(pending)
+        read, large = endpoint.dialect.read, len(request.body) > LARGE
+        asked = await offload(read, request) if large else read(request)
+        self.reply.name_dropped(asked.dropped)
+        if isinstance(asked, ListModels):
+            await self._list_models(asked, principal)
+            return
+        op = self.op = asked
+        served = resolve_model(runtime.models, op, endpoint.default_model, principal)
+        op.salt = principal.salt
+        record.model, record.stream = served.name, op.stream
+        if runtime.trace is not None:
+            runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
+        refuse_beyond(op, served.can)
+        if runtime.gate is not None:
+            self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
+        deadline = self._set_deadline(op, served)
+        try:
+            await self._forward(op, served, principal, large)
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+
+    def _identify(self) -> PendingAuth:
+        route, record = self.route, self.record
+        if route is not None and route.open:
+            return _NOBODY
+        pending = self.runtime.identify(self.request.headers, record.dialect)
+        if pending.prove is None:
+            record.key, record.team = pending.principal.key, pending.principal.team
+        return pending
+
+    def _check_route(self) -> None:
+        routes, request = self.endpoint.routes, self.request
+        if not routes:
+            raise GatewayError(Kind.NO_ROUTE, f"there is nothing at this path: {request.method} {request.path[:200]}")
+        if self.route is None:
+            self.reply.headers.append((b"allow", ", ".join(sorted(routes)).encode()))
+            raise GatewayError(Kind.NO_METHOD, f"{request.method} is not allowed here")
+        self.record.operation = self.route.name
+
+    def _authenticate(self, pending: PendingAuth) -> Principal:
+        """A signed request is proven only now, since the signature covers its body."""
+        principal = pending.principal
+        if pending.prove is not None:
+            scope, record = self.scope, self.record
+            pending.prove(scope["method"], scope["raw_path"], scope["query_string"], self.request.body)
+            record.key, record.team = principal.key, principal.team
+        return principal
+
+    async def _list_models(self, asked: ListModels, principal: Principal) -> None:
+        runtime, endpoint = self.runtime, self.endpoint
+        answer = list_models(runtime.models, asked, endpoint.default_model, principal, runtime.running.draining)
+        if answer.status >= 500:  # a health check, answered as it asks: no model can be served
+            self.record.outcome, self.record.code = "failed", endpoint.dialect.errors[Kind.NO_WORKER][2]
+        await self.reply.respond(answer)
+
+    def _set_deadline(self, op: Op, served: ServedModel) -> asyncio.TimerHandle | None:
+        seconds = op.timeout
+        if served.total_s is not None and (seconds is None or served.total_s < seconds):
+            seconds = served.total_s
+        if seconds is None:
+            return None
+        late = GatewayError(
+            Kind.TIMEOUT, f"the request took longer than {seconds:g} s", blame=Blame.US, code="deadline_exceeded"
+        )
+        return asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
+
+    async def _forward(self, op: Op, served: ServedModel, principal: Principal, large: bool) -> None:
+        runtime, dialect, record = self.runtime, self.endpoint.dialect, self.record
+        outgoing = Outgoing(op, served, record.id, large, runtime.max_reply_bytes)
+        self.reply.name_dropped(await outgoing.write())
+        outgoing.check()
+        runtime.earn()
+        on_done = self._settle if self.permit is not None else None
+        self.attempts = Attempts(runtime, dialect, outgoing, self.reply, record, self._began, on_done)
+        await self.attempts.run(principal.priority)
+
+    # -- endings ----------------------------------------------------------------------------------------------------
+
+    def interrupt(self, error: GatewayError) -> None:
+        """Ends the request with `error`, told to the client in its dialect."""
+        if self.reply.committed:
+            self.reply.interrupt(error)
+        elif self.reply.unseen and self._task is not None and self._interrupted is None:
+            self._interrupted = error
+            self._task.cancel()
+
+    def _left(self) -> None:
+        """The client is gone: whatever this request waits for is cancelled, the worker's connection closed."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _note_leaving(self) -> None:
+        if self._task is not None:
+            self._task.uncancel()
+        self.reply.left()
+
+    async def _refuse(self, error: GatewayError) -> None:
+        """Tells the client of `error`. If that fails, it is told of a bug of ours."""
+        self._error = error
+        try:
+            try:
+                await self.reply.refuse(error, self.op)
+            except Exception as bug:
+                self.runtime.observer.bug(self.record, bug)
+                await self.reply.refuse(_internal_error(), self.op)
+        except asyncio.CancelledError:
+            if not self.client.gone:
+                raise
+            self._note_leaving()
+
+    def _settle(self) -> None:
+        """Records what was used and tells the limits. As soon as a stream is complete, before its end reaches the
+        client, so that an immediate next request is not refused; else at the end of the request."""
+        if self.attempts is not None:
+            self.record.usage = self.attempts.used()
+        if self.permit is not None:
+            self.permit.settle(self.record)
+
+    def _close(self) -> None:
+        runtime, record, client = self.runtime, self.record, self.client
+        if self._error is not None:
+            self._error.release_frames()
+        runtime.running.discard(self)
+        if client.reserved_bytes:
+            runtime.body_budget.release(client.reserved_bytes)
+        self._settle()
+        self.attempts = None  # it holds this request by `on_done`: a cycle for the collector
+        self.reply.close()
+        record.ms = round((runtime.clock() - self._began) * 1000, 3)
+        runtime.observer.finished(record)
+
+
+def _internal_error() -> GatewayError:
+    return GatewayError(Kind.INTERNAL, "the gateway failed to handle this request")

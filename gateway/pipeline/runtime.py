@@ -1,0 +1,87 @@
+"""What every request of one configuration shares, and which requests are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.auth import PendingAuth
+from gateway.core.byte_budget import ByteBudget
+from gateway.core.errors import GatewayError
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.ports import Gate, Observer
+from gateway.pipeline.models import ServedModel
+
+
+class UnderWay(Protocol):
+    """One request under way."""
+
+    def interrupt(self, error: GatewayError) -> None:
+        """Ends the request with `error`, told to the client in its dialect."""
+        ...
+
+
+class Running:
+    """The requests under way. draining: the gateway is shutting down, and lists of models call no model ready."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.runs: set[UnderWay] = set()
+        self._emptied: list[asyncio.Future[None]] = []
+
+    def add(self, run: UnderWay) -> None:
+        self.runs.add(run)
+
+    def discard(self, run: UnderWay) -> None:
+        self.runs.discard(run)
+        if not self.runs:
+            for future in self._emptied:
+                if not future.done():
+                    future.set_result(None)
+            self._emptied.clear()
+
+    async def empty(self, timeout_s: float | None) -> None:
+        """Returns when none is under way, or after `timeout_s`."""
+        if self.runs and (timeout_s is None or timeout_s > 0):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(future)
+            await asyncio.wait([future], timeout=timeout_s)
+
+
+class Runtime(Struct):
+    """What every request of one configuration shares.
+
+    models           by every name that clients may use, aliases included
+    identify         (request headers, dialect's name) -> who is calling
+    extension        where the server's `Downstream` is in `scope["extensions"]`
+    max_reply_bytes  of a whole reply, and of what is kept of a stream
+    keepalive_s      seconds of silence after which a streaming client is sent a keep-alive; 0 for never
+    body_budget      for large request bodies
+    attempts         workers that one request may be sent to
+    may_retry        spends from the retry budget, and says whether a retry may be made; `earn` feeds it
+    clock            monotonic seconds
+    estimate         tokens of a prompt whose length no worker told
+    gate             limits; None when there are none
+    trace            told of every step by (what, **fields), for the log at level debug; None at any other
+    """
+
+    models: Mapping[str, ServedModel]
+    identify: Callable[[Headers, str], PendingAuth]
+    observer: Observer
+    extension: str
+    max_body_bytes: int
+    max_reply_bytes: int
+    keepalive_s: float
+    body_budget: ByteBudget
+    attempts: int
+    earn: Callable[[], None]
+    may_retry: Callable[[], bool]
+    clock: Callable[[], float]
+    running: Running
+    estimate: Callable[[Op], int]
+    gate: Gate | None = None
+    trace: Callable[..., None] | None = None

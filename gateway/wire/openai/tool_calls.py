@@ -1,0 +1,51 @@
+"""Which call a streamed piece of a tool call belongs to, where a server does not say it as OpenAI does."""
+
+from __future__ import annotations
+
+from gateway.wire.openai.answers import ToolCallIn
+
+
+class Call:
+    """A tool call under way. part is its place among the parts of a choice, or among its calls: whatever the lane
+    counts; id and name are as the worker said them."""
+
+    __slots__ = ("id", "name", "part")
+
+    def __init__(self, part: int, said_id: str | None, name: str | None) -> None:
+        self.part = part
+        self.id = said_id
+        self.name = name
+
+
+class Calls:
+    """The tool calls of one choice, in the order in which they began."""
+
+    __slots__ = ("_last", "begun")
+
+    def __init__(self) -> None:
+        self.begun: list[Call] = []
+        # Index, as the worker counts -> the last call that began with it.
+        self._last: dict[int, Call] = {}
+
+    def begin(self, piece: ToolCallIn, position: int, part: int) -> Call:
+        """The call that `piece` begins. position: the place of the piece in its chunk."""
+        call = Call(part, piece.id or None, piece.function.name if piece.function is not None else None)
+        self._last[piece.index if piece.index is not None else position] = call
+        self.begun.append(call)
+        return call
+
+    def continued(self, piece: ToolCallIn, position: int | None) -> Call | None:
+        """The call that a streamed piece goes on with, or None when it begins one. position: where several pieces came
+        together, the place of this one among them.
+
+        Not every server counts its calls: the index is missing, or 0 for all of them (Gemini, LMDeploy). There an id
+        tells them apart, or without ids a name. An id without a name does not: some draw a new id for every piece.
+        """
+        number = piece.index if piece.index is not None else position
+        known = self._last.get(number) if number is not None else self.begun[-1] if self.begun else None
+        name = piece.function.name if piece.function is not None else None
+        if piece.id and (known is None or known.id != piece.id) and (known is not None or piece.index is None):
+            known = next((call for call in self.begun if call.id == piece.id), known)
+        if known is None or not name or (piece.id and known.id == piece.id):
+            return known
+        return known if name == known.name and not (piece.id and known.id) else None

@@ -1,0 +1,139 @@
+"""What the suites of this folder cross: every client, backend and lane with each scenario that both have words for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+from msgspec import Struct
+
+from gateway import backends, dialects
+from gateway.core.events import Event
+from gateway.core.lanes import EventLane
+from gateway.core.lifecycle import Checker
+from gateway.core.messages import Chat, Complete
+from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
+from gateway.wire.openai.defaults import ReplyDefaults
+from tests.conformance.clients import CLIENTS, Client
+from tests.conformance.scenarios import SCENARIOS, START, Scenario
+from tests.conformance.workers import WORKERS, Worker
+
+Count = Callable[[str, object], None]
+CAN = Capabilities("sim")
+# Ids that a backend draws and the time are the same in every run of a case.
+DEFAULTS = ReplyDefaults(lambda: float(START.created), lambda prefix: prefix + "0" * 24)
+DIALECTS: dict[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
+BACKENDS: dict[str, Backend] = {name: backends.create(name, DEFAULTS) for name in backends.REGISTRY}
+OPS: dict[str, Chat | Complete] = {
+    "chat": Chat(model="m", messages=()),
+    "complete": Complete(model="m", prompts=("hi",)),
+}
+
+
+def wire_of(backend: str, operation: str) -> str:
+    return BACKENDS[backend].wire_of(OPS[operation])
+
+
+class Watched:
+    """A reader whose events are checked one by one, and kept."""
+
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+        self.checker = Checker()
+        self.seen: list[Event] = []
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._reader.buffered_bytes
+
+    def _watch(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            self.checker.see(event)
+            self.seen.append(event)
+            yield event
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        return self._watch(self._reader.feed(block))
+
+    def eof(self) -> Iterator[Event]:
+        return self._watch(self._reader.eof())
+
+
+class Case(Struct, frozen=True):
+    """One client before one backend, hearing one scenario, by one lane."""
+
+    client: Client
+    backend: str
+    scenario: Scenario
+    lane: str = "events"
+
+    def __str__(self) -> str:
+        return f"{self.client.name}-{self.backend}-{self.lane}-{self.scenario.name}"
+
+    @property
+    def worker(self) -> Worker:
+        return WORKERS[wire_of(self.backend, self.client.operation)]
+
+    @property
+    def frames(self) -> list[bytes]:
+        return self.worker.frames(self.scenario)
+
+    def op(self, *, stream: bool = True) -> Chat | Complete:
+        op = DIALECTS[self.client.dialect].read(self.client.ask(self.scenario, stream=stream))
+        assert isinstance(op, (Chat, Complete))
+        op.stream = stream
+        op.model = op.model or "m"
+        return op
+
+    def open(self) -> tuple[Lane, Watched]:
+        op = self.op()
+        assert op.stream
+        watched = Watched(BACKENDS[self.backend].reader(op))
+        dialect = DIALECTS[self.client.dialect]
+        if self.lane == "bytes":
+            return dialect.passthrough[BACKENDS[self.backend].wire_of(op)].lane(op), watched
+        return EventLane(watched, dialect.writer(op)), watched
+
+
+def lanes(client: Client, backend: str) -> tuple[str, ...]:
+    same = wire_of(backend, client.operation) in DIALECTS[client.dialect].passthrough
+    return ("events", "bytes") if same else ("events",)
+
+
+def crossed(*scenarios: Scenario) -> list[Case]:
+    """Every client, backend and lane with each scenario that both ends have words for."""
+    found = []
+    for client, backend in itertools.product(CLIENTS, BACKENDS):
+        worker = WORKERS.get(wire_of(backend, client.operation))
+        if client.dialect not in DIALECTS or worker is None:
+            continue
+        for scenario in scenarios:
+            words = {*scenario.needs, scenario.name, scenario.operation}
+            if scenario.operation == client.operation and not words & {*client.blind, *worker.lacks}:
+                told = worker.adapt(scenario)
+                found += [Case(client, backend, told, lane) for lane in lanes(client, backend)]
+    return found
+
+
+CASES = crossed(*SCENARIOS)
+HELLOS = crossed(*(scenario for scenario in SCENARIOS if scenario.name == "usage alone"))
+PAIRS: dict[str, list[Case]] = {}
+for _case in CASES:
+    PAIRS.setdefault(f"{_case.client.name}-{_case.backend}-{_case.lane}", []).append(_case)
+every = pytest.mark.parametrize("cases", PAIRS.values(), ids=PAIRS)
+one_each = pytest.mark.parametrize("case", HELLOS, ids=str)
+
+
+def run(case: Case, blocks: list[bytes]) -> tuple[bytes, Lane, Watched]:
+    """The whole reply as the pump carries it, its error at the end included."""
+    lane, watched = case.open()
+    out = b""
+    for block in blocks:
+        if lane.error is None and not lane.done:
+            out += lane.feed(block)
+    if lane.error is None and not lane.done:
+        out += lane.eof()
+    if lane.error is not None and out:
+        out += lane.fail(lane.error)
+    return out, lane, watched

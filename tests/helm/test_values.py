@@ -1,0 +1,131 @@
+"""The values schema refuses what it does not know, and the chart's README says what there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.chart import BEGIN, CHART, described, readme, table, with_gateway_options
+from tests.helm.test_guards import GOOD, refusal
+
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+TEXT = (CHART / "values.yaml").read_text()
+
+
+def paths(value: Any, above: str = "") -> Iterator[str]:
+    """The dotted paths of all leaves of the default values."""
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from paths(part, f"{above}{name}.")
+    else:
+        yield above.removesuffix(".")
+
+
+def closed(node: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where the schema names the keys of a mapping: the paths of these mappings, through lists as "0"."""
+    node = SCHEMA["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+    if "properties" in node:
+        assert node["additionalProperties"] is False, above
+        yield above
+        for name, part in node["properties"].items():
+            yield from closed(part, (*above, name))
+    elif isinstance(node.get("additionalProperties"), dict):
+        yield from closed(node["additionalProperties"], (*above, "m"))
+    elif isinstance(node.get("items"), dict):
+        yield from closed(node["items"], (*above, "0"))
+
+
+def with_unknown(path: tuple[str, ...]) -> dict[str, Any]:
+    """Values that hold an unknown key in the mapping at `path`."""
+    value: Any = {"unknownKey": 1}
+    for name in reversed(path):
+        value = [value] if name == "0" else {name: value}
+    return dict(value)
+
+
+# Of the gateway's own options and of a model said twice, once is enough: they are the same definitions.
+MAPPINGS = [path for path in closed(SCHEMA) if path[:1] != ("modelDefaults",) and "gateway" not in path[2:]]
+
+
+def test_the_schema_has_an_entry_for_every_value_and_the_other_way_round() -> None:
+    values = yaml.safe_load(TEXT)
+    for path in paths(values):
+        assert path in {name for name, _ in described(TEXT)} or _part(path), path
+
+
+def _part(path: str) -> bool:
+    """Below a value that is described as a whole, such as resources."""
+    names = {name for name, _ in described(TEXT)}
+    steps = path.split(".")
+    return any(".".join(steps[:count]) in names for count in range(1, len(steps)))
+
+
+def test_every_option_of_a_model_has_a_default_and_a_description() -> None:
+    options = set(SCHEMA["$defs"]["model"]["properties"])
+    assert set(yaml.safe_load(TEXT)["modelDefaults"]) == options
+    named = {path.split(".")[1] for path, _ in described(TEXT) if path.startswith("modelDefaults.")}
+    assert named == options
+
+
+@pytest.mark.parametrize("path", MAPPINGS, ids=".".join)
+def test_an_unknown_key_is_refused(path: tuple[str, ...], tmp_path: Path) -> None:
+    assert "unknownKey" in refusal(with_unknown(path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"listen": {"port": 9000}},
+        {"relay": {"drain_s": 5}},
+        {"models": {}},
+        {"redis": {"url": "redis://r"}},
+        {"metrics": {"enabled": False}},
+        {"keys_file": "x"},
+        {"queue": {"max_waiting": "many"}},
+        {"dialects": {"openai": {"enable": True}}},
+        {"limits": [{"name": "r", "kind": "request", "limit": 1}]},
+    ],
+    ids=str,
+)
+def test_options_of_the_gateway_are_checked_and_those_of_the_chart_refused(
+    section: dict[str, Any], tmp_path: Path
+) -> None:
+    assert "/gateway/config" in refusal({"gateway": {"config": section}}, tmp_path)
+
+
+def test_good_options_of_the_gateway_are_taken(tmp_path: Path) -> None:
+    config = {"queue": {"max_waiting": 5, "timeout_s": "10s"}, "listen": {"max_body_bytes": "8MiB"}, "log": None}
+    assert refusal({"gateway": {"config": config}}, tmp_path) == ""
+
+
+def test_a_password_has_no_place(tmp_path: Path) -> None:
+    assert refusal({"redis": {**GOOD["redis"], "password": "x"}}, tmp_path) != ""
+    assert refusal({"auth": {**GOOD["auth"], "keys": {}}}, tmp_path) != ""
+
+
+def test_the_schema_has_the_gateways_options_of_today() -> None:
+    assert with_gateway_options(SCHEMA) == SCHEMA, "run `make docs`"
+
+
+def test_the_readme_is_that_of_these_values() -> None:
+    page = (CHART / "README.md").read_text()
+    assert readme(page, TEXT, SCHEMA) == page, "run `make docs`"
+    assert page.count(BEGIN) == 1
+
+
+def test_the_table_tells_defaults_kinds_and_bounds() -> None:
+    lines = table(TEXT, SCHEMA).splitlines()
+    (replicas,) = [line for line in lines if line.startswith("| `gateway.replicas`")]
+    cells = [cell.strip() for cell in replicas.strip("|").split(" | ")]
+    assert cells[:3] == ["`gateway.replicas`", "number ≥ 0, ≤ 1000", "`2`"]
+    assert cells[3].startswith("Copies of the gateway.")
+
+
+def test_a_value_without_a_place_in_the_schema_is_found() -> None:
+    with pytest.raises(KeyError):
+        table("# New.\nunheardOf: 1\n", SCHEMA)
