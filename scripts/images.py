@@ -62,7 +62,11 @@ def main(argv: list[str]) -> int:
         return 2
     for one in commands:
         print(shlex.join(one), flush=True)
-        status = subprocess.run(one, cwd=ROOT).returncode
+        try:
+            status = subprocess.run(one, cwd=ROOT).returncode
+        except OSError as error:
+            print(f"images: cannot run {one[0]}: {error.strerror}", file=sys.stderr)
+            return 2
         if status:
             return status
     return 0

@@ -101,7 +101,9 @@ def test_clients_reach_no_metrics_and_nobody_without_a_key(installed: Installed)
 
 def test_containers_are_what_the_chart_says_of_them(installed: Installed) -> None:
     """User 65532, no capability, and a root that cannot be written; /tmp can be."""
-    code = "id -u; touch /here 2>/dev/null && echo written; touch /tmp/here && echo tmp; grep CapEff /proc/1/status"
+    code = (
+        "id -u; touch /here 2>/dev/null && echo written; cd /tmp && touch here && echo tmp; grep CapEff /proc/1/status"
+    )
     for pod in installed.cluster.pods.values():
         assert installed.cluster.execute(pod, "sh", "-c", code)[1].split() == ["65532", "tmp", "CapEff:", "0" * 16]
 
