@@ -100,12 +100,15 @@ def test_clients_reach_no_metrics_and_nobody_without_a_key(installed: Installed)
 
 
 def test_containers_are_what_the_chart_says_of_them(installed: Installed) -> None:
-    """User 65532, no capability, and a root that cannot be written; /tmp can be."""
-    code = (
-        "id -u; touch /here 2>/dev/null && echo written; cd /tmp && touch here && echo tmp; grep CapEff /proc/1/status"
-    )
+    """User 65532, no capability, and a root that cannot be written; what is an emptyDir can be."""
     for pod in installed.cluster.pods.values():
-        assert installed.cluster.execute(pod, "sh", "-c", code)[1].split() == ["65532", "tmp", "CapEff:", "0" * 16]
+        empty = {volume["name"] for volume in pod.spec["volumes"] if "emptyDir" in volume}
+        mounts = pod.spec["containers"][0]["volumeMounts"]
+        places = [mount["mountPath"] for mount in mounts if mount["name"] in empty and not mount.get("readOnly")]
+        code = "id -u; grep CapEff /proc/1/status; for place; do touch $place/here 2>/dev/null && echo $place; done"
+        words = ["sh", "-c", code, "sh", "", "/opt", *places]
+        said = installed.cluster.execute(pod, *words)[1].split()
+        assert said == ["65532", "CapEff:", "0" * 16, *places], pod.name
 
 
 class Client:
