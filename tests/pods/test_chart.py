@@ -105,6 +105,8 @@ def test_containers_are_what_the_chart_says_of_them(installed: Installed) -> Non
         empty = {volume["name"] for volume in pod.spec["volumes"] if "emptyDir" in volume}
         mounts = pod.spec["containers"][0]["volumeMounts"]
         places = [mount["mountPath"] for mount in mounts if mount["name"] in empty and not mount.get("readOnly")]
+        # podman gives an emptyDir the owner and mode of the image's folder, and /dev/shm is root's.
+        places = [place for place in places if place != "/dev/shm"]
         code = "id -u; grep CapEff /proc/1/status; for place; do touch $place/here 2>/dev/null && echo $place; done"
         words = ["sh", "-c", code, "sh", "", "/opt", *places]
         said = installed.cluster.execute(pod, *words)[1].split()
