@@ -5,7 +5,8 @@ The steps are those of the pipeline: a dialect reads, a backend writes; a backen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import Raw, Struct
 from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
 from gateway.core.lanes import lane_for
 from gateway.core.lifecycle import fold
@@ -62,7 +64,7 @@ def send(
         outgoing, counting = _written(backend, op, can)
         return Crossing(request, op, outgoing, counting.request if counting is not None else None)
     except GatewayError as error:
-        raise Refused(dialect.refuse(error, request, op)) from None
+        raise Refused(dialect.refuse(error, request, op)[0]) from None
 
 
 def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Counting | None]:
@@ -79,22 +81,24 @@ def _requests(
         raise ValueError(f"{dialect.name} has no route {route!r}; there are " + ", ".join(sorted(found)))
     wanted.sort(key=lambda one: _unknown(dialect, one, body))
     return [
-        (one, Request("POST", one.path, list(given), body, query, one.name, {"name": "endpoint"}, "translated"))
+        (one, Request("POST", one.path, list(given), body, query, one.name, _parameters(one), "translated"))
         for one in wanted
     ]
 
 
-def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
-    """How many members of `body` the route's operation does not declare.
+def _parameters(route: Route) -> dict[str, str]:
+    """Those of its path: some name of a model, where they are one."""
+    return dict.fromkeys(re.findall(r"\{(\w+)", route.path), "endpoint")
 
-    For a route that is no operation: the least number over all operations.
-    """
+
+def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
+    """How many members of `body` the route's operation does not declare: the fewest over all that it reads."""
     try:
         names = msgspec.json.decode(body, type=dict[str, Raw]).keys()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return 0
-    tables = [dialect.fields[route.name]] if route.name in dialect.fields else dialect.fields.values()
-    return min(len(names - {field.name for field in fields}) for fields in tables)
+    read = [name for name, examples in dialect.examples.items() if any(one.route == route.name for one in examples)]
+    return min(len(names - {field.name for field in dialect.fields[operation]}) for operation in read)
 
 
 def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Any]:
@@ -104,7 +108,7 @@ def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[
         try:
             op = dialect.read(request)
         except GatewayError as error:
-            refusal = refusal or dialect.refuse(error, request, None)
+            refusal = refusal or dialect.refuse(error, request, None)[0]
             continue
         assert not isinstance(op, ListModels)
         return request, op
@@ -130,7 +134,7 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
             return dialect.write(backend.read_embeddings(answer, op), op).body
         return dialect.write(fold(backend.read(answer, op)), op).body
     except GatewayError as error:
-        raise Refused(dialect.refuse(error, request, op)) from None
+        raise Refused(dialect.refuse(error, request, op)[0]) from None
 
 
 def _streamed(lane: Lane, stream: bytes) -> bytes:
@@ -146,25 +150,15 @@ def _streamed(lane: Lane, stream: bytes) -> bytes:
 
 # -- what a configuration cannot carry ------------------------------------------------------------------------------
 
-# The least requests. Some dialect asks for a version in the query; the others do not mind it.
-_LEAST = (
-    {"messages": [{"role": "user", "content": "hi"}]},
-    {"prompt": "hi"},
-    {"input": "hi"},
-)
-_QUERY = b"api-version=2024-05-01"
-
 
 def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> list[str]:
     """What clients of `dialect` may ask and workers of `backend` with these features cannot do, a line for each
     operation: all of it, or the fields that are refused."""
     found = []
     for operation, fields in dialect.fields.items():
-        least = next((body for body in _LEAST if _operation(dialect, body) == operation), None)
-        if least is None:
-            continue
+        example = dialect.examples[operation][0]
         where = f"{dialect.name} {operation}, model {model} ({backend.name})"
-        message = _refusal(dialect, backend, can, least)
+        message = _refusal(dialect, backend, can, example, example.body)
         if message is not None:
             found.append(f"{where}: cannot be served: {message}")
             continue
@@ -172,34 +166,22 @@ def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> 
             field.name
             for field in fields
             if field.sample is not None
+            and field.where == "body"
             and field.handling in ("mapped", "renamed", "emulated")
-            and _refusal(dialect, backend, can, _with(least, field.name, field.sample)) is not None
+            and _refusal(dialect, backend, can, example, with_field(example.body, field, field.sample)) is not None
         ]
         if lost:
             found.append(f"{where}: refused there: {', '.join(lost)}")
     return found
 
 
-def _with(least: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
-    outer, _, inner = name.partition(".")
-    if name == "tokens":
-        least = {}
-    return {**least, outer: {inner: value} if inner else value}
-
-
-def _operation(dialect: Dialect, body: dict[str, Any]) -> str | None:
-    try:
-        _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), None, _QUERY, []))
-    except Refused:
-        return None
-    return {"Chat": "chat", "Complete": "complete", "Embed": "embed"}[type(op).__name__]
-
-
-def _refusal(dialect: Dialect, backend: Backend, can: Capabilities, body: dict[str, Any]) -> str | None:
+def _refusal(
+    dialect: Dialect, backend: Backend, can: Capabilities, example: Example, body: Mapping[str, Any]
+) -> str | None:
     """Why the worker does not get `body`, which the dialect itself reads; None where it gets it, or where the dialect
     does not read it: then it has no meaning alone."""
     try:
-        _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), None, _QUERY, []))
+        _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), example.route, example.query, []))
     except Refused:
         return None
     try:

@@ -1,16 +1,108 @@
-"""A request of each dialect, by hand: what tests across dialects send."""
+"""Requests of every dialect, made from its examples: what tests across dialects send."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gateway import dialects
+from gateway.core.fields import WORDS, Example, Field, with_field
+from gateway.core.http import Route
+from gateway.core.ports import Settings
+
+DIALECTS = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
+
+
+class Way(NamedTuple):
+    """One path of one dialect for one operation, as clients call it."""
+
+    dialect: str
+    operation: str
+    example: Example
+    route: Route
+
+    def __str__(self) -> str:
+        return f"{self.dialect} {self.operation} {self.route.path}"
+
+    def path(self, model: str = "ep") -> str:
+        """With the query that it needs; `model` is a parameter of the path, if it has any."""
+        return target(self.dialect, self.route, model)
+
+    def field(self, name: str) -> Field | None:
+        """The field that is canonically called `name`, and that the body holds."""
+        fields = [one for one in DIALECTS[self.dialect].fields[self.operation] if one.where == "body"]
+        return (
+            next((one for one in fields if one.name == name), None)
+            or next((one for one in fields if name in one.targets and "." not in one.name), None)
+            or next((one for one in fields if name in one.targets), None)
+        )
+
+    def body(self, text: str = WORDS, *, stream: bool | None = None, **members: Any) -> dict[str, Any]:
+        """With `text` as the prompt, and members by their canonical names: what the dialect has no name for is left
+        out. stream: whether a stream is asked for, where the body says so; None leaves that to the dialect."""
+        body: dict[str, Any] = _with_text(self.example.body, text)
+        for name, value in members.items():
+            field = self.field(name)
+            if field is not None:
+                inner = body.get(field.name.partition(".")[0]) if "." in field.name else None
+                body = with_field(body, field, value)
+                if isinstance(inner, dict):
+                    outer = field.name.partition(".")[0]
+                    body[outer] = {**inner, **body[outer]}
+        if stream is not None and self.example.streams == "asked":
+            body["stream"] = stream
+        return body
+
+    def answers(self, *, stream: bool) -> bool:
+        """Whether such a reply can be had here."""
+        return self.example.streams in ("asked", "always" if stream else "never")
+
+
+def _with_text(value: Any, text: str) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_text(inner, text) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_text(inner, text) for inner in value]
+    return text if value == WORDS else value
+
+
+def target(dialect: str, route: Route, model: str = "ep") -> str:
+    """The path of `route` with the query that it needs."""
+    path = ("" if route.absolute else DIALECTS[dialect].prefixes[0]) + re.sub(r"\{\w+(:path)?\}", model, route.path)
+    query = next(iter(DIALECTS[dialect].examples.values()))[0].query
+    return f"{path}?{query.decode()}" if query else path
+
+
+QUERY = "&".join(
+    sorted(
+        {one.query.decode() for made in DIALECTS.values() for found in made.examples.values() for one in found} - {""}
+    )
+)
+"""What the dialects that need something in the query need there; the others do not mind it."""
+
+
+def ways() -> Iterator[Way]:
+    """Every path that clients send a request to, and each operation that it reads."""
+    for name, dialect in DIALECTS.items():
+        for operation, examples in dialect.examples.items():
+            for example in examples:
+                for route in dialect.routes:
+                    if route.name == example.route:
+                        yield Way(name, operation, example, route)
+
+
+WAYS = tuple(ways())
+
+
+def usual(dialect: str) -> Way:
+    """The usual way to chat, or to do whatever comes first."""
+    found = [way for way in WAYS if way.dialect == dialect]
+    return next((way for way in found if way.operation == "chat"), found[0])
+
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
-
-# dialect -> path, body without a model
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "openai": ("/v1/chat/completions", CHAT),
-    "azure": ("/azure/chat/completions?api-version=2024-05-01-preview", CHAT),
-    "sagemaker": ("/sagemaker/endpoints/ep/invocations", CHAT),
-    "ollama": ("/ollama/chat/completions", {**CHAT, "stream": False}),
-    "friendli": ("/friendli/v1/chat/completions", CHAT),
+    name: (usual(name).path(), usual(name).body("hello", stream=False, max_tokens=10)) for name in DIALECTS
 }
+"""Dialect -> path and body, without a model, of its usual chat."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,10 @@ from openai.resources.completions import Completions as Texts
 from openai.resources.embeddings import Embeddings
 
 from gateway import backends, dialects
-from tests.fidelity.matrix import ASKS, BACKENDS, DIALECTS, REFERENCE, UNSAID, Outcome, Row, page, rows
+from gateway.core.errors import GatewayError
+from gateway.core.fields import WORDS
+from tests.clients import WAYS, Way
+from tests.fidelity.matrix import BACKENDS, DIALECTS, REFERENCE, UNSAID, Outcome, Row, asking, page, rows
 from tests.fidelity.specified import SPECIFIED
 from tests.repo.tree import ROOT
 
@@ -68,9 +72,43 @@ def test_every_reason_to_say_nothing_is_needed() -> None:
 
 @pytest.mark.parametrize("name", dialects.REGISTRY)
 def test_every_operation_is_measured_and_specified(name: str) -> None:
-    wanted = {(name, operation) for operation in DIALECTS[name].fields}
-    assert wanted <= set(ASKS), "tests/fidelity/matrix.py has no least request"
-    assert wanted <= set(SPECIFIED), "tests/fidelity/specified.py has no list of fields"
+    operations = set(DIALECTS[name].fields)
+    assert operations == set(DIALECTS[name].examples), "each operation needs its least requests"
+    assert operations == {operation for dialect, operation in SPECIFIED if dialect == name}
+
+
+@pytest.mark.parametrize("name", dialects.REGISTRY)
+def test_every_route_that_reads_has_an_example(name: str) -> None:
+    dialect = DIALECTS[name]
+    examples = [example for found in dialect.examples.values() for example in found]
+    assert {one.name for one in dialect.routes if one.method == "POST"} == {example.route for example in examples}
+    for example in examples:
+        assert WORDS in json.dumps(example.body)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_example_is_read_and_is_the_least(way: Way) -> None:
+    request = asking(way.example, way.example.body)
+    op = DIALECTS[way.dialect].read(request)
+    assert type(op).__name__.lower() == way.operation
+    if way.example.streams != "asked":
+        assert getattr(op, "stream", False) == (way.example.streams == "always")
+    for name in way.example.body:
+        less = {key: value for key, value in way.example.body.items() if key != name}
+        with pytest.raises(GatewayError):
+            DIALECTS[way.dialect].read(asking(way.example, less))
+
+
+def test_what_a_refusal_names_is_the_clients_own_name() -> None:
+    """The field itself, what stands beside it, or the place that it is in."""
+    wrong = []
+    for row in ROWS:
+        for backend, outcome in row.outcomes.items():
+            own = {row.field.name.removeprefix("options."), *row.field.beside, *DIALECTS[row.dialect].examples}
+            own |= set(DIALECTS[row.dialect].examples[row.operation][0].body)
+            if outcome.what == "refused" and not any(name in outcome.told for name in own):
+                wrong.append((str(row), backend, outcome.told))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(("dialect", "operation"), SPECIFIED)

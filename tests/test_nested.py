@@ -16,7 +16,7 @@ from gateway import backends, dialects, translate
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.ports import Capabilities, Settings
 from gateway.pipeline.reply import dropped_header as header
-from tests.fidelity.matrix import ASKS, BACKENDS
+from tests.fidelity.matrix import BACKENDS, DIALECTS
 from tests.harness import Stack
 
 STRAY = "zz_stray"
@@ -89,7 +89,8 @@ def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
 
 PAIRS = [
     pytest.param(dialect, operation, backend, id=f"{dialect}-{operation}-{backend}")
-    for dialect, operation in ASKS
+    for dialect, made in DIALECTS.items()
+    for operation in made.examples
     if operation != "embed"
     for backend in BACKENDS
     # A worker of OpenAI's own wire gives no token ids, which Friendli's completions are made of.
@@ -142,7 +143,7 @@ def dotted(place: Place) -> str:
 def send(
     dialect: str, operation: str, backend: str, body: dict[str, Any], policy: ExtrasPolicy | None = None
 ) -> translate.Crossing:
-    ask = ASKS[dialect, operation]
+    ask = DIALECTS[dialect].examples[operation][0]
     reader = dialects.create(dialect, Settings(extras=policy))
     return translate.send(
         reader, backends.create(backend), json.dumps(body).encode(), CAN, route=ask.route, query=ask.query

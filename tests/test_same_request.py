@@ -12,20 +12,14 @@ import msgspec
 import pytest
 
 from gateway import dialects
-from gateway.core.http import JSON_TYPE, Request
+from gateway.core.http import Request
 from gateway.core.messages import Chat, ListModels
 from gateway.core.ports import Settings
-from tests.fidelity.matrix import ASKS, BACKENDS, CAN, DIALECTS
+from tests.clients import usual
+from tests.fidelity.matrix import BACKENDS, CAN, DIALECTS, asking
 from tests.harness import Stack
 
-CHATS = [name for name, operation in ASKS if operation == "chat"]
-PATHS = {
-    "openai": "/v1/chat/completions",
-    "sagemaker": "/sagemaker/invocations",
-    "azure": "/azure/chat/completions?api-version=2024-05-01-preview",
-    "ollama": "/ollama/chat/completions",
-    "friendli": "/friendli/v1/chat/completions",
-}
+CHATS = [name for name, dialect in DIALECTS.items() if "chat" in dialect.examples]
 CONVERSATION: dict[str, Any] = {
     "model": "m",
     "messages": [
@@ -76,8 +70,7 @@ def canonical(dialect: str, asked: str) -> Chat:
 
 
 def asked_of(dialect: str, given: dict[str, Any]) -> Request:
-    ask = ASKS[dialect, "chat"]
-    return Request("POST", "/", [JSON_TYPE], json.dumps(given).encode(), ask.query, ask.route, {}, "r")
+    return asking(DIALECTS[dialect].examples["chat"][0], given)
 
 
 def meaning(op: Chat, dialect: str, asked: str) -> dict[str, Any]:
@@ -93,7 +86,7 @@ def meaning(op: Chat, dialect: str, asked: str) -> dict[str, Any]:
 
 
 def test_every_dialect_with_chats_is_here() -> None:
-    assert set(CHATS) == {name for name in dialects.REGISTRY if "chat" in DIALECTS[name].fields} == set(PATHS)
+    assert set(CHATS) == {name for name in dialects.REGISTRY if "chat" in DIALECTS[name].fields}
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -138,7 +131,7 @@ def test_the_simulated_worker_gets_one_request(stack: Stack, stream: bool) -> No
     """Through the whole gateway; the same tokens are counted and the same model is named, whoever asks."""
     promised = {name: value for defaults in PROMISED.values() for name, value in defaults.items() if name != "top_k"}
     received, records = [], []
-    for dialect, path in PATHS.items():
+    for dialect, path in ((name, usual(name).path()) for name in CHATS):
         if dialect not in dialects.REGISTRY:
             continue
         reply = httpx.post(stack.url + path, json={**promised, **body("sampled"), "stream": stream}, timeout=10)

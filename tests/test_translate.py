@@ -18,7 +18,7 @@ from gateway.cli import main
 from gateway.core.http import Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translate import Refused, holes, reply, send
-from tests.fidelity.matrix import ASKS
+from tests.clients import WAYS, Way, usual
 from tests.repo.tree import ROOT
 
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
@@ -50,13 +50,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
 
 
 @pytest.mark.parametrize("backend", backends.REGISTRY)
-@pytest.mark.parametrize(("dialect", "operation"), ASKS)
-def test_every_dialect_to_every_backend(dialect: str, operation: str, backend: str) -> None:
-    ask = ASKS[dialect, operation]
-    made, target = dialects.create(dialect, Settings()), backends.create(backend)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_every_dialect_to_every_backend(way: Way, backend: str) -> None:
+    made, target = dialects.create(way.dialect, Settings()), backends.create(backend)
     answer: Response | None = None
     try:
-        crossing = send(made, target, json.dumps(ask.body).encode(), CAN, query=ask.query)
+        body = json.dumps(way.body()).encode()
+        crossing = send(made, target, body, CAN, route=way.route.name, query=way.example.query)
     except Refused as refused:
         answer = refused.response
     if answer is not None:
@@ -65,7 +65,16 @@ def test_every_dialect_to_every_backend(dialect: str, operation: str, backend: s
     else:
         assert crossing.outgoing.path.startswith("/")
         assert json.loads(crossing.outgoing.body)
-        assert crossing.request.route == ask.route
+
+
+@pytest.mark.parametrize("dialect", dialects.REGISTRY)
+def test_a_route_is_found_by_the_members_of_the_body(dialect: str) -> None:
+    made = dialects.create(dialect, Settings())
+    for operation, examples in made.examples.items():
+        body = json.dumps(examples[0].body).encode()
+        crossing = send(made, backends.create("vllm"), body, CAN, query=examples[0].query)
+        assert type(crossing.op).__name__.lower() == operation
+        assert crossing.request.route in {example.route for example in examples}
 
 
 def test_a_request(run: Any) -> None:
@@ -124,13 +133,14 @@ def test_what_is_asked_first_is_said(run: Any) -> None:
     assert "/tokenize" not in run(*common, "vllm", body=b'{"prompt":"hi","max_tokens":9}').err
 
 
-@pytest.mark.parametrize("dialect", ["openai", "ollama", "sagemaker"])
+@pytest.mark.parametrize("dialect", [way.dialect for way in map(usual, dialects.REGISTRY) if way.operation == "chat"])
 def test_replies(run: Any, tmp_path: Path, dialect: str) -> None:
+    example = usual(dialect).example
     body, whole, stream = tmp_path / "body.json", tmp_path / "reply.json", tmp_path / "reply.txt"
-    body.write_bytes(CHAT)
+    body.write_text(json.dumps(usual(dialect).body()))
     whole.write_bytes(WHOLE)
     stream.write_bytes(STREAM)
-    common = ("--from", dialect, "--to", "vllm", "--body", str(body))
+    common = ("--from", dialect, "--to", "vllm", "--body", str(body), "--query", example.query.decode())
     ran = run(*common, "--reply", str(whole))
     assert (ran.status, "Hello" in ran.out) == (0, True)
     assert ran.out.endswith("}\n")
@@ -138,7 +148,7 @@ def test_replies(run: Any, tmp_path: Path, dialect: str) -> None:
     assert again.out == ran.out
     ran = run(*common, "--stream", "--reply", str(stream))
     assert (ran.status, "Hello" in ran.out) == (0, True)
-    assert ran.out.endswith('"index":1}\n' if dialect == "ollama" else "data: [DONE]\n\n")
+    assert example.ends.decode() in ran.out[-120:]
 
 
 @pytest.mark.parametrize("dialect", ["openai", "sagemaker"])

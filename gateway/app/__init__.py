@@ -25,6 +25,7 @@ from gateway.tokens import read_keys
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
+    versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
 )
 

@@ -28,7 +28,7 @@ def active_dialects(config: Config) -> list[Dialect]:
     for name in dialects.REGISTRY:
         options = config.dialect(name)
         if options.enabled:
-            found.append(dialects.create(name, Settings(options.prefixes, options.extras)))
+            found.append(dialects.create(name, Settings(options.prefixes, options.extras, options.default_api_version)))
     return found
 
 

@@ -22,12 +22,14 @@ class Available:
     """What the program that loads the configuration has on offer.
 
     dialects  name -> the path prefixes it answers under by default
+    versioned  those of them whose requests name a version of their API
     backends  names
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     backends: frozenset[str] = frozenset()
+    versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
 
 
@@ -327,6 +329,8 @@ def _known(config: Config, known: Available) -> Found:
     for name in config.dialects:
         if name not in known.dialects:
             yield ("dialects", name), Unknown("is no dialect", name, known.dialects, otherwise=_list(known.dialects))
+        elif config.dialects[name].default_api_version is not None and name not in known.versioned:
+            yield ("dialects", name, "default_api_version"), "has no meaning: its requests name no version"
     if known.dialects and not any(config.dialect(name).enabled for name in known.dialects):
         yield ("dialects",), "must leave at least one dialect enabled"
     for name, key in config.keys.items():

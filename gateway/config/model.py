@@ -249,6 +249,11 @@ class DialectOptions(Section):
         description="Fields, and members inside them, that it does not know: forwarded, dropped (and said so), or "
         "refused. Absent: its own way.",
     )
+    default_api_version: str | None = Field(
+        default=None,
+        pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$",
+        description="Azure: the `api-version` of requests that name none. Absent: those are refused.",
+    )
 
 
 class Relay(Section):

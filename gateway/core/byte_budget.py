@@ -1,4 +1,4 @@
-"""How many bytes of large request bodies may be here at once."""
+"""A bound on the memory that large request bodies take."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import sys
 from gateway.core.errors import GatewayError, Kind
 
 SMALL = 1 << 16
-"""A body of no more bytes is not counted: nearly all are, and connections bound them."""
+"""Bytes. Bodies up to this size are not counted: nearly all are so small, and the bound on connections bounds them."""
 
 
 class ByteBudget:
-    """Shared by all requests. `most` and `held` are bytes of bodies as they came; what is made of one is held beside
-    it: its text, and what is sent to the worker."""
+    """The bytes that large request bodies may take together; shared by all requests.
+
+    limit     bytes of bodies as they arrive. What is made of a body, such as the worker's request, is not counted and
+              comes on top
+    reserved  how many of them are taken
+    """
 
     __slots__ = ("limit", "reserved")
 
@@ -21,7 +25,7 @@ class ByteBudget:
         self.reserved = 0
 
     def reserve(self, size: int) -> None:
-        """Raises GatewayError(OVERLOADED) where so many bytes more have no room."""
+        """Takes `size` bytes. Raises GatewayError(OVERLOADED), and takes nothing, if fewer are left."""
         if self.reserved + size > self.limit:
             raise GatewayError(
                 Kind.OVERLOADED, "too many large requests are under way", code="no_room_for_body", retry_after=1.0
@@ -29,5 +33,5 @@ class ByteBudget:
         self.reserved += size
 
     def release(self, size: int) -> None:
-        """Gives back what was taken."""
+        """Gives `size` bytes back."""
         self.reserved -= size

@@ -65,7 +65,8 @@ class GatewayError(Exception):
 
     kind         what happened
     message      one sentence for the caller; never holds a secret, an address behind us or a raw upstream page
-    param        the offending request field in the caller's own name for it, dotted (`messages.0.content`), or None
+    param        the offending request field, dotted (`messages.0.content`), or None: by vLLM's name for it, or by the
+                 dialect's own where vLLM has none; each dialect tells its caller the name that the caller knows
     code         a finer stable code than `kind.value`, or None
     retry_after  seconds until a retry makes sense, or None
     blame        see `Blame`; by default what `kind` implies

@@ -1,7 +1,7 @@
 """What a backend yields and a dialect writes: a reply, streamed or whole, as a sequence of events.
 
-`lifecycle.TRANSITIONS` says which event may follow which. Exactly one of `End` and `Failed` is last. Unfrozen structs,
-because they are made once per token and creation is what costs (63 ns).
+`lifecycle.TRANSITIONS` says which event may follow which. Exactly one of `End` and `Failed` is last. The structs are
+not frozen, because one is made for every token and frozen ones take longer to make (an unfrozen one takes 63 ns).
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ class PartStart(Struct):
 
 
 class Delta(Struct):
-    """More of an open part. tokens are the ids behind `text`, when asked for and known. logprobs is JSON text, a list
-    of OpenAI chat token objects `{token, logprob, bytes, top_logprobs}`. last says that the worker ended the choice in
-    the same chunk: its PartEnd and Finish follow at once, so that a writer may put all into one chunk too."""
+    """More of an open part.
+
+    tokens    the ids of the tokens of `text`, if they were asked for and the worker told them
+    logprobs  JSON text: a list of OpenAI chat token objects `{token, logprob, bytes, top_logprobs}`
+    last      the worker ended the choice in the same chunk. Its PartEnd and Finish follow at once, so that a writer can
+              put all of them into one chunk, too
+    """
 
     choice: int
     index: int
@@ -54,6 +58,8 @@ class Delta(Struct):
 
 
 class PartEnd(Struct):
+    """Part `index` of `choice` is complete."""
+
     choice: int
     index: int
 
@@ -69,14 +75,18 @@ class Finish(Struct):
 
 
 class UsageReport(Struct):
+    """What the worker says was used so far."""
+
     usage: Usage
 
 
 class End(Struct):
-    """The worker's own terminal mark was seen. Nothing else may produce this."""
+    """The reply is complete: the worker sent its terminal mark. Nothing else may make this event."""
 
 
 class Failed(Struct):
+    """The reply will never be complete."""
+
     error: GatewayError
 
 

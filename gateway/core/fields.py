@@ -1,11 +1,14 @@
 """Field tables: every field of every dialect has a declared handling, and a test measures it on the wire.
 
-A dialect's `fields` lists one `Field` per field of its specification; `docs/fidelity.md` is made from them.
+A dialect's `fields` lists one `Field` per field of its specification; `docs/fidelity.md` is made from them. Its
+`examples` are the least requests that it reads: `dragoman check`, the fidelity test and the tests that go through every
+dialect start from these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -25,15 +28,90 @@ ExtrasPolicy = Literal["pass", "drop", "error"]
 _MOST_LISTED = 32
 
 
+Place = Literal["body", "header", "query"]
+
+
 class Field(Struct, frozen=True):
-    """name in the dialect; to is the vLLM name when renamed; note says what a reader of the table must know;
-    sample is a JSON-able value that a valid request may carry, used by the fidelity test."""
+    """One field of a dialect.
+
+    name    in the dialect; of a member of an object, dotted
+    to      its name on vLLM's wire, when renamed; where it may have several, joined by " or ", where it becomes
+            several, by ", "
+    note    what a reader of the table must know
+    sample  a JSON-able value that a valid request may carry
+    where   a top-level member of the body, a header or a parameter in the query
+    beside  what else the body must hold for the field to have a meaning; None takes a member away
+    probe   another value, which shows that the field is read where `sample` asks for nothing that is not so anyway
+    names_model  it chooses the model
+    """
 
     name: str
     handling: Handling
     to: str | None = None
     note: str = ""
     sample: Any = None
+    where: Place = "body"
+    beside: Mapping[str, Any] = {}
+    probe: Any = None
+    names_model: bool = False
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names on vLLM's wire that it may reach a worker under."""
+        return tuple(re.split(", | or ", self.to)) if self.to is not None else (self.name,)
+
+
+WORDS = "hello"
+"""The text of every prompt in an `Example`: who sends one may put another text in its place."""
+
+
+class Example(Struct, frozen=True):
+    """The least request that one route of a dialect reads for one operation.
+
+    route    the route's name
+    body     its members, without a model
+    query    what every request must have there, raw
+    streams  when the reply is a stream: "asked" where the member `stream` says so, else "always" or "never"
+    ends     bytes of every stream that is whole; alike: a stream that failed ends with them too
+    """
+
+    route: str
+    body: Mapping[str, Any]
+    query: bytes = b""
+    streams: Literal["asked", "always", "never"] = "asked"
+    ends: bytes = b""
+    alike: bool = False
+
+
+Examples = Mapping[str, Sequence[Example]]
+"""By operation: one example for each route that reads it, the usual route first."""
+
+
+def body_members(fields: Mapping[str, Sequence[Field]]) -> Mapping[str, frozenset[str]]:
+    """The names of the top-level members that each operation's table has."""
+    return {
+        operation: frozenset(field.name for field in found if field.where == "body" and "." not in field.name)
+        for operation, found in fields.items()
+    }
+
+
+def with_field(body: Mapping[str, Any], field: Field, value: Any) -> dict[str, Any]:
+    """`body` with `value` for a field of the body, and with what must stand beside it."""
+    outer, _, inner = field.name.partition(".")
+    found = {**body, **field.beside, outer: {inner: value} if inner else value}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def own_name(param: str, fields: Sequence[Field], sent: Container[str] = ()) -> str:
+    """What a client calls the parameter that is canonically called `param`: by vLLM's name for it, dotted inside.
+
+    sent: the names of the fields that the client's request holds, which decide where there are several.
+    """
+    head, dot, rest = param.partition(".")
+    names = [field.name for field in fields if field.name == head]
+    names += [field.name for field in fields if field.name != head and head in field.targets]
+    name = next((name for name in names if name in sent), names[0] if names else head)
+    return name + dot + rest
 
 
 Check = Callable[[Any], str | None]
@@ -65,44 +143,6 @@ def integer(low: int | None = None, high: int | None = None) -> Check:
         if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
             return "must be an integer"
         return within(value)
-
-    return check
-
-
-def boolean(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-def string(value: Any) -> str | None:
-    return None if isinstance(value, str) else "must be a string"
-
-
-def one_of(*words: str) -> Check:
-    def check(value: Any) -> str | None:
-        return None if value in words else "must be one of " + ", ".join(words)
-
-    return check
-
-
-def list_of(item: Check, most: int | None = None) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, list):
-            return "must be an array"
-        if most is not None and len(value) > most:
-            return f"must have at most {most} items"
-        for index, one in enumerate(value):
-            wrong = item(one)
-            if wrong:
-                return f"item {index} {wrong}"
-        return None
-
-    return check
-
-
-def either(*checks: Check) -> Check:
-    def check(value: Any) -> str | None:
-        wrongs = [one(value) for one in checks]
-        return None if None in wrongs else " or ".join(str(wrong) for wrong in wrongs)
 
     return check
 

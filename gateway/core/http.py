@@ -27,8 +27,8 @@ class Request(Struct):
     query    raw query string without "?"
     body     the whole body
     id       on the client's side the id that the gateway gave this request
-    reply    headers that any reply to it carries, whole, streamed or an error; the dialect's `read` and `refuse` may
-             set them
+    reply    on the client's side the dialect's headers for any reply: whole, streamed or an error. Its `read` and
+             `refuse` may set them
     dropped  on the worker's side the names of what the client asked for and this request does not carry
     """
 
@@ -65,8 +65,8 @@ class Route(Struct, frozen=True):
 
     path      Starlette's path syntax: `/v1/models/{model:path}`
     name      what the dialect's `read` switches on
-    absolute  the path stands as it is, whatever the prefixes
-    open      needs no key: it must tell nothing that everybody may not know
+    absolute  the path is served as it is, without the dialect's prefixes
+    open      needs no key, so its answer may hold only what everybody may know
     """
 
     method: str

@@ -26,7 +26,7 @@ def lane_for(dialect: Dialect, backend: Backend, op: Generate, max_buffered_byte
 
 
 class EventLane:
-    """Worker bytes -> events -> client bytes. Implements core.ports.Lane.
+    """Worker bytes to events to client bytes. Implements core.ports.Lane.
 
     The stream fails with `reply_too_large` once reader and writer together keep more than `max_buffered_bytes`.
     """

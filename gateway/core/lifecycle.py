@@ -1,6 +1,6 @@
-"""Which event may follow which, and what a whole reply is: `fold(events)`.
+"""Which event may follow which, and the whole reply that events make: `fold(events)`.
 
-A buffered reply and a streamed one are the same events, so they cannot drift apart.
+A buffered reply is read as the same events as a streamed one, so the two cannot drift apart.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CHOICE_TRANSITIONS: dict[str, tuple[type, ...]] = {
 
 
 class IllegalEvent(AssertionError):
-    """A reader broke the lifecycle: a bug of ours, never a client's or a worker's fault."""
+    """A reader broke the lifecycle. It is a bug of the gateway, never a client's or a worker's fault."""
 
 
 class Checker:
-    """Feeds on events one by one; raises `IllegalEvent` at the first that may not follow."""
+    """Sees events one by one and raises `IllegalEvent` at the first that may not follow those before it."""
 
     def __init__(self) -> None:
         self.state = "new"
@@ -57,6 +57,7 @@ class Checker:
         return self.state == "over"
 
     def see(self, event: Event) -> None:
+        """Raises IllegalEvent if `event` may not come now."""
         if not isinstance(event, TRANSITIONS[self.state]):
             raise IllegalEvent(f"{type(event).__name__} may not come while the reply is {self.state}")
         if isinstance(event, Start):
@@ -96,7 +97,8 @@ class Checker:
 
 
 def checked(events: Iterable[Event]) -> Iterator[Event]:
-    """The same events; raises `IllegalEvent` at the first illegal one, or when they stop without End or Failed."""
+    """Yields `events` as they are. Raises `IllegalEvent` at the first illegal one, and when they stop without End or
+    Failed."""
     checker = Checker()
     for event in events:
         checker.see(event)
@@ -106,7 +108,7 @@ def checked(events: Iterable[Event]) -> Iterator[Event]:
 
 
 class ReplyPart(Struct):
-    """One finished part of a choice. text is the JSON of the arguments for kind "tool"."""
+    """One finished part of a choice. For kind "tool", text is the JSON of the arguments."""
 
     kind: PartKind
     text: str

@@ -1,6 +1,6 @@
-"""The seams of the house: what a dialect, a backend, a lane, a transport must offer.
+"""The interfaces between packages: what a dialect, a backend, a lane, a transport must offer.
 
-Everything above (pipeline, relay) names only these. Nothing here does I/O.
+The pipeline names only these. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
-from gateway.core.fields import ExtrasPolicy, Field
+from gateway.core.fields import Examples, ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Complete, Embed, Generate, ListModels, Op
@@ -45,16 +45,17 @@ class Settings(Struct, frozen=True):
 
     prefixes: tuple[str, ...] | None = None
     extras: ExtrasPolicy | None = None
+    api_version: str | None = None
 
 
 class Lane(Protocol):
-    """Turns one worker's streamed bytes into one client's bytes. Sans-IO; may return b"" when nothing is due.
+    """Turns one worker's streamed bytes into one client's bytes, without I/O. May return b"" when nothing is due.
 
     done       the worker's terminal mark was seen: the reply is complete
-    error      why it will never be; set at most once, after which nothing more is fed
+    error      why the reply will never be complete; set at most once, after which nothing more is fed
     usage      the last usage the worker reported
     produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
-    clean_end  after an error, this client's wire ends in an orderly way; False: the connection is to be aborted
+    clean_end  whether this client's wire has an orderly end after an error; if not, the connection is to be cut
     """
 
     done: bool
@@ -66,16 +67,17 @@ class Lane(Protocol):
     def clean_end(self) -> bool: ...
     @property
     def headers(self) -> Headers:
-        """Of the streamed reply, its content type among them."""
+        """Those of the streamed reply, its content type among them."""
         ...
 
     def feed(self, block: bytes) -> bytes: ...
     def eof(self) -> bytes:
-        """The worker's body ended. Sets `error` unless `done`; returns the client's bytes for either."""
+        """The worker's body has ended. Sets `error` unless `done`. Returns what the client is still to be sent."""
         ...
 
     def fail(self, error: GatewayError) -> bytes:
-        """A failure from elsewhere (deadline, lost connection, shutdown): its bytes in the client's own form."""
+        """A failure from elsewhere (deadline, lost connection, shutdown). Returns the error in the client's
+        own form."""
         ...
 
     def keepalive(self) -> bytes:
@@ -86,8 +88,8 @@ class Lane(Protocol):
 class StreamWriter(Protocol):
     """Canonical events to one client's stream.
 
-    buffered_bytes  about how many bytes of the reply it keeps in memory, for an event that repeats all of it; the
-                    caller bounds that
+    buffered_bytes  about how many bytes of the reply the writer keeps in memory, for a last event that repeats all of
+                    it; the caller bounds them
     """
 
     headers: Headers
@@ -100,9 +102,9 @@ class StreamWriter(Protocol):
 
 
 class StreamReader(Protocol):
-    """One worker's stream to canonical events. After `eof()` the events end with End or Failed.
+    """One worker's stream to canonical events. After `eof()` the events have ended with End or Failed.
 
-    buffered_bytes  as a writer's, without the frame under way, which has a bound of its own
+    buffered_bytes  as a StreamWriter's, without the frame that is being read, which has a bound of its own
     """
 
     @property
@@ -116,7 +118,7 @@ class Passthrough(Protocol):
 
     def lane(self, op: Generate) -> Lane: ...
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
-        """A buffered reply. Raises GatewayError when the worker's body is not what it should be."""
+        """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
         ...
 
 
@@ -128,8 +130,9 @@ class Dialect(Protocol):
     extras    what becomes of fields that `fields` does not have: its own, unless configuration says otherwise
     routes    relative to each prefix
     fields    what becomes of each field, per operation ("chat", "complete", "embed")
+    examples  the least requests that it reads, per operation
     errors    Kind -> (status, type, code); total
-    relaying  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
+    passthrough  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
     """
 
     name: str
@@ -137,6 +140,7 @@ class Dialect(Protocol):
     extras: ExtrasPolicy
     routes: tuple[Route, ...]
     fields: Mapping[str, Sequence[Field]]
+    examples: Examples
     errors: Mapping[Kind, tuple[int, str, str]]
     passthrough: Mapping[str, Passthrough]
 
@@ -146,14 +150,15 @@ class Dialect(Protocol):
 
     def write(self, reply: Reply | Embeddings, op: Op) -> Response: ...
     def writer(self, op: Generate) -> StreamWriter: ...
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
-        """Where this API knows it better, `error` itself gets another kind, code or param: so it is recorded."""
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        """The answer, and the code of what happened, as it is recorded: this API's own where it knows better than
+        `error`, which stays as it is."""
         ...
 
 
 class Counting(Struct, frozen=True):
-    """A question to a worker: of how many tokens is the prompt? read finds it in the answer, whatever its status, or
-    raises GatewayError."""
+    """The question to a worker how many tokens a prompt has. `read` finds the number in the answer, whatever its
+    status, or raises GatewayError."""
 
     request: Request
     read: Callable[[Response], int]
@@ -166,17 +171,17 @@ class Backend(Protocol):
     salts: bool
 
     def wire_of(self, op: Op) -> str:
-        """The protocol family that `op` is answered in; a dialect of the same one may relay its bytes."""
+        """The wire that `op` is answered in. A dialect with a bytes lane for it passes those bytes on."""
         ...
 
     def write(self, op: Op, can: Capabilities) -> Request:
-        """The worker's request. Raises GatewayError(UNSUPPORTED) naming what it cannot carry; what it leaves out
-        without raising, such as `op.unnamed`, it names in `dropped`."""
+        """The worker's request. Its `dropped` names what it leaves out, such as `op.unnamed`. Raises GatewayError
+        (UNSUPPORTED), naming what the worker cannot do."""
         ...
 
     def count(self, op: Complete, can: Capabilities) -> Counting:
-        """What tells how long the one prompt of `op` is, as the worker will read it. Raises GatewayError(UNSUPPORTED)
-        naming the total where this worker cannot tell, or cannot keep to it."""
+        """The question how long the one prompt of `op` is, as the worker will read it. Raises GatewayError
+        (UNSUPPORTED), naming the total, where this worker cannot tell or cannot obey it."""
         ...
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
@@ -191,7 +196,7 @@ class Backend(Protocol):
 
 
 class Deadlines(Struct, frozen=True):
-    """Seconds: to connect, to the first byte of the response head, between bytes of the body."""
+    """Seconds that may pass: until connected, until the first byte of the response head, between blocks of the body."""
 
     connect: float = 2.0
     first_byte: float = 600.0
@@ -199,11 +204,11 @@ class Deadlines(Struct, frozen=True):
 
 
 class BodySink(Protocol):
-    """Receives a response body as it arrives (push)."""
+    """Receives a response body as it arrives."""
 
     def block(self, data: bytes) -> None: ...
     def finished(self, error: GatewayError | None) -> None:
-        """Exactly once, after the last block: None when the body was whole by its own framing."""
+        """Called exactly once, after the last block. error is None when the body was whole by its own framing."""
         ...
 
 
@@ -222,7 +227,7 @@ class Exchange(Protocol):
         ...
 
     def pipe(self, sink: BodySink) -> None:
-        """From now on every block goes to `sink`, called from within the event loop, buffered ones first."""
+        """From now on every block goes to `sink`, those already buffered first. It is called in the event loop."""
         ...
 
     def pause(self) -> None: ...
@@ -246,8 +251,8 @@ class Transport(Protocol):
 class WorkerHandle(Protocol):
     """One worker, as the pipeline sees it.
 
-    generation  noted when a request to it begins, given back with what became of that
-    half_open  whether the pool waits to hear how the request's reply begins
+    generation  of the worker's breaker: to be noted when a request begins, and told to the pool with what became of it
+    half_open   the worker was ejected and may return: the pool is to be told (`answered`) when the reply begins
     """
 
     address: str
@@ -264,16 +269,23 @@ class Pool(Protocol):
     @property
     def ready(self) -> bool: ...
     async def acquire(self, exclude: Sequence[Any], priority: int) -> Any:
-        """A `Member`, to be given back by `release`. Raises GatewayError (NO_WORKER, OVERLOADED)."""
+        """A `WorkerHandle` that is not in `exclude`, to be given back by `release`. Higher priority waits less. Raises
+        GatewayError (NO_WORKER, OVERLOADED)."""
         ...
 
     def release(self, worker: Any) -> None: ...
     def answered(self, worker: Any, generation: int) -> None:
-        """The first of its reply is here; to be said of a worker on trial."""
+        """The reply has begun. Only to be told of a worker that is half open."""
         ...
 
-    def succeeded(self, worker: Any, generation: int) -> None: ...
-    def failed(self, worker: Any, generation: int, error: GatewayError) -> None: ...
+    def succeeded(self, worker: Any, generation: int) -> None:
+        """The reply is whole."""
+        ...
+
+    def failed(self, worker: Any, generation: int, error: GatewayError) -> None:
+        """The attempt ended with `error`. The pool decides by its blame whether it counts against the worker."""
+        ...
+
     def abandoned(self, worker: Any, generation: int) -> None:
         """The request ended in a way that says nothing about the worker: its client left, or a bug of ours."""
         ...
@@ -334,10 +346,13 @@ class Downstream(Protocol):
 class RequestRecord(Struct):
     """What became of one request: for the log, the metrics and accounting. Never holds text of a prompt or a reply.
 
-    ms is the whole time in milliseconds, ttft_ms that to the first output of a stream; status is what the client saw
-    (0: nothing); time is Unix seconds at the end.
-    outcome: ok | refused (our or the worker's 4xx) | failed | cancelled (the client left). limit names the limit that
-    refused it.
+    status    that the client saw; 0 for none
+    outcome   ok | refused (a 4xx, ours or the worker's) | failed | cancelled (the client left)
+    ms        milliseconds from begin to end
+    ttft_ms   milliseconds to the first output of a stream
+    attempts  how many times a worker was picked for it
+    limit     the name of the limit that refused it
+    time      Unix seconds at the end
     """
 
     id: str
@@ -363,29 +378,30 @@ class RequestRecord(Struct):
 
 
 class Permit(Protocol):
-    """An admitted request's charge on its limits."""
+    """What an admitted request has charged on its limits."""
 
     def settle(self, record: RequestRecord) -> None:
-        """Corrects the charge to what `record` says became of the request, and gives its slots back. Called on every
-        exit, and more than once does no harm."""
+        """Corrects the charge to what `record` says became of the request, and gives its slots back. To be called on
+        every exit. Only the first call counts."""
         ...
 
 
 class Gate(Protocol):
-    """What stands between a request and the workers: limits."""
+    """The limits that a request must pass before it is sent to a worker."""
 
     async def admit(
         self, record: RequestRecord, op: Op, max_context: int | None, scope: Any, headers: Headers
     ) -> Permit | None:
-        """Admits the request of the key, team and model in `record`, or raises GatewayError and has charged nothing.
+        """Admits the request of the key, team and model in `record`, and charges it. Raises GatewayError, and charges
+        nothing, if a limit refuses it.
 
-        Either way it adds to `headers` what the reply should say of limits. scope is the request's ASGI scope.
+        In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
         """
         ...
 
 
 class Observer(Protocol):
-    """Hears of every request's end, of retries, and of bugs."""
+    """Is told of every request's begin and end, of retries, and of bugs."""
 
     def begun(self, dialect: str) -> None: ...
     def finished(self, record: RequestRecord) -> None: ...

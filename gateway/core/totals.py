@@ -1,5 +1,8 @@
-"""Limits on the prompt and the output together. They become limits on the output, once the prompt's length is known;
-of a text only a worker knows that."""
+"""Limits on prompt and output together ("totals"), such as `max_total_tokens`.
+
+Workers know limits on the output alone. A total becomes one once the prompt's length in tokens is known, and only a
+worker can tell that of a text.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ T = TypeVar("T", bound=Op)
 
 
 def length_request(op: Op, backend: Backend, can: Capabilities) -> Counting | None:
-    """What a worker must be asked before `op` can be sent; None where nothing hangs on the prompt's length.
+    """The request that asks a worker for the length of the prompt of `op`; None where `op` has no totals.
 
     Raises GatewayError(UNSUPPORTED) where workers of that backend cannot tell.
     """
@@ -25,16 +28,16 @@ def length_request(op: Op, backend: Backend, can: Capabilities) -> Counting | No
 
 
 def without(op: T) -> T:
-    """`op` as if nobody had asked for totals."""
+    """`op` without its totals."""
     if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return replace(op, max_total=None, min_total=None)
     return op
 
 
 def apply_prompt_length(op: Complete, prompt: int) -> None:
-    """Makes the totals limits on the output behind `prompt` tokens.
+    """Turns the totals of `op`, whose prompt has `prompt` tokens, into limits on its output.
 
-    Raises GatewayError(BAD_REQUEST) where nothing is left to generate, or the least is more than the most.
+    Raises GatewayError(BAD_REQUEST) where nothing is left to generate, or the minimum exceeds the maximum.
     """
     named = "min_tokens"
     if op.max_total is not None:

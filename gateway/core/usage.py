@@ -1,4 +1,4 @@
-"""Token counts of one request. Unknown is None, never 0."""
+"""Token counts of one request. An unknown count is None, never 0."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ Source = Literal["engine", "counted", "estimated"]
 
 
 class Usage(Struct, frozen=True):
-    """input and output in tokens; `cached` is the part of input that a prefix cache served, `reasoning` the part of
-    output spent thinking. `source` says who counted: the engine, the gateway (token ids seen) or a rough estimate."""
+    """Numbers of tokens.
+
+    input      of the prompt
+    output     of the reply
+    cached     of the input, those that a prefix cache served
+    reasoning  of the output, those spent on thinking
+    source     who counted: the engine, the gateway by the token ids it saw, or a rough estimate
+    """
 
     input: int | None = None
     output: int | None = None

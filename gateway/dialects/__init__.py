@@ -23,8 +23,8 @@ REGISTRY: Mapping[str, type[Dialect]] = {
 def create(name: str, settings: Settings) -> Dialect:
     """The dialect `name`. Raises KeyError when there is none."""
     dialect = REGISTRY[name]()
-    if settings.prefixes is not None:
-        dialect.prefixes = settings.prefixes
-    if settings.extras is not None:
-        dialect.extras = settings.extras
+    for changed in Settings.__struct_fields__:
+        value = getattr(settings, changed)
+        if value is not None:
+            setattr(dialect, changed, value)
     return dialect

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, Field
+from gateway.core.fields import WORDS, Example, Examples, ExtrasPolicy, Field, body_members
 from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import (
@@ -28,6 +28,7 @@ from gateway.wire.openai import reading as requests
 from gateway.wire.openai import writing as replies
 from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
+_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _SAMPLING = (
     Field("temperature", "mapped", sample=0.5),
     Field("top_p", "mapped", sample=0.9),
@@ -41,13 +42,20 @@ _SAMPLING = (
     Field("max_tokens", "mapped", sample=16),
 )
 _COMMON = (
-    Field("model", "consumed", note="names the pool; the worker sees its own name for it", sample="m"),
+    Field(
+        "model",
+        "consumed",
+        note="names the pool; the worker sees its own name for it",
+        sample="m",
+        names_model=True,
+    ),
     Field("stream", "mapped", sample=True),
     Field(
         "stream_options",
         "consumed",
         note="usage is always asked of the worker, and stripped unless asked for here; other members go on",
         sample={"include_usage": True},
+        beside={"stream": True},
     ),
     *_SAMPLING,
 )
@@ -58,18 +66,25 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
         *_COMMON,
         Field("max_completion_tokens", "mapped", note="goes before max_tokens", sample=16),
+        Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
         Field(
-            "tools",
+            "tool_choice",
             "mapped",
-            note="an empty array is dropped",
-            sample=[{"type": "function", "function": {"name": "f"}}],
+            note="without tools named as dropped, 400 if it asks for one",
+            sample="auto",
+            beside={"tools": _TOOLS},
         ),
-        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
+        Field(
+            "parallel_tool_calls",
+            "mapped",
+            note="named as dropped without tools",
+            sample=False,
+            beside={"tools": _TOOLS},
+        ),
         Field("response_format", "mapped", sample={"type": "json_object"}),
         Field("reasoning_effort", "mapped", sample="low"),
         Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2, beside={"logprobs": True}),
         Field("functions", "refused", note="deprecated by OpenAI: use tools", sample=[{"name": "f"}]),
         Field("function_call", "refused", note="deprecated by OpenAI: use tool_choice", sample="auto"),
         Field("service_tier", "mapped", note=_REMOTE, sample="auto"),
@@ -98,13 +113,20 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     ),
     "embed": (
         Field("input", "mapped", sample="hi"),
-        Field("model", "consumed", note="names the pool", sample="m"),
+        Field("model", "consumed", note="names the pool", sample="m", names_model=True),
         Field("encoding_format", "mapped", sample="float"),
         Field("dimensions", "mapped", sample=8),
         Field("user", "mapped", sample="user-1"),
     ),
 }
-_KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}
+_KNOWN = body_members(FIELDS)
+_DONE = b"data: [DONE]"
+EXAMPLES: Examples = {
+    "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, ends=_DONE),),
+    "complete": (Example("complete", {"prompt": WORDS}, ends=_DONE),),
+    "embed": (Example("embed", {"input": WORDS}, streams="never"),),
+}
+"""The least requests that are read."""
 _CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset[str]()}
 
 
@@ -122,6 +144,7 @@ class OpenAI:
         Route("GET", "/v1/models/{model:path}", "model"),
     )
     fields = FIELDS
+    examples = EXAMPLES
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
     passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(replies.error_event)}
 
@@ -179,7 +202,7 @@ class OpenAI:
     def writer(self, op: Generate) -> StreamWriter:
         return replies.StreamWriter(op, replies.error_event)
 
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         return replies.refusal(error)
 
 

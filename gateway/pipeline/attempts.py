@@ -115,7 +115,7 @@ class Attempts:
         op: Any = outgoing.op
         served, limit = outgoing.served, self._runtime.max_reply_bytes
         if outgoing.unmeasured:
-            await outgoing.measure(worker)
+            await outgoing.measure(worker, limit)
         exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
         if self._runtime.trace is not None:
             self._runtime.trace("worker answered", id=self._record.id, worker=worker.address, status=exchange.status)

@@ -1,7 +1,7 @@
-"""The client's side of one request: read its body, answer it, notice that it leaves.
+"""The client's connection during one request: read the body, answer, notice that the client leaves.
 
-Two implementations of one face. `AsgiClient` is plain ASGI and the reference; `DirectClient` uses the server's
-`Downstream` seam to write without a task switch per chunk. Tests run both.
+`Client` has two implementations. `AsgiClient` is plain ASGI and the reference. `DirectClient` uses the server's
+`core.ports.Downstream` to write without a task switch for each chunk. The tests run both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[MutableMapping[str, Any]], Any]
 
-# How much a stream may hold for a slow plain-ASGI client before its worker is told to wait.
+# Bytes that wait for a slow plain-ASGI client before its worker is paused.
 _HIGH = 65536
 
 
@@ -48,26 +48,42 @@ class Client(Protocol):
         """What to call when the client reads slower than we write, and when it has caught up."""
         ...
 
-    async def body(self, limit: int, body_budget: ByteBudget) -> bytes: ...
-    async def respond(self, response: Response, extra: Headers) -> None: ...
-    async def start(self, status: int, headers: Headers) -> None: ...
-    def write(self, data: bytes) -> None: ...
+    async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
+        """The whole request body. Raises GatewayError: TOO_LARGE above `limit` bytes and OVERLOADED when the budget has
+        no room, both without reading on; CLIENT_GONE."""
+        ...
+
+    async def respond(self, response: Response, extra: Headers) -> None:
+        """Sends a whole response, with the `extra` headers behind its own."""
+        ...
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Sends the head of a streamed response."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Sends `data`, not empty, after `start`. The client may buffer it until `carry`, `finish` or `cut`."""
+        ...
+
     async def carry(self, until: asyncio.Future[None]) -> None:
         """Carries what is written to the client, until `until` is done."""
         ...
 
-    async def finish(self, data: bytes) -> None: ...
+    async def finish(self, data: bytes) -> None:
+        """Sends `data` and ends a streamed response in order."""
+        ...
+
     async def cut(self, data: bytes) -> None:
         """Sends `data`, then ends the connection so that the client can tell that the reply is not whole."""
         ...
 
     def close(self) -> None:
-        """Nothing more will be asked of it."""
+        """To be called once, at the end: lets go of the connection."""
         ...
 
 
 class _Base:
-    """What both do by plain ASGI: the request body, and the head and the end of a streamed response."""
+    """What both do by plain ASGI: read the request body, send the head of a streamed response."""
 
     gone: bool
     started: bool
@@ -83,7 +99,7 @@ class _Base:
         return None if self._downstream is None else self._downstream.refused
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
-        """The whole request body. Raises GatewayError: TOO_LARGE and OVERLOADED, before reading on; CLIENT_GONE."""
+        """See Client."""
         for name, value in self._headers:
             if name == b"content-length":
                 size = int(value)
@@ -109,7 +125,7 @@ class _Base:
         raise GatewayError(Kind.CLIENT_GONE, "the client left while sending its request")
 
     def _hold(self, size: int, body_budget: ByteBudget) -> None:
-        """`size` bytes of a body are here, or about to come."""
+        """Reserves room for a body of which `size` bytes are here or announced. Raises GatewayError(OVERLOADED)."""
         if size > SMALL and size > self.reserved_bytes:
             body_budget.reserve(size - self.reserved_bytes)
             self.reserved_bytes = size
@@ -120,7 +136,7 @@ class _Base:
 
 
 class AsgiClient(_Base):
-    """On any server, by plain ASGI alone; where there is a `downstream`, it is only asked what the server refused."""
+    """By plain ASGI alone, on any server. A `downstream`, where there is one, only tells what the server refused."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Downstream | None = None) -> None:
         self.gone = False
@@ -144,7 +160,7 @@ class AsgiClient(_Base):
             while (await self._receive())["type"] != "http.disconnect":
                 pass
             if self._whole:
-                return  # a server also says so once the response is complete
+                return  # servers also send `http.disconnect` once the response is complete
             self.gone = True
             self._wake.set()
             on_gone()
@@ -155,7 +171,7 @@ class AsgiClient(_Base):
         self._pause, self._resume = pause, resume
 
     async def respond(self, response: Response, extra: Headers) -> None:
-        self.started = self._whole = True
+        self.started = True
         length = (b"content-length", str(len(response.body)).encode())
         await self._send(
             {
@@ -164,6 +180,7 @@ class AsgiClient(_Base):
                 "headers": [*response.headers, *extra, length],
             }
         )
+        self._whole = True
         await self._send({"type": "http.response.body", "body": response.body})
 
     def write(self, data: bytes) -> None:
@@ -197,7 +214,7 @@ class AsgiClient(_Base):
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def cut(self, data: bytes) -> None:
-        """By ASGI a connection can only be cut by not completing its response."""
+        """ASGI has no call for it: the response is left incomplete, and the server then closes the connection."""
         await self._flush()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
@@ -207,7 +224,7 @@ class AsgiClient(_Base):
 
 
 class DirectClient(_Base):
-    """On the server of gateway.server: `downstream` is its seam."""
+    """By the `downstream` of the gateway's own server."""
 
     _downstream: Downstream
 
@@ -219,6 +236,7 @@ class DirectClient(_Base):
         self._receive = receive
         self._send = send
         self._downstream = downstream
+        self.write = downstream.write  # one call fewer for every chunk
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         body = self._downstream.body()
@@ -243,15 +261,13 @@ class DirectClient(_Base):
         if self._downstream.paused:
             pause()
 
-    def write(self, data: bytes) -> None:
-        self._downstream.write(data)
-
     async def carry(self, until: asyncio.Future[None]) -> None:
         await until
 
     async def respond(self, response: Response, extra: Headers) -> None:
-        self.started = True
+        # Raises before it has sent anything.
         self._downstream.respond(response.status, response.headers + extra, response.body)
+        self.started = True
 
     async def finish(self, data: bytes) -> None:
         self._downstream.flush()
@@ -267,7 +283,8 @@ class DirectClient(_Base):
 
 
 def connect(scope: Scope, receive: Receive, send: Send, extension: str, known_as: str) -> Client:
-    """The best client this server can give: direct where `extension` is in the scope. known_as is the request's id."""
+    """The fastest client that the server allows: a direct one if `extension` is in the scope and the client speaks
+    HTTP/1.1. known_as is the request's id."""
     downstream: Downstream | None = scope.get("extensions", {}).get(extension)
     if downstream is not None:
         downstream.id = known_as

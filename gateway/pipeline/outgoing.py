@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
@@ -20,24 +18,24 @@ class Outgoing:
     It is written once. Only where the client limits prompt and output together, it is written again when the first
     worker has told the prompt's length (core/totals.py).
 
-    request   for a worker, unless `unmeasured`
-    large     writing takes milliseconds, so it is done in a thread
+    request     for a worker, once `write` was called, and unless `unmeasured`
+    unmeasured  a worker must be asked for the prompt's length first: see `measure`
+    large       writing takes milliseconds, so it is to be done in a thread
     """
 
-    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, max_reply_bytes: int) -> None:
+    request: Request
+
+    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool) -> None:
         self.op = op
         self.served = served
+        self.unmeasured = False
         self.large = large
         self._request_id = request_id
-        self._max_reply_bytes = max_reply_bytes
         self._counting: Counting | None = None
-        self.request: Request
 
-    async def write(self) -> tuple[str, ...]:
-        """Returns the names of what the client asked for and the request does not carry. Raises GatewayError
-        (UNSUPPORTED) for what these workers cannot do."""
-        self.request = await self._written(totals.without(self.op))
-        return self.request.dropped
+    def write(self) -> None:
+        """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
+        self._write(totals.without(self.op))
 
     def check(self) -> None:
         """Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
@@ -47,14 +45,10 @@ class Outgoing:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
         counting = self._counting = totals.length_request(op, served.backend, served.can)
         if counting is not None:
+            self.unmeasured = True
             self._address(counting.request)
 
-    @property
-    def unmeasured(self) -> bool:
-        """A worker must be asked for the prompt's length first: see `measure`."""
-        return self._counting is not None
-
-    async def measure(self, worker: WorkerHandle) -> None:
+    async def measure(self, worker: WorkerHandle, max_reply_bytes: int) -> None:
         """Asks `worker` for the prompt's length and writes the request that fits it. Raises GatewayError: what sending
         raises, and BAD_REQUEST where the totals leave nothing to generate."""
         counting, op, served = self._counting, self.op, self.served
@@ -62,20 +56,17 @@ class Outgoing:
         assert isinstance(op, Complete)  # no other has totals
         exchange = await served.transport.send(counting.request, worker.address, served.deadlines)
         try:
-            body = await exchange.body(self._max_reply_bytes)
+            body = await exchange.body(max_reply_bytes)
         finally:
             exchange.close()
         length = counting.read(Response(exchange.status, exchange.headers, body))
         totals.apply_prompt_length(op, length)
-        self._counting = None
-        self.request = await self._written(op)
+        self.unmeasured = False
+        await offload(self._write, op) if self.large else self._write(op)
 
-    async def _written(self, op: Any) -> Request:
-        served = self.served
-        write = served.backend.write
-        request = await offload(write, op, served.can) if self.large else write(op, served.can)
+    def _write(self, op: Op) -> None:
+        self.request = request = self.served.backend.write(op, self.served.can)
         self._address(request)
-        return request
 
     def _address(self, request: Request) -> None:
         served = self.served

@@ -92,9 +92,8 @@ class ClientReply:
 
     def name_dropped(self, names: tuple[str, ...]) -> None:
         """From now on the reply's head and the record name these fields."""
-        if names:
-            self._dropped = (*self._dropped, *names)
-            self._record.dropped = tuple(name[:_LONGEST_NAME] for name in self._dropped[:_MOST_NAMES])
+        self._dropped = (*self._dropped, *names)
+        self._record.dropped = tuple(name[:_LONGEST_NAME] for name in self._dropped[:_MOST_NAMES])
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
@@ -126,8 +125,8 @@ class ClientReply:
             self._failed(error, outcome)
             await client.cut(b"")
         else:
-            response = self._dialect.refuse(error, self._request, op)
-            self._failed(error, outcome)
+            response, code = self._dialect.refuse(error, self._request, op)
+            self._failed(error, outcome, code)
             await self.respond(response)
 
     async def send_error(self, lane: Lane, error: GatewayError) -> None:
@@ -148,11 +147,11 @@ class ClientReply:
         else:
             record.outcome, (record.status, record.code) = "refused", refused
 
-    def _failed(self, error: GatewayError, outcome: str) -> None:
-        """Records `error`, once it was put into words: the dialect may have given it a kind or a code of its own."""
+    def _failed(self, error: GatewayError, outcome: str, code: str | None = None) -> None:
+        """Records `error`; `code` is what the dialect told the client, where it told one of its own."""
         self._report(error)
         self._record.outcome = outcome
-        self._record.code = error.code or self._dialect.errors[error.kind][2]
+        self._record.code = code or error.code or self._dialect.errors[error.kind][2]
 
     def _report(self, error: GatewayError) -> None:
         """Reports the bug behind `error`, if it was met where only a GatewayError could be handed on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
@@ -39,8 +39,8 @@ class Endpoint:
         self.routes = routes
         self.default_model = default_model
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Run(self, scope, receive, send).go()
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        return Run(self, scope, receive, send).go()
 
 
 class Run:
@@ -49,6 +49,14 @@ class Run:
     Match the route, authenticate, read the body, let the dialect read it, find the model, pass the limits, send it to
     a worker and its reply to the client, record what became of it.
     """
+
+    op: Op | None = None
+    permit: Permit | None = None
+    attempts: Attempts | None = None
+    _task: asyncio.Task[Any] | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _interrupted: GatewayError | None = None
+    _error: GatewayError | None = None
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         runtime, dialect = endpoint.runtime, endpoint.dialect
@@ -70,13 +78,7 @@ class Run:
         )
         self.client = connect(scope, receive, send, runtime.extension, record.id)
         self.reply = ClientReply(self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s)
-        self.op: Op | None = None
-        self.permit: Permit | None = None
-        self.attempts: Attempts | None = None
         self._began = runtime.clock()
-        self._task: asyncio.Task[Any] | None = None
-        self._interrupted: GatewayError | None = None
-        self._error: GatewayError | None = None
 
     async def go(self) -> None:
         self._task = asyncio.current_task()
@@ -112,7 +114,8 @@ class Run:
         principal = self._authenticate(pending)
         read, large = endpoint.dialect.read, len(request.body) > LARGE
         asked = await offload(read, request) if large else read(request)
-        self.reply.name_dropped(asked.dropped)
+        if asked.dropped:
+            self.reply.name_dropped(asked.dropped)
         if isinstance(asked, ListModels):
             await self._list_models(asked, principal)
             return
@@ -125,12 +128,17 @@ class Run:
         refuse_beyond(op, served.can)
         if runtime.gate is not None:
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
-        deadline = self._set_deadline(op, served)
-        try:
-            await self._forward(op, served, principal, large)
-        finally:
-            if deadline is not None:
-                deadline.cancel()
+        if op.timeout is not None or served.total_s is not None:
+            self._set_deadline(op, served)
+        outgoing = Outgoing(op, served, record.id, large)
+        await offload(outgoing.write) if large else outgoing.write()
+        if outgoing.request.dropped:
+            self.reply.name_dropped(outgoing.request.dropped)
+        outgoing.check()
+        runtime.earn()
+        on_done = self._settle if self.permit is not None else None
+        self.attempts = Attempts(runtime, endpoint.dialect, outgoing, self.reply, record, self._began, on_done)
+        await self.attempts.run(principal.priority)
 
     def _identify(self) -> PendingAuth:
         route, record = self.route, self.record
@@ -166,34 +174,21 @@ class Run:
             self.record.outcome, self.record.code = "failed", endpoint.dialect.errors[Kind.NO_WORKER][2]
         await self.reply.respond(answer)
 
-    def _set_deadline(self, op: Op, served: ServedModel) -> asyncio.TimerHandle | None:
-        seconds = op.timeout
-        if served.total_s is not None and (seconds is None or served.total_s < seconds):
-            seconds = served.total_s
-        if seconds is None:
-            return None
+    def _set_deadline(self, op: Op, served: ServedModel) -> None:
+        seconds = min(limit for limit in (op.timeout, served.total_s) if limit is not None)
         late = GatewayError(
             Kind.TIMEOUT, f"the request took longer than {seconds:g} s", blame=Blame.US, code="deadline_exceeded"
         )
-        return asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
-
-    async def _forward(self, op: Op, served: ServedModel, principal: Principal, large: bool) -> None:
-        runtime, dialect, record = self.runtime, self.endpoint.dialect, self.record
-        outgoing = Outgoing(op, served, record.id, large, runtime.max_reply_bytes)
-        self.reply.name_dropped(await outgoing.write())
-        outgoing.check()
-        runtime.earn()
-        on_done = self._settle if self.permit is not None else None
-        self.attempts = Attempts(runtime, dialect, outgoing, self.reply, record, self._began, on_done)
-        await self.attempts.run(principal.priority)
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
     def interrupt(self, error: GatewayError) -> None:
-        """Ends the request with `error`, told to the client in its dialect."""
+        """Ends the request with `error`, told to the client in its dialect. An error that is being told already is left
+        alone."""
         if self.reply.committed:
             self.reply.interrupt(error)
-        elif self.reply.unseen and self._task is not None and self._interrupted is None:
+        elif self.reply.unseen and self._task is not None and self._interrupted is None and self._error is None:
             self._interrupted = error
             self._task.cancel()
 
@@ -233,6 +228,8 @@ class Run:
         runtime, record, client = self.runtime, self.record, self.client
         if self._error is not None:
             self._error.release_frames()
+        if self._deadline is not None:
+            self._deadline.cancel()
         runtime.running.discard(self)
         if client.reserved_bytes:
             runtime.body_budget.release(client.reserved_bytes)

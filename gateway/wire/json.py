@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw])
+_items = msgspec.json.Decoder(list[Raw])
 # msgspec reads `Raw | None` as "null only": an optional raw member is a Raw that defaults to this.
 NULL = Raw(b"null")
 # Member names seen before that are no other spelling of `model`: to look them up is cheaper than to look at them.
@@ -164,6 +165,35 @@ def valid(raw: Raw) -> bool:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
     return True
+
+
+def sent_names(body: bytes) -> frozenset[str]:
+    """The names of the members of a body, and dotted those of the objects right inside it; none of what is no JSON."""
+    try:
+        top = _members.decode(body)
+        inner = [(name, _members.decode(raw)) for name, raw in top.items() if bytes(memoryview(raw)[:1]) == b"{"]
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(top).union(*([f"{name}.{key}" for key in found] for name, found in inner))
+
+
+def find(body: bytes, place: str) -> Raw | None:
+    """The value at the dotted `place` (`messages.0.content`), of which no more is decoded than the way to it; None
+    where there is none."""
+    raw: Raw | None = Raw(body)
+    try:
+        for key in place.split("."):
+            if raw is None:
+                return None
+            start = bytes(memoryview(raw)[:64]).lstrip()[:1]
+            if start == b"[" and key.isdecimal():
+                items = _items.decode(raw)
+                raw = items[int(key)] if int(key) < len(items) else None
+            else:
+                raw = _members.decode(raw).get(key)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return raw
 
 
 def _malformed(body: bytes, error: Exception) -> GatewayError:

@@ -13,6 +13,8 @@ import pytest
 
 from gateway.app.routes import route_table
 from gateway.config import Config
+from gateway.dialects import REGISTRY
+from tests.clients import QUERY
 from tests.harness import Stack
 from workers.simulated import Entry
 
@@ -46,8 +48,7 @@ BODIES: tuple[dict[str, Any], ...] = (CHAT, {"prompt": "x", "max_tokens": 2}, {"
 
 @pytest.fixture
 def stack() -> Iterator[Stack]:
-    names = ("openai", "sagemaker", "azure", "ollama", "friendli")
-    with Stack(config={"dialects": {name: {"default_model": "m"} for name in names}}) as stack:
+    with Stack(config={"dialects": {name: {"default_model": "m"} for name in REGISTRY}}) as stack:
         yield stack
 
 
@@ -65,9 +66,8 @@ def everything(stack: Stack, **headers: str) -> list[int]:
                 continue
             path = line.path.replace("{model:path}", "m").replace("{name:path}", "m")
             for body in BODIES:
-                sent = {"model": "m", **body} if line.dialect != "azure" else body
-                params = {"api-version": "2024-05-01-preview"} if line.dialect == "azure" else {}
-                answer = client.request(line.method, path, json=sent if line.method == "POST" else None, params=params)
+                sent = {"model": "m", **body} if line.method == "POST" else None
+                answer = client.request(line.method, f"{path}?{QUERY}", json=sent)
                 found.append(answer.status_code)
     return found
 

@@ -14,11 +14,12 @@ import yaml
 
 from gateway.auth import Keyring, checksum, new_key
 from gateway.core.errors import GatewayError
+from gateway.core.fields import Field
 from gateway.core.http import Headers
-from tests.chaos.house import CHAT, House, house
+from tests.chaos.house import House, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import FULL, SEED, Findings, percentile, row
-from tests.clients import CHAT as BODY
+from tests.clients import DIALECTS, WAYS, target
 from tests.harness import load_text
 
 # -- S8: a model that is forbidden, and one that does not exist -----------------------------------------------------
@@ -27,40 +28,35 @@ ROUNDS = 2000 if FULL else 500
 """Requests of each kind for each way of naming a model."""
 
 NAMES = ("secret", "absent")
-_TEXT = {"prompt": "hello", "max_tokens": 4}
 
 
 def _ways(name: str) -> dict[str, bytes]:
     """Every place in which a dialect's clients name a model -> a request for `name`."""
+    found = {}
+    for way in WAYS:
+        fields = [field for field in DIALECTS[way.dialect].fields[way.operation] if field.names_model]
+        body = way.body("hello", max_tokens=4)
+        if "{" in way.route.path:
+            found[f"{way}: path"] = request("POST", way.path(name), {}, json.dumps(body).encode())
+        for field in fields:
+            headers = {field.name.lower(): name} if field.where == "header" else {}
+            named = {**body, field.name: name} if field.where == "body" else body
+            found[f"{way}: {field.name}"] = request("POST", way.path(), headers, json.dumps(named).encode())
+    for dialect, made in DIALECTS.items():
+        for route in made.routes:
+            if route.method == "GET" and "{" in route.path:
+                found[f"{dialect} {route.path}"] = request("GET", target(dialect, route, name), {})
+            elif route.method == "GET" and not route.open:
+                headers = {field.name.lower(): name for field in _headers(dialect)}
+                if headers:
+                    found[f"{dialect} {route.path}"] = request("GET", target(dialect, route), headers)
+    return found
 
-    def post(path: str, body: dict[str, Any], **headers: str) -> bytes:
-        named = {header.replace("_", "-"): value for header, value in headers.items()}
-        return request("POST", path, named, json.dumps(body).encode())
 
-    def get(path: str, **headers: str) -> bytes:
-        return request("GET", path, {header.replace("_", "-"): value for header, value in headers.items()})
-
-    version = "?api-version=2024-05-01-preview"
-    named = {"model": name}
-    return {
-        "openai chat": post(CHAT, {**BODY, **named}),
-        "openai text": post("/v1/completions", {**_TEXT, **named}),
-        "openai embeddings": post("/v1/embeddings", {"input": "hello", **named}),
-        "openai model": get(f"/v1/models/{name}"),
-        "azure chat": post(f"/azure/chat/completions{version}", {**BODY, **named}),
-        "azure deployment": post(f"/azure/chat/completions{version}", BODY, azureml_model_deployment=name),
-        "azure embeddings": post(f"/azure/embeddings{version}", {"input": ["hello"], **named}),
-        "azure info": get(f"/azure/info{version}", azureml_model_deployment=name),
-        "sagemaker container": post("/invocations", {**BODY, **named}),
-        "sagemaker body": post("/sagemaker/endpoints/ep/invocations", {**BODY, **named}),
-        "sagemaker path": post(f"/sagemaker/endpoints/{name}/invocations", BODY),
-        "sagemaker stream": post("/sagemaker/endpoints/ep/invocations-response-stream", {**BODY, **named}),
-        "sagemaker target": post("/sagemaker/invocations", BODY, x_amzn_sagemaker_target_model=name),
-        "ollama lines": post("/ollama/chat/completions", {**BODY, **named}),
-        "ollama events": post("/ollama/chat/sse", {**BODY, **named}),
-        "friendli chat": post("/friendli/v1/chat/completions", {**BODY, **named}),
-        "friendli text": post("/friendli/v1/completions", {**_TEXT, **named}),
-    }
+def _headers(dialect: str) -> list[Field]:
+    """Those that name a model."""
+    fields = [field for found in DIALECTS[dialect].fields.values() for field in found]
+    return [field for field in fields if field.names_model and field.where == "header"]
 
 
 def _shown(answer: Answer, name: str) -> tuple[Any, ...]:

@@ -201,7 +201,10 @@ async def cut(address: str, way: Way, ended: asyncio.Event) -> str:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
         request(
-            "POST", way.path, {"connection": "close"}, scripted({**way.stream, "max_tokens": 1000}, text="word " * 1000)
+            "POST",
+            way.path,
+            {"connection": "close"},
+            scripted(way.body(stream=True, max_tokens=1000), text="word " * 1000),
         )
     )
     try:
@@ -280,8 +283,7 @@ async def gather_way(address: str, way: Way, faults: list[str]) -> list[Reply]:
 async def patient(address: str, way: Way, fault: str, stream: bool = True) -> Reply:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    body = way.stream if stream else way.plain
-    assert body is not None
+    body = way.body(stream=stream)
     began, data = time.monotonic(), b""
     writer.write(request("POST", way.path, {"connection": "close"}, scripted(body, text="".join(TOKENS), fault=fault)))
     with contextlib.suppress(ConnectionError):
@@ -300,11 +302,15 @@ def whole(way: Way, data: bytes) -> bool:
     while rest:
         size, _, rest = rest.partition(b"\r\n")
         text, rest = text + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-    if way.name == "ollama":
-        said = "".join(json.loads(line)["message"]["content"] for line in text.splitlines())
-        return said == "".join(TOKENS) and way.done in text
-    done = b"data: [END]" if way.name == "ollama sse" else way.done
-    return done in text and all(token.encode() in text for token in TOKENS)
+    if text.lstrip().startswith(b"{"):
+        for line in text.splitlines():
+            json.loads(line)
+    at = 0
+    for token in TOKENS:
+        at = text.find(token.encode(), at)
+        if at < 0:
+            return False
+    return way.ends in text
 
 
 def errors_in(data: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import socket
 import struct
@@ -13,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tests import clients
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, Findings, percentile, row
@@ -23,46 +25,38 @@ ATTACKED = 3000 if FULL else 1500
 
 
 class Way(Struct, frozen=True):
-    """How a dialect is asked for a streamed and for a plain reply. done: the bytes that say that a stream is whole."""
+    """How one route of a dialect is asked for a streamed and for a plain reply."""
 
-    name: str
-    path: str
-    stream: dict[str, Any]
-    plain: dict[str, Any] | None
-    done: bytes
+    client: clients.Way
+
+    @property
+    def name(self) -> str:
+        return re.sub("[^a-z0-9]+", "-", str(self.client).lower())
+
+    @property
+    def path(self) -> str:
+        return self.client.path()
+
+    @property
+    def ends(self) -> bytes:
+        """How every whole stream ends."""
+        return self.client.example.ends
+
+    @property
+    def done(self) -> bytes:
+        """The bytes that say that a stream is whole; such as no stream has where none do."""
+        return b"\0" if self.client.example.alike else self.ends
+
+    @property
+    def plain(self) -> bool:
+        return self.client.answers(stream=False)
+
+    def body(self, *, stream: bool, **members: Any) -> dict[str, Any]:
+        """With a place for a script; members by their canonical names."""
+        return self.client.body("SCRIPT", stream=stream, model="m", **members)
 
 
-def _messages(**members: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": "SCRIPT"}], **members}
-
-
-WAYS = (
-    Way("openai", CHAT, _messages(stream=True), _messages(), b"[DONE]"),
-    Way(
-        "openai text",
-        "/v1/completions",
-        {"model": "m", "prompt": "SCRIPT", "stream": True},
-        {"model": "m", "prompt": "SCRIPT"},
-        b"[DONE]",
-    ),
-    Way(
-        "azure",
-        "/azure/chat/completions?api-version=2024-05-01-preview",
-        _messages(stream=True),
-        _messages(),
-        b"[DONE]",
-    ),
-    Way("sagemaker", "/sagemaker/invocations", _messages(stream=True), _messages(), b"[DONE]"),
-    Way("ollama", "/ollama/chat/completions", _messages(stream=True), _messages(), b'"done":true,"index"'),
-    Way("ollama sse", "/ollama/chat/sse", _messages(), None, b"\0"),
-    Way(
-        "friendli",
-        "/friendli/v1/completions",
-        {"model": "m", "prompt": "SCRIPT", "stream": True},
-        {"model": "m", "prompt": "SCRIPT"},
-        b'"complete"',
-    ),
-)
+WAYS = tuple(Way(way) for way in clients.WAYS if way.answers(stream=True))
 
 
 def scripted(body: dict[str, Any], **script: Any) -> bytes:
@@ -88,9 +82,8 @@ async def opened(at: House, path: str, id_: str, body: bytes) -> tuple[asyncio.S
 
 async def leave(at: House, way: Way, number: int, stream: bool, left: dict[str, float]) -> None:
     """Asks, waits until there is something to leave, and goes."""
-    id_ = f"{way.name.replace(' ', '-')}-{stream}-{number}"
-    body = way.stream if stream else way.plain
-    assert body is not None
+    id_ = f"{way.name}-{stream}-{number}"
+    body = way.body(stream=stream)
     when = "2" if stream else "before"
     reader, writer = await opened(at, way.path, id_, scripted(body, text="a b c d", fault=f"stall@{when}"))
     if stream:
@@ -119,7 +112,7 @@ async def started(at: House, id_: str) -> None:
 async def leaving(findings: Findings, stream: bool) -> None:
     async with house({}, {}, 1, [("--itl-ms", "2")]) as at:
         for way in WAYS:
-            if not stream and way.plain is None:
+            if not stream and not way.plain:
                 continue
             left: dict[str, float] = {}
             for first in range(0, TIMES, AT_ONCE):
@@ -207,8 +200,8 @@ async def broken_streams(findings: Findings) -> None:
 
 async def broken_stream(at: House, way: Way, fault: str, k: int) -> str:
     """What is wrong with the reply to a stream that breaks after `k` tokens, or ""."""
-    body = scripted(way.stream, text="aaaabbbbccccdddd", fault=f"{fault}@{k}")
-    reader, writer = await opened(at, way.path, f"{way.name.replace(' ', '-')}-{fault}-{k}", body)
+    body = scripted(way.body(stream=True), text="aaaabbbbccccdddd", fault=f"{fault}@{k}")
+    reader, writer = await opened(at, way.path, f"{way.name}-{fault}-{k}", body)
     try:
         async with asyncio.timeout(5):
             data = await reader.read(-1)

@@ -96,7 +96,7 @@ async def one(link: Link, key: str, draw: random.Random) -> str:
     way = draw.choice(WAYS)
     tokens = draw.randint(6, 20)
     data = request(
-        "POST", way.path, {"api-key": key}, scripted({**way.stream, "max_tokens": 100}, text="abcd" * tokens)
+        "POST", way.path, {"api-key": key}, scripted(way.body(stream=True, max_tokens=100), text="abcd" * tokens)
     )
     how = draw.random()
     if how < CANCELLED / 2:
@@ -109,8 +109,7 @@ async def one(link: Link, key: str, draw: random.Random) -> str:
         await link.send(data, leave_after=draw.randint(1, 3))
         return "left"
     answer = await link.send(data)
-    done = b"data: [END]" if way.name == "ollama sse" else way.done
-    return "whole" if answer.status == 200 and done in answer.body else f"{answer.status} {answer.body[-50:]!r}"
+    return "whole" if answer.status == 200 and way.ends in answer.body else f"{answer.status} {answer.body[-50:]!r}"
 
 
 async def tasks_of(gateway: Process) -> int:

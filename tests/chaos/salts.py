@@ -12,7 +12,7 @@ import yaml
 from gateway.auth import new_key
 from tests.chaos.link import Link, request
 from tests.chaos.row import FULL, SEED, Findings, row
-from tests.clients import REQUESTS
+from tests.clients import DIALECTS, WAYS, Way
 from tests.harness import Stack
 
 PROMPTS = 200 if FULL else 20
@@ -21,27 +21,20 @@ TEAMS = {"a1": "a", "a2": "a", "b1": "b", "c1": "c", "alone": None}
 SECRET = "canary-salt-" + "Hs4" * 10
 WORDS = ["north", "south", "east", "west", "river", "bridge", "market", "garden", "window", "harbour", "letter"]
 
-# Of each dialect how it asks for a stream, if not by a member of the body.
-STREAMS = {"ollama": "/ollama/chat/sse", "sagemaker": "/sagemaker/endpoints/ep/invocations-response-stream"}
+Asked = tuple[Way, bool]
+"""A way to ask, and whether for a stream."""
 
 
-Way = tuple[str, dict[str, Any]]
-"""Path, and body without prompt and model."""
+def ways() -> list[Asked]:
+    """Of every dialect: chats and completions, plain and streamed."""
+    found = [(way, stream) for way in WAYS if way.operation != "embed" for stream in (False, True)]
+    return [(way, stream) for way, stream in found if way.answers(stream=stream)]
 
 
-def ways() -> list[Way]:
-    """Of every dialect: chats, plain and streamed, and completions."""
-    found = []
-    for dialect, (path, _) in REQUESTS.items():
-        found.append((path, {"stream": False}))
-        found.append((STREAMS.get(dialect, path), {"stream": True}))
-    return [*found, ("/v1/completions", {}), ("/friendli/v1/completions", {})]
-
-
-def asked(way: Way, text: str, **members: Any) -> tuple[str, bytes]:
-    path, body = way
-    says = {"messages": [{"role": "user", "content": text}]} if "/v1/completions" not in path else {"prompt": text}
-    return path, json.dumps({"model": "m", "max_tokens": 2, **body, **says, **members}).encode()
+def asked(one: Asked, text: str, **members: Any) -> tuple[str, bytes]:
+    way, stream = one
+    body = way.body(text, stream=stream, model="m", max_tokens=2)
+    return way.path(), json.dumps({**body, **members}).encode()
 
 
 class Asking:
@@ -77,7 +70,7 @@ async def salts_differ(findings: Findings) -> None:
     config = {
         "keys": entries,
         "cache_salt": {"secret_env": "SALT"},
-        "dialects": {dialect: {"default_model": "m", "extras": "pass"} for dialect in REQUESTS},
+        "dialects": {dialect: {"default_model": "m", "extras": "pass"} for dialect in DIALECTS},
         "log": {"level": "debug"},
     }
     draw = random.Random(SEED)
@@ -94,7 +87,7 @@ async def salts_differ(findings: Findings) -> None:
     findings.check("salts in log, metrics and answers", len(shown), len(texts), not shown)
 
 
-async def equal_prompts(findings: Findings, ask: Asking, plan: Sequence[Way], draw: random.Random) -> dict[str, str]:
+async def equal_prompts(findings: Findings, ask: Asking, plan: Sequence[Asked], draw: random.Random) -> dict[str, str]:
     """Every key sends every prompt. Returns the salt of each key."""
     seen: dict[str, set[str | None]] = {name: set() for name in TEAMS}
     first: list[int] = []
@@ -119,7 +112,7 @@ async def equal_prompts(findings: Findings, ask: Asking, plan: Sequence[Way], dr
     return salts
 
 
-async def own_salts(findings: Findings, ask: Asking, plan: Sequence[Way], salts: Mapping[str, str]) -> None:
+async def own_salts(findings: Findings, ask: Asking, plan: Sequence[Asked], salts: Mapping[str, str]) -> None:
     """What a client says itself divides the cache of its team, and opens nobody else's."""
     met = 0
     for way in plan:

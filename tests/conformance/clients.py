@@ -414,6 +414,18 @@ CLIENTS: tuple[Client, ...] = (
         asks_to_stream=False,
     ),
     Client(
+        "sagemaker endpoint completions",
+        "sagemaker",
+        "complete",
+        "/endpoints/m/invocations-response-stream",
+        "endpoint_stream",
+        hear_framed,
+        read_openai,
+        refused_aws,
+        params={"name": "m"},
+        asks_to_stream=False,
+    ),
+    Client(
         "ollama lines",
         "ollama",
         "chat",

@@ -122,7 +122,7 @@ def drawn(data: st.DataObject, document: bytes) -> bytes:
 def told(case: Case, error: GatewayError) -> None:
     """The error is the worker's or the request's, and its answer is strict JSON in every header and body."""
     assert error.kind is not Kind.INTERNAL
-    response = DIALECTS[case.client.dialect].refuse(error, case.client.ask(case.scenario, stream=True), case.op())
+    response = DIALECTS[case.client.dialect].refuse(error, case.client.ask(case.scenario, stream=True), case.op())[0]
     assert 400 <= response.status < 600
     strict(response.body)
     for name, value in response.headers:

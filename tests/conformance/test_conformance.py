@@ -467,7 +467,7 @@ _FAULTS = (
 def refused(case: Case, error: GatewayError) -> int:
     """The status that the client sees; the answer must be one that it understands."""
     request = case.client.ask(case.scenario, stream=True)
-    response = DIALECTS[case.client.dialect].refuse(error, request, case.op())
+    response = DIALECTS[case.client.dialect].refuse(error, request, case.op())[0]
     assert (response.header(b"content-type") or b"").startswith(b"application/json")
     assert case.client.refused(response)
     return response.status
@@ -519,7 +519,7 @@ def test_every_kind_of_error_has_its_form(case: Case, record_property: Count) ->
     dialect = DIALECTS[case.client.dialect]
     for error in errors:
         assert 400 <= refused(case, error) < 600
-        assert dialect.refuse(error, None, None).status >= 400
+        assert dialect.refuse(error, None, None)[0].status >= 400
         lane, _ = case.open()
         before = lane.feed(case.frames[0] + case.frames[1])
         heard = case.client.hear(before + lane.fail(error))

@@ -14,7 +14,7 @@ import text_generation
 from text_generation import errors
 from text_generation.types import Grammar, GrammarType
 
-from gateway import dialects
+from tests.clients import WAYS
 from tests.harness import Stack, sse_data
 from tests.standins.tgi import PROMPT_TOKENS, Tgi
 
@@ -133,31 +133,9 @@ def test_chat_stream() -> None:
 
 # -- every dialect through the gateway ------------------------------------------------------------------------------
 
-CHATS = {
-    "openai": "/v1/chat/completions",
-    "sagemaker": "/sagemaker/invocations",
-    "azure": "/azure/chat/completions?api-version=2024-05-01-preview",
-    "ollama": "/ollama/chat/completions",
-    "friendli": "/friendli/v1/chat/completions",
-}
-TEXTS = {
-    "openai": "/v1/completions",
-    "sagemaker": "/sagemaker/invocations",
-    "friendli": "/friendli/v1/completions",
-}
+CHATS = {way.dialect: way.path() for way in reversed(WAYS) if way.operation == "chat"}
+TEXTS = {way.dialect: way.path() for way in reversed(WAYS) if way.operation == "complete"}
 MESSAGES = [{"role": "user", "content": "hi"}]
-
-
-def offered(paths: dict[str, str]) -> list[str]:
-    return [dialect for dialect in paths if dialect in dialects.REGISTRY]
-
-
-def test_no_dialect_is_left_out() -> None:
-    assert set(dialects.REGISTRY) <= set(CHATS)
-    with_texts = {
-        name for name, dialect in dialects.REGISTRY.items() if "complete" in getattr(dialect, "fields", {"complete": 0})
-    }
-    assert with_texts <= set(TEXTS)
 
 
 def post(stack: Stack, path: str, **body: Any) -> httpx.Response:
@@ -184,7 +162,7 @@ def streamed_text(dialect: str, body: bytes) -> str:
     return "".join(texts)
 
 
-@pytest.mark.parametrize("dialect", offered(CHATS))
+@pytest.mark.parametrize("dialect", CHATS)
 def test_a_chat_of_every_dialect(stack: Stack, worker: Tgi, dialect: str) -> None:
     reply = post(stack, CHATS[dialect], messages=MESSAGES, temperature=0.5, max_tokens=9)
     assert reply.status_code == 200, reply.text
@@ -195,7 +173,7 @@ def test_a_chat_of_every_dialect(stack: Stack, worker: Tgi, dialect: str) -> Non
     assert "presence_penalty" not in sent.body, "TGI would repeat less: it makes a repetition penalty of it"
 
 
-@pytest.mark.parametrize("dialect", offered(CHATS))
+@pytest.mark.parametrize("dialect", CHATS)
 def test_a_streamed_chat_of_every_dialect(stack: Stack, dialect: str) -> None:
     reply = post(stack, CHATS[dialect], messages=MESSAGES, stream=True)
     assert reply.status_code == 200, reply.text
@@ -203,7 +181,7 @@ def test_a_streamed_chat_of_every_dialect(stack: Stack, dialect: str) -> None:
     assert stack.records()[-1]["usage"]["input"] == PROMPT_TOKENS
 
 
-@pytest.mark.parametrize("dialect", offered(TEXTS))
+@pytest.mark.parametrize("dialect", TEXTS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_text_of_every_dialect(stack: Stack, worker: Tgi, dialect: str, stream: bool) -> None:
     reply = post(stack, TEXTS[dialect], prompt="hi", stream=stream, max_tokens=9, seed=7, top_k=3)
@@ -225,7 +203,7 @@ def test_a_text_of_every_dialect(stack: Stack, worker: Tgi, dialect: str, stream
     assert (usage["input"], usage["output"]) == (PROMPT_TOKENS, 4)
 
 
-@pytest.mark.parametrize("dialect", offered(CHATS))
+@pytest.mark.parametrize("dialect", CHATS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_stop_sequence_is_no_part_of_the_text(stack: Stack, dialect: str, stream: bool) -> None:
     reply = post(stack, CHATS[dialect], messages=MESSAGES, stop=[", w", "lo, world"], stream=stream)

@@ -9,15 +9,14 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import (
     Check,
-    boolean,
-    either,
+    Field,
+    body_members,
     integer,
-    list_of,
     number,
-    one_of,
+    own_name,
     sort_extras,
-    string,
     validate,
+    with_field,
 )
 
 INFINITE, NAN = float("inf"), float("nan")
@@ -47,21 +46,6 @@ INFINITE, NAN = float("inf"), float("nan")
         (integer(), INFINITE, "must be an integer"),
         (integer(1), 0, "must be at least 1"),
         (integer(high=4), 5, "must be at most 4"),
-        (boolean, True, None),
-        (boolean, 1, "must be true or false"),
-        (string, "", None),
-        (string, b"", "must be a string"),
-        (one_of("a", "b"), "b", None),
-        (one_of("a", "b"), "c", "must be one of a, b"),
-        (one_of("a", "b"), ["a"], "must be one of a, b"),
-        (list_of(string), [], None),
-        (list_of(string), ["a", "b"], None),
-        (list_of(string), "ab", "must be an array"),
-        (list_of(string), ["a", 1], "item 1 must be a string"),
-        (list_of(string, most=1), ["a", "b"], "must have at most 1 items"),
-        (list_of(list_of(integer())), [[1], [1, "x"]], "item 1 item 1 must be an integer"),
-        (either(string, list_of(string)), ["a"], None),
-        (either(string, list_of(string)), 1, "must be a string or must be an array"),
     ],
 )
 def test_check(check: Check, value: Any, wrong: str | None) -> None:
@@ -69,11 +53,11 @@ def test_check(check: Check, value: Any, wrong: str | None) -> None:
 
 
 def test_validate_names_the_first_wrong_field() -> None:
-    checks = {"a": number(0), "b": boolean}
+    checks = {"a": number(0), "b": integer()}
     validate({}, checks)
-    validate({"a": None, "b": True, "unknown": object()}, checks)
+    validate({"a": None, "b": 1, "unknown": object()}, checks)
     with pytest.raises(GatewayError) as caught:
-        validate({"b": 1, "a": -1}, checks)
+        validate({"b": "x", "a": -1}, checks)
     assert caught.value.kind is Kind.BAD_REQUEST
     assert caught.value.param in ("a", "b")
     assert f"'{caught.value.param}'" in caught.value.message
@@ -90,3 +74,42 @@ def test_unknown_fields_under_each_policy() -> None:
     with pytest.raises(GatewayError) as caught:
         sort_extras("error", ["x"], kind=Kind.UNSUPPORTED)
     assert caught.value.kind is Kind.UNSUPPORTED
+
+
+FIELDS = (
+    Field("prompt", "mapped"),
+    Field("tokens", "renamed", to="prompt", sample=[1], beside={"prompt": None}),
+    Field("options", "consumed"),
+    Field("options.stop", "renamed", to="stop"),
+    Field("stop", "mapped"),
+    Field("beams", "renamed", to="use_beam_search, n"),
+    Field("form", "renamed", to="a or b"),
+    Field("X-Team", "ignored", where="header"),
+)
+
+
+@pytest.mark.parametrize(
+    ("param", "sent", "own"),
+    [
+        ("prompt", (), "prompt"),
+        ("prompt", ("tokens",), "tokens"),
+        ("prompt", ("prompt", "tokens"), "prompt"),
+        ("stop", (), "stop"),
+        ("stop", ("options", "options.stop"), "options.stop"),
+        ("n", (), "beams"),
+        ("a", (), "form"),
+        ("b.c.0", ("form",), "form.c.0"),
+        ("options.temperature", (), "options.temperature"),
+        ("unknown.0", (), "unknown.0"),
+    ],
+)
+def test_a_parameter_has_the_name_that_the_client_gave_it(param: str, sent: tuple[str, ...], own: str) -> None:
+    assert own_name(param, FIELDS, sent) == own
+
+
+def test_a_field_is_put_where_it_belongs() -> None:
+    least = {"prompt": "x"}
+    assert with_field(least, FIELDS[1], [2]) == {"tokens": [2]}
+    assert with_field(least, FIELDS[3], "y") == {"prompt": "x", "options": {"stop": "y"}}
+    assert least == {"prompt": "x"}
+    assert body_members({"chat": FIELDS})["chat"] == {"prompt", "tokens", "options", "stop", "beams", "form"}

@@ -44,7 +44,7 @@ def test_it_is_read_or_refused(name: str, body: dict[str, Any]) -> None:
         try:
             dialect.read(request)
         except GatewayError as error:
-            response = dialect.refuse(error, request, None)
+            response = dialect.refuse(error, request, None)[0]
             assert 400 <= response.status < 500
             assert isinstance(json.loads(response.body), dict)
 

@@ -15,7 +15,9 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat, Embed, ListModels, ModelCard
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.dialects import create
-from gateway.dialects.azure import ERRORS, FIELDS, Azure
+from gateway.dialects.azure import Azure
+from gateway.dialects.azure.errors import ERRORS
+from gateway.dialects.azure.fields import FIELDS
 
 QUERY = b"api-version=2024-05-01-preview"
 DIALECT = Azure()
@@ -89,7 +91,7 @@ def refused(body: Any, *headers: tuple[bytes, bytes], query: bytes = QUERY, rout
     asked = request(body, *headers, query=query, route=route)
     with pytest.raises(GatewayError) as caught:
         DIALECT.read(asked)
-    return DIALECT.refuse(caught.value, asked, None)
+    return DIALECT.refuse(caught.value, asked, None)[0]
 
 
 def ms_code(response: Response) -> str:
@@ -129,7 +131,7 @@ def test_defaults_are_said_aloud() -> None:
     }
 
 
-@pytest.mark.parametrize("field", [field for field in FIELDS["chat"] if field.sample is not None], ids=lambda f: f.name)
+@pytest.mark.parametrize("field", [field for field in FIELDS["chat"] if field.where == "body"], ids=lambda f: f.name)
 def test_each_field_reaches_the_worker(field: Any) -> None:
     body = chat(**{field.name: field.sample})
     if field.name == "tool_choice":
@@ -139,7 +141,7 @@ def test_each_field_reaches_the_worker(field: Any) -> None:
 
 
 def test_null_is_absent_for_every_field() -> None:
-    names = [field.name for field in FIELDS["chat"] if field.sample is not None and field.name != "messages"]
+    names = [field.name for field in FIELDS["chat"] if field.where == "body" and field.name != "messages"]
     assert read(chat(**dict.fromkeys([*names, "unheard_of"]))) == read(chat())
 
 
@@ -368,7 +370,7 @@ def test_tool_choice_without_tools() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_the_error_table_is_total_and_each_shape_is_as_specified(kind: Kind) -> None:
-    response = DIALECT.refuse(GatewayError(kind, "why", param="temperature", retry_after=2.0), None, None)
+    response = DIALECT.refuse(GatewayError(kind, "why", param="temperature", retry_after=2.0), None, None)[0]
     status, phrase, code = ERRORS[kind]
     body = json.loads(response.body)
     assert (response.status, body["status"], body["error"], body["message"]) == (
@@ -466,7 +468,7 @@ def worker_error(message: str, param: str | None) -> GatewayError:
     ],
 )
 def test_what_the_worker_cannot_do(error: GatewayError, body: Any, status: int, loc: Any, value: Any) -> None:
-    response = DIALECT.refuse(error, request(body), None)
+    response = DIALECT.refuse(error, request(body), None)[0]
     assert response.status == status
     found = json.loads(response.body)
     if loc is not None:
@@ -475,7 +477,7 @@ def test_what_the_worker_cannot_do(error: GatewayError, body: Any, status: int, 
 
 def test_a_long_value_is_cut() -> None:
     long = chat(messages=[{"role": "user", "content": "x" * 5000}])
-    response = DIALECT.refuse(GatewayError(Kind.CONTEXT_LENGTH, "too long"), request(long), None)
+    response = DIALECT.refuse(GatewayError(Kind.CONTEXT_LENGTH, "too long"), request(long), None)[0]
     assert len(json.loads(response.body)["detail"]["value"]) == 1025
 
 
@@ -572,8 +574,8 @@ def test_a_reply_of_tool_calls_and_thinking() -> None:
     reply = fold(Vllm().read(Response(200, [], json.dumps(worker).encode()), op))
     choice = json.loads(DIALECT.write(reply, op).body)["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
-    expected = {name: message[name] for name in ("role", "content", "reasoning", "tool_calls")}
-    assert choice["message"] == expected | {"reasoning_content": "hm"}
+    expected = {name: message[name] for name in ("role", "reasoning", "tool_calls")}
+    assert choice["message"] == expected | {"reasoning_content": "hm", "content": ""}, "content is a string"
 
 
 def test_stream() -> None:
@@ -687,7 +689,7 @@ def test_embeddings_that_no_worker_makes(name: str, value: str) -> None:
 )
 def test_a_model_without_embeddings_is_a_404(error: GatewayError) -> None:
     op = read_embed({"input": ["x"]})
-    response = DIALECT.refuse(error, request({"input": ["x"]}, route="embed"), op)
+    response = DIALECT.refuse(error, request({"input": ["x"]}, route="embed"), op)[0]
     assert response.status == 404
     assert json.loads(response.body) == {
         "error": "Not Found",

@@ -15,7 +15,8 @@ from gateway.core.lifecycle import fold
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.dialects import create
-from gateway.dialects.ollama import FIELDS, Ollama
+from gateway.dialects.ollama import Ollama
+from gateway.dialects.ollama.fields import FIELDS
 from gateway.wire.openai.writing import ERRORS
 
 DIALECT = Ollama()
@@ -47,7 +48,7 @@ def refused(body: Any, route: str = "chat", dialect: Dialect = DIALECT) -> tuple
     asked = request(body, route)
     with pytest.raises(GatewayError) as caught:
         dialect.read(asked)
-    response = dialect.refuse(caught.value, asked, None)
+    response = dialect.refuse(caught.value, asked, None)[0]
     found = json.loads(response.body)
     assert list(found) == ["error"]
     assert list(found["error"]) == ["message", "type", "code"]
@@ -164,7 +165,7 @@ def test_worker_errors_use_the_clients_own_names() -> None:
         (GatewayError(Kind.UNSUPPORTED, "this model cannot", param="response_format"), "'format': this model cannot"),
         (GatewayError(Kind.UNSUPPORTED, "this model cannot", param="tools"), "'tools': this model cannot"),
     ):
-        assert json.loads(DIALECT.refuse(error, asked, None).body)["error"]["message"].startswith(what)
+        assert json.loads(DIALECT.refuse(error, asked, None)[0].body)["error"]["message"].startswith(what)
 
 
 def test_sse_always_streams() -> None:
@@ -245,7 +246,7 @@ def test_what_openais_wire_defines_is_read_as_there_when_passed_on() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_the_error_table_is_total(kind: Kind) -> None:
-    response = DIALECT.refuse(GatewayError(kind, "why", retry_after=2.0), None, None)
+    response = DIALECT.refuse(GatewayError(kind, "why", retry_after=2.0), None, None)[0]
     status, type_, code = ERRORS[kind]
     assert response.status == status
     assert response.body == (b'{"error":{"message":"why","type":"%b","code":"%b"}}' % (type_.encode(), code.encode()))

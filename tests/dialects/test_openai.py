@@ -235,11 +235,11 @@ def test_models() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_an_error_has_its_four_members(kind: Kind) -> None:
-    response = DIALECT.refuse(GatewayError(kind, "what", param="n"), None, None)
+    response = DIALECT.refuse(GatewayError(kind, "what", param="n"), None, None)[0]
     status, type_, code = ERRORS[kind]
     assert response.status == status
     assert json.loads(response.body) == {"error": {"message": "what", "type": type_, "param": "n", "code": code}}
-    coded = json.loads(DIALECT.refuse(GatewayError(kind, "what", code="finer"), None, None).body)["error"]
+    coded = json.loads(DIALECT.refuse(GatewayError(kind, "what", code="finer"), None, None)[0].body)["error"]
     assert (coded["code"], coded["param"]) == ("finer", None)
 
 
@@ -261,4 +261,4 @@ def test_an_error_within_a_stream_is_one_line() -> None:
     ],
 )
 def test_a_workers_status_is_kept_where_the_fault_is_the_clients(kind: Kind, upstream: int, status: int) -> None:
-    assert DIALECT.refuse(GatewayError(kind, "x", upstream=upstream), None, None).status == status
+    assert DIALECT.refuse(GatewayError(kind, "x", upstream=upstream), None, None)[0].status == status

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.dialects import REGISTRY
 from tests.harness import Stack
 from tests.limits.server import Server, free_port
 
@@ -147,8 +148,7 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
     else:
         model["discover"] = {"redis": True}
         config["redis"] = {"addresses": [request.getfixturevalue("redis").address], "timeout_s": 1}
-    names = ("openai", "sagemaker", "azure", "ollama", "friendli")
-    config["dialects"] = {name: {"default_model": "smollm2"} for name in names}
+    config["dialects"] = {name: {"default_model": "smollm2"} for name in REGISTRY}
     config["health"] = {"timeout_s": 5, "interval_s": 5}
     with Stack(workers=(), config=config) as stack:
         end = time.monotonic() + 10

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.dialects.azure import FIELDS as AZURE
+from gateway.dialects.azure.fields import FIELDS as AZURE
 from gateway.dialects.friendli.fields import FIELDS as FRIENDLI
 
 pytestmark = pytest.mark.engine

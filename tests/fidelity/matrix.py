@@ -1,7 +1,7 @@
 """What becomes of every field of every dialect, measured: each is sent alone, and what a worker would get is compared
 with what it would get without it.
 
-A field that has no meaning alone is sent beside another (`BESIDE`), and so is what it is compared with.
+A field that has no meaning alone is sent beside another (`Field.beside`), and so is what it is compared with.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from msgspec import Struct
 from gateway import backends, dialects
 from gateway.core import totals
 from gateway.core.errors import GatewayError
-from gateway.core.fields import Field
-from gateway.core.http import Request
+from gateway.core.fields import Example, Field, with_field
+from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Complete, ListModels, Op
 from gateway.core.ports import Capabilities, Dialect, Settings
 
@@ -37,69 +37,20 @@ UNSAID = {
 What = Literal["sent", "refused", "dropped", "acted", "nothing"]
 
 
-class Ask(Struct, frozen=True):
-    """The least valid request for one operation of one dialect."""
-
-    route: str
-    body: dict[str, Any]
-    query: bytes = b""
-
-
-_CHAT = {"messages": [{"role": "user", "content": "least"}]}
-_TEXT = {"prompt": "least"}
-_INPUT = {"input": "least"}
-_VERSION = b"api-version=2024-05-01-preview"
-ASKS: Mapping[tuple[str, str], Ask] = {
-    ("openai", "chat"): Ask("chat", _CHAT),
-    ("openai", "complete"): Ask("complete", _TEXT),
-    ("openai", "embed"): Ask("embed", _INPUT),
-    ("sagemaker", "chat"): Ask("invocations", _CHAT),
-    ("sagemaker", "complete"): Ask("invocations", _TEXT),
-    ("ollama", "chat"): Ask("chat", _CHAT),
-    ("azure", "chat"): Ask("chat", _CHAT, _VERSION),
-    ("azure", "embed"): Ask("embed", _INPUT, _VERSION),
-    ("friendli", "complete"): Ask("complete", _TEXT),
-    ("friendli", "chat"): Ask("chat", _CHAT),
-}
-
-_TOOLS = {"tools": [{"type": "function", "function": {"name": "f"}}]}
 # What a worker would answer, asked how long the prompt is.
 _PROMPT_TOKENS = 3
-# Field -> what stands beside it; None takes a member away.
-BESIDE: Mapping[str, Mapping[str, Any]] = {
-    "tool_choice": _TOOLS,
-    "parallel_tool_calls": _TOOLS,
-    "top_logprobs": {"logprobs": True},
-    "stream_options": {"stream": True},
-    "length_penalty": {"num_beams": 4},
-    "early_stopping": {"num_beams": 4},
-    "beam_search_type": {"num_beams": 4},
-}
-# Field -> the member whose place it takes.
-INSTEAD = {"tokens": "prompt"}
-# Fields that are headers or in the query, which have no sample of their own, and a value of each.
-HEADERS = {"azureml-model-deployment": "other", "extra-parameters": "ignore", "X-Friendli-Team": "team"}
-QUERY = {"api-version": "2024-05-01"}
-# Fields whose sample would be no valid request alone.
-SAMPLES = {"stream_options": {"include_usage": True}}
-# Where the sample changes nothing that can be seen, another value that must: it is looked at, then.
-PROBES: Mapping[str, Any] = {
-    "api-version": "soon",
-    "beam_search_type": "STOCHASTIC",
-    "extra-parameters": "loud",
-    "options": {"temperature": 0.5},
-}
 
 
 class Outcome(Struct, frozen=True):
     """what      sent: the worker gets something else; acted: only the canonical request differs
     changes   what the worker gets, by name, None for what is gone; "path" is the request's own
-    status    of the refusal, as the client sees it
+    status    of the refusal, as the client sees it; told is its body
     """
 
     what: What
     changes: Mapping[str, Any] = {}
     status: int = 0
+    told: str = ""
 
 
 class Row(Struct, frozen=True):
@@ -125,24 +76,23 @@ def rows() -> Iterator[Row]:
 
 def measure(dialect: str, operation: str, field: Field, backend: str) -> Outcome:
     """What becomes of `field`; of its probe, where the sample leaves no trace."""
-    sample = field.sample if field.sample is not None else SAMPLES.get(field.name)
-    outcome = _measure(dialect, operation, field, sample, backend)
-    if outcome.what == "nothing" and field.name in PROBES:
-        probed = _measure(dialect, operation, field, PROBES[field.name], backend)
+    outcome = _measure(dialect, operation, field, field.sample, backend)
+    if outcome.what == "nothing" and field.probe is not None:
+        probed = _measure(dialect, operation, field, field.probe, backend)
         return outcome if probed.what == "nothing" else Outcome("acted")
     return outcome
 
 
 def _measure(dialect: str, operation: str, field: Field, value: Any, backend: str) -> Outcome:
-    ask = ASKS[dialect, operation]
-    least = _beside(ask, field)
-    request = _with(least, field, value)
+    example = DIALECTS[dialect].examples[operation][0]
+    beside = {**example.body, **{name: one for name, one in field.beside.items() if one is not None}}
+    least, request = asking(example, beside), _with(example, field, value)
     try:
         # Twice: what differs between the two is drawn anew each time, such as a seed.
         before, drawn = (_through(dialect, least, backend) for _ in range(2))
         op, after, dropped = _through(dialect, request, backend)
     except _Refused as refused:
-        return Outcome("refused", status=refused.status)
+        return Outcome("refused", status=refused.status, told=refused.told)
     if field.name in dropped:
         return Outcome("dropped")
     volatile = {name for name in before[1] if before[1][name] != drawn[1].get(name)}
@@ -155,37 +105,29 @@ def _measure(dialect: str, operation: str, field: Field, value: Any, backend: st
     return Outcome("acted" if _acts(before[0], op, drawn[0]) else "nothing")
 
 
-def _beside(ask: Ask, field: Field) -> Request:
-    body = {**ask.body, **BESIDE.get(field.name, {})}
-    body = {name: value for name, value in body.items() if value is not None}
-    headers = [(b"content-type", b"application/json")]
-    return Request("POST", "/", headers, json.dumps(body).encode(), ask.query, ask.route, {}, "r")
+def asking(example: Example, body: Mapping[str, Any]) -> Request:
+    """A request like `example` with another body."""
+    return Request("POST", "/", [JSON_TYPE], json.dumps(body).encode(), example.query, example.route, {}, "r")
 
 
-def _with(least: Request, field: Field, value: Any) -> Request:
-    request = msgspec.structs.replace(least, headers=list(least.headers))
-    if field.name in HEADERS:
-        text = value if value is not None else HEADERS[field.name]
-        request.headers.append((field.name.lower().encode(), str(text).encode()))
-        return request
-    if field.name in QUERY:
-        text = value if value is not None else QUERY[field.name]
-        request.query = f"{field.name}={text}".encode()
-        return request
-    body = json.loads(request.body)
-    body.pop(INSTEAD.get(field.name), None)
-    outer, _, inner = field.name.partition(".")
-    body[outer] = {inner: value} if inner else value
-    request.body = json.dumps(body).encode()
+def _with(example: Example, field: Field, value: Any) -> Request:
+    if field.where == "body":
+        return asking(example, with_field(example.body, field, value))
+    request = asking(example, example.body)
+    if field.where == "header":
+        request.headers.append((field.name.lower().encode(), str(value).encode()))
+    else:
+        request.query = f"{field.name}={value}".encode()
     return request
 
 
 class _Refused(Exception):
-    """With the status that the client sees."""
+    """With the status and the text that the client sees."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.status = response.status
+        self.told = response.body.decode()
 
 
 def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str, Any], tuple[str, ...]]:
@@ -202,7 +144,7 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
             outgoing = BACKENDS[backend].write(op, CAN)
         return op, _flat(outgoing), (*op.dropped, *outgoing.dropped)
     except GatewayError as error:
-        raise _Refused(DIALECTS[dialect].refuse(error, request, op).status) from None
+        raise _Refused(DIALECTS[dialect].refuse(error, request, op)[0]) from None
 
 
 def _flat(request: Request) -> dict[str, Any]:

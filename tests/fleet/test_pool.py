@@ -289,7 +289,7 @@ async def test_random_cancelling_leaks_nothing(seed: int) -> None:
                 await asyncio.sleep(0)
             one.succeeded(worker, worker.generation)
         except asyncio.CancelledError:
-            one.failed(worker, worker.generation, GatewayError(Kind.CLIENT_GONE, "left"))
+            one.abandoned(worker, worker.generation)
             raise
         finally:
             one.release(worker)
@@ -337,12 +337,27 @@ async def test_only_the_workers_own_faults_count() -> None:
     one = pool(members, on_suspect=suspects.append, on_eject=ejected.append)
     for _ in range(10):
         one.failed(members[0], members[0].generation, REFUSED)
-        one.failed(members[0], members[0].generation, GatewayError(Kind.CLIENT_GONE, "left"))
+        one.abandoned(members[0], members[0].generation)
     assert (suspects, ejected, members[0].breaker.failures) == ([], [], 0)
     one.failed(members[0], members[0].generation, BROKEN)
     assert (suspects, ejected) == ([members[0]], [])
     one.failed(members[0], members[0].generation, BROKEN)
     assert (suspects, ejected) == ([members[0]] * 2, [members[0]])
+
+
+async def test_an_abandoned_trial_lets_the_next_one_begin() -> None:
+    clock = Clock()
+    members = workers(1)
+    one = pool(members, clock=clock)
+    breaker = members[0].breaker
+    breaker.open_until, clock.now = 1.0, 2.0  # it was ejected, and its time is over
+    worker = await one.acquire()
+    assert worker.half_open
+    assert not breaker.allows(clock.now)
+    one.abandoned(worker, worker.generation)
+    one.release(worker)
+    assert breaker.ejected
+    assert await one.acquire() is worker
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,24 @@
-"""Long steps aside: the loop goes round between any two calls of one."""
+"""Long steps of large requests: others are served meanwhile, and what nobody waits for is dropped."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import httpx
 import pytest
 
-from gateway.pipeline.offload import offload
+from gateway.backends.vllm import Vllm
+from gateway.dialects.openai import OpenAI
+from gateway.pipeline.offload import _thread, offload
+from tests.harness import Stack
+from tests.test_server import Raw, chat, post, until
 
 
 def spin(seconds: float) -> None:
@@ -55,3 +64,137 @@ async def test_what_a_step_raises_is_raised_and_the_next_one_is_none_the_worse()
         await offload(step)
     assert await offload(sys.getprofile) is not None
     assert sys.getprofile() is None
+
+
+@pytest.fixture
+def busy() -> Iterator[threading.Event]:
+    """The thread is busy until the event is set."""
+    held, go = threading.Event(), threading.Event()
+
+    def step() -> None:
+        held.set()
+        assert go.wait(10)
+
+    with ThreadPoolExecutor(1) as loops:
+        task = loops.submit(asyncio.run, offload(step))
+        assert held.wait(10)
+        yield go
+        go.set()
+        task.result(10)
+
+
+async def test_a_queued_step_whose_client_left_never_begins(busy: threading.Event) -> None:
+    begun: list[str] = []
+    steps = {name: asyncio.ensure_future(offload(begun.append, name)) for name in ("left", "stayed")}
+    await asyncio.sleep(0)
+    steps["left"].cancel()
+    await asyncio.wait([steps["left"]])
+    busy.set()
+    await steps["stayed"]
+    assert begun == ["stayed"]
+
+
+async def test_a_running_step_whose_client_left_ends_at_its_next_call() -> None:
+    begun = threading.Event()
+    swallowed: list[BaseException] = []
+
+    def endless() -> None:
+        begun.set()
+        while True:
+            try:
+                spin(0.001)
+            except Exception as error:  # a step that goes on after each of its own errors
+                swallowed.append(error)
+
+    task = asyncio.ensure_future(offload(endless))
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert await asyncio.wait_for(offload(threading.get_ident), 10), "the thread is free again"
+    assert swallowed == []
+
+
+async def test_the_profile_hook_that_was_there_is_restored() -> None:
+    seen: list[str] = []
+
+    def profiler(frame: object, event: str, arg: object) -> None:
+        seen.append(event)
+
+    await asyncio.get_running_loop().run_in_executor(_thread, sys.setprofile, profiler)
+    try:
+        await offload(spin, 0.0)
+        found = await asyncio.get_running_loop().run_in_executor(_thread, sys.getprofile)
+    finally:
+        await asyncio.get_running_loop().run_in_executor(_thread, sys.setprofile, None)
+    assert found is profiler
+    assert seen
+
+
+# -- through the whole gateway --------------------------------------------------------------------------------------
+
+URL = "/v1/chat/completions"
+LARGE = chat("a" * (1 << 20))
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(({"max_model_len": 1 << 30},)) as running:
+        yield running
+
+
+class Held:
+    """Steps of large requests wait here until they are let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go = threading.Event()
+
+    def around(self, step: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
+        def held(*given: Any) -> Any:
+            if size(*given) >= 1 << 20:
+                self.entered.set()
+                assert self.go.wait(10)
+            return step(*given)
+
+        return held
+
+
+@pytest.fixture(params=["read", "written"])
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    held = Held()
+    if request.param == "read":
+        monkeypatch.setattr(OpenAI, "read", held.around(OpenAI.read, lambda _, asked: len(asked.body)))
+    else:
+        monkeypatch.setattr(Vllm, "write", held.around(Vllm.write, lambda _, op, __: len(bytes(op.raw["messages"]))))
+    yield held
+    held.go.set()
+
+
+def test_others_are_served_meanwhile(stack: Stack, held: Held) -> None:
+    statuses: list[int] = []
+    asking = threading.Thread(target=lambda: statuses.append(httpx.post(stack.url + URL, json=LARGE).status_code))
+    asking.start()
+    assert held.entered.wait(5)
+    assert httpx.post(stack.url + URL, json=chat()).status_code == 200
+    held.go.set()
+    asking.join()
+    assert statuses == [200]
+
+
+def test_who_leaves_meanwhile_is_let_go(stack: Stack, held: Held) -> None:
+    before = len(stack.records())
+    body_budget = stack.gateway.state.runtime.body_budget
+    with Raw(stack) as client:
+        client.send(post(LARGE))
+        assert held.entered.wait(5)
+        assert body_budget.reserved > 1 << 20
+    until(lambda: not stack.gateway.state.runtime.running.runs)
+    assert body_budget.reserved == 0
+    assert [record["outcome"] for record in stack.records()[before:]] == ["cancelled"]
+
+
+def test_what_is_wrong_with_it_is_told_as_ever(stack: Stack) -> None:
+    for content, code in ((json.dumps(LARGE)[:-1], "invalid_json"), (json.dumps({**LARGE, "n": "x"}), "invalid_value")):
+        reply = httpx.post(stack.url + URL, content=content, headers={"content-type": "application/json"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (400, code)

@@ -108,8 +108,13 @@ def write_tool_choice(choice: ToolChoice) -> Any:
 # -- what a worker cannot be told -------------------------------------------------------------------------------------
 
 
+# Members of the canonical request -> the names that clients know them by.
+_NAMES = {"stop_tokens": "stop_token_ids", "eos_tokens": "eos_token", "bad_tokens": "bad_word_tokens"}
+
+
 def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
-    """`why` says what would work."""
+    """`param` is a member of the canonical request or of OpenAI's wire; `why` says what would work."""
+    param = _NAMES.get(param, param)
     message = f"'{param}' cannot be executed by the {backend} worker of this model"
     return GatewayError(Kind.UNSUPPORTED, f"{message}: {why}" if why else message, param=param)
 

@@ -17,7 +17,7 @@ from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
-from gateway.dialects.friendli.fields import FIELDS, KNOWN, TEAM
+from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, Writer, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown
@@ -34,6 +34,7 @@ class Friendli:
         Route("POST", "/v1/chat/completions", "chat"),
     )
     fields = FIELDS
+    examples = EXAMPLES
     errors = ERRORS
     # Its events are its own, and its chats have defaults and reasons of their own.
     passthrough: Mapping[str, Passthrough] = {}
@@ -58,5 +59,5 @@ class Friendli:
         tell = partial(error_event, op=op)
         return Writer(op, tell) if isinstance(op, Complete) else ChatWriter(op, tell)
 
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
-        return refuse(error, op)
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        return refuse(error, request, op)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import Field
+from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 
-TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team")
-_MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m")
+TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team", sample="team", where="header")
+_MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m", names_model=True)
 TIMEOUT = Field(
     "timeout_microseconds", "emulated", note="429 before the first byte, else an error event", sample=60_000_000
 )
+_BEAMS = {"num_beams": 4}
+_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _ENCODER = "unless 1: only for encoder-decoder models, of which none is served"
 _UNKNOWN = "in no specification, only in friendli-client"
 
@@ -19,7 +21,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     "complete": (
         TEAM,
         Field("prompt", "mapped", note="exactly one of prompt and tokens, else 400", sample="hi"),
-        Field("tokens", "renamed", to="prompt", note="token ids", sample=[1, 2, 3]),
+        Field("tokens", "renamed", to="prompt", note="token ids", sample=[1, 2, 3], beside={"prompt": None}),
         _MODEL,
         Field("stream", "mapped", note="400 with num_beams", sample=True),
         TIMEOUT,
@@ -43,8 +45,14 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field(
             "num_beams", "renamed", to="use_beam_search, n", note="1 to 31; the best beam is the one choice", sample=4
         ),
-        Field("length_penalty", "mapped", note="with num_beams, else 400 unless 1", sample=1.5),
-        Field("early_stopping", "refused", note="unless false: vLLM has none; 400 without num_beams", sample=True),
+        Field("length_penalty", "mapped", note="with num_beams, else 400 unless 1", sample=1.5, beside=_BEAMS),
+        Field(
+            "early_stopping",
+            "refused",
+            note="unless false: vLLM has none; 400 without num_beams",
+            sample=True,
+            beside=_BEAMS,
+        ),
         Field(
             "no_repeat_ngram",
             "refused",
@@ -75,6 +83,8 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             "consumed",
             note="DETERMINISTIC only, else 422; ignored without num_beams, as specified",
             sample="DETERMINISTIC",
+            beside=_BEAMS,
+            probe="STOCHASTIC",
         ),
         Field("bad_words", "mapped", sample=["x"]),
         Field(
@@ -106,7 +116,13 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
         _MODEL,
         Field("stream", "mapped", sample=True),
-        Field("stream_options", "consumed", note="the usage chunk comes only if it is asked for here"),
+        Field(
+            "stream_options",
+            "consumed",
+            note="the usage chunk comes only if it is asked for here",
+            sample={"include_usage": True},
+            beside={"stream": True},
+        ),
         Field("frequency_penalty", "mapped", sample=0.5),
         Field("presence_penalty", "mapped", sample=0.5),
         Field("repetition_penalty", "mapped", note="at least 1", sample=1.1),
@@ -120,16 +136,23 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("top_k", "mapped", note="0, no filter, is sent when absent", sample=5),
         Field("logit_bias", "mapped", sample={"42": -1.0}),
         Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2, beside={"logprobs": True}),
         TIMEOUT,
+        Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
         Field(
-            "tools",
+            "tool_choice",
             "mapped",
-            note="an empty array is dropped",
-            sample=[{"type": "function", "function": {"name": "f"}}],
+            note="without tools named as dropped, 400 if it asks for one",
+            sample="auto",
+            beside={"tools": _TOOLS},
         ),
-        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
+        Field(
+            "parallel_tool_calls",
+            "mapped",
+            note="named as dropped without tools",
+            sample=False,
+            beside={"tools": _TOOLS},
+        ),
         Field(
             "response_format",
             "renamed",
@@ -139,5 +162,11 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         ),
     ),
 }
-KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}
+KNOWN = body_members(FIELDS)
+"""The names of the members of a body."""
+EXAMPLES: Examples = {
+    "complete": (Example("complete", {"prompt": WORDS}, ends=b'"complete"'),),
+    "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, ends=b"data: [DONE]"),),
+}
+"""The least requests that are read."""
 NEVER = tuple(field.name for field in FIELDS["complete"] if field.note is _UNKNOWN)

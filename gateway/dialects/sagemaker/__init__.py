@@ -18,7 +18,7 @@ from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
 from gateway.core.ports import Passthrough
 from gateway.dialects.sagemaker.errors import exception, refuse
-from gateway.dialects.sagemaker.fields import FIELDS, KNOWN, MAX_PROMPTS, MODEL
+from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, KNOWN, MAX_PROMPTS, MODEL
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
 from gateway.dialects.sagemaker.replies import (
     FRAMED_HEADERS,
@@ -55,6 +55,7 @@ class SageMaker:
         Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
     )
     fields = FIELDS
+    examples = EXAMPLES
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
     passthrough: Mapping[str, Passthrough] = {}
 
@@ -127,7 +128,7 @@ class SageMaker:
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> Response:
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:
             accompany(request)
         if request is None or not is_aws(request):

@@ -44,8 +44,8 @@ SIGNATURE_ERRORS = {
 }
 
 
-def refuse(error: GatewayError, request: Request) -> Response:
-    """The answer as boto3 expects it."""
+def refuse(error: GatewayError, request: Request) -> tuple[Response, str]:
+    """The answer as boto3 expects it, and the code of what happened, which no body here has a place for."""
     status, type_ = _aws_error(error, request)
     body: dict[str, Any] = {"message": error.message}
     if type_ == "ModelError":
@@ -62,7 +62,7 @@ def refuse(error: GatewayError, request: Request) -> Response:
         headers += replies.error_headers(error, status)
         if error.retry_after is not None:
             headers.append((b"x-amz-retry-after", b"%d" % max(1, ceil(error.retry_after * 1000))))
-    return Response(status, headers, encode(body))
+    return Response(status, headers, encode(body)), error.code or replies.ERRORS[error.kind][2]
 
 
 def _aws_error(error: GatewayError, request: Request) -> tuple[int, str]:

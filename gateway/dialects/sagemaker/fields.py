@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.fields import Field
+from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 
 MODEL = "/opt/ml/model"
 """The folder of the model in a container: what every reply calls its model."""
 MAX_PROMPTS = 1024
 """Most prompts in one request."""
 
+_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _COMMON = (
     Field(
         "model",
         "consumed",
         note=f"names the pool, unless the path or a header does; `{MODEL}` is the default one",
         sample="m",
+        names_model=True,
     ),
     Field("stream", "mapped", note="implied by `invocations-response-stream`", sample=True),
     Field(
@@ -24,6 +26,7 @@ _COMMON = (
         "consumed",
         note="the usage chunk comes only if it is asked for here",
         sample={"include_usage": True},
+        beside={"stream": True},
     ),
     Field("max_tokens", "mapped", sample=16),
     Field("temperature", "mapped", sample=0.5),
@@ -54,19 +57,26 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("messages", "mapped", note="its presence means chat", sample=[{"role": "user", "content": "hi"}]),
         *_COMMON,
         Field("max_completion_tokens", "mapped", note="goes before max_tokens", sample=16),
+        Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
         Field(
-            "tools",
+            "tool_choice",
             "mapped",
-            note="an empty array is dropped",
-            sample=[{"type": "function", "function": {"name": "f"}}],
+            note="without tools named as dropped, 400 if it asks for one",
+            sample="auto",
+            beside={"tools": _TOOLS},
         ),
-        Field("tool_choice", "mapped", note="without tools named as dropped, 400 if it asks for one", sample="auto"),
-        Field("parallel_tool_calls", "mapped", note="named as dropped without tools", sample=False),
+        Field(
+            "parallel_tool_calls",
+            "mapped",
+            note="named as dropped without tools",
+            sample=False,
+            beside={"tools": _TOOLS},
+        ),
         Field("reasoning_effort", "mapped", sample="low"),
         Field("include_reasoning", "mapped", note="vLLM", sample=True),
         Field("chat_template_kwargs", "mapped", note="vLLM", sample={"enable_thinking": False}),
         Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2),
+        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2, beside={"logprobs": True}),
         Field("functions", "refused", note=f"{_DEPRECATED}: use tools", sample=[{"name": "f"}]),
         Field("function_call", "refused", note=f"{_DEPRECATED}: use tool_choice", sample="auto"),
     ),
@@ -79,4 +89,20 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("logprobs", "mapped", sample=1),
     ),
 }
-KNOWN = {operation: frozenset(field.name for field in fields) for operation, fields in FIELDS.items()}
+KNOWN = body_members(FIELDS)
+"""The names of the members of a body."""
+
+
+def _examples(least: Mapping[str, object]) -> Sequence[Example]:
+    return (
+        Example("endpoint", least, ends=b"data: [DONE]"),
+        Example("invocations", least, ends=b"data: [DONE]"),
+        Example("endpoint_stream", least, streams="always", ends=b"data: [DONE]"),
+    )
+
+
+EXAMPLES: Examples = {
+    "chat": _examples({"messages": [{"role": "user", "content": WORDS}]}),
+    "complete": _examples({"prompt": WORDS}),
+}
+"""The least requests that are read."""

@@ -72,12 +72,13 @@ def error_event(error: GatewayError) -> bytes:
     return sse.frame(encode(error_object(error)))
 
 
-def refusal(error: GatewayError) -> Response:
-    """`error` instead of a reply. A worker's own 4xx keeps its status."""
+def refusal(error: GatewayError) -> tuple[Response, str]:
+    """`error` instead of a reply, and its code. A worker's own 4xx keeps its status."""
     status = ERRORS[error.kind][0]
     if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
         status = error.upstream
-    return Response(status, [JSON_TYPE, *error_headers(error, status)], encode(error_object(error)))
+    told = error_object(error)
+    return Response(status, [JSON_TYPE, *error_headers(error, status)], encode(told)), told["error"]["code"]
 
 
 # -- canonical to replies -------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def test_a_workers_own_code_survives(dialect: str, backend: str, status: int) ->
     """Clients tell causes apart by it."""
     error = backends.create(backend).fault(answer(status, code="content_filter"))
     request = Request("POST", "/chat/completions", [], b"{}", b"", "chat")
-    response = dialects.create(dialect, Settings()).refuse(error, request, None)
+    response = dialects.create(dialect, Settings()).refuse(error, request, None)[0]
     assert b'"content_filter"' in response.body
 
 

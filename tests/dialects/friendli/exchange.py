@@ -56,7 +56,7 @@ def refused(body: Any, route: str = "complete") -> tuple[int, dict[str, Any]]:
         op = DIALECT.read(asked)
         Vllm().write(op, CAN)
     except GatewayError as error:
-        response = DIALECT.refuse(error, asked, op)
+        response = DIALECT.refuse(error, asked, op)[0]
         return response.status, json.loads(response.body)["error"]
     raise AssertionError("it was not refused")
 

@@ -29,7 +29,7 @@ def test_every_kind_has_a_row() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_errors(kind: Kind) -> None:
     error = GatewayError(kind, "why", param="prompt", retry_after=3)
-    response = DIALECT.refuse(error, None, None)
+    response = DIALECT.refuse(error, None, None)[0]
     status, type_, code = ERRORS[kind]
     assert response.status == status
     assert json.loads(response.body) == {"error": {"message": "why", "type": type_, "param": "prompt", "code": code}}
@@ -41,16 +41,16 @@ def test_the_clients_own_deadline_is_a_429() -> None:
         return GatewayError(Kind.TIMEOUT, "the request took longer than 1 s", code="deadline_exceeded")
 
     own = read(timeout_microseconds=1_000_000)
-    response = DIALECT.refuse(late(), None, own)
+    response = DIALECT.refuse(late(), None, own)[0]
     assert response.status == 429
     assert json.loads(response.body)["error"]["param"] == "timeout_microseconds"
     assert response.header(b"retry-after") is None
     for op in (own, read_chat(timeout_microseconds=1_000_000)):
         (told,) = events(lane(op).fail(late()))
         assert told["error"]["param"] == "timeout_microseconds"
-    assert DIALECT.refuse(late(), None, read()).status == 504
+    assert DIALECT.refuse(late(), None, read())[0].status == 504
     worker = GatewayError(Kind.TIMEOUT, "the worker is silent")
-    assert DIALECT.refuse(worker, None, read(timeout_microseconds=1_000_000)).status == 504
+    assert DIALECT.refuse(worker, None, read(timeout_microseconds=1_000_000))[0].status == 504
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_clients_own_deadline_is_a_429() -> None:
 )
 def test_a_worker_that_refuses_a_field_by_name(members: dict[str, Any], said: str, param: str) -> None:
     error = GatewayError(Kind.BAD_REQUEST, f"'{said}' is too much", param=said, upstream=400)
-    response = DIALECT.refuse(error, None, read(members))
+    response = DIALECT.refuse(error, None, read(members))[0]
     assert response.status == 422
     told = json.loads(response.body)["error"]
     assert (told["param"], told["message"]) == (param, f"'{param}' is too much")
@@ -79,10 +79,10 @@ def test_a_worker_without_token_ids_is_told_in_terms_of_what_was_sent(members: d
     op = read(members)
     with pytest.raises(GatewayError) as caught:
         OpenAI().write(op, CAN)
-    response = DIALECT.refuse(caught.value, None, op)
+    response = DIALECT.refuse(caught.value, None, op)[0]
     told = json.loads(response.body)["error"]
     assert (response.status, told["param"]) == (422, param)
-    assert all(name in told["message"] for name in ("vllm", "tgi", "llamacpp"))
+    assert "workers of the backends vllm (0.10.2 and later), tgi and llamacpp do" in told["message"]
 
 
 def test_seeds_that_no_worker_takes_say_what_would_do() -> None:
@@ -90,12 +90,12 @@ def test_seeds_that_no_worker_takes_say_what_would_do() -> None:
     for backend in (Vllm(), LlamaCpp()):
         with pytest.raises(GatewayError, match=r"'seed'.*must rise by one") as caught:
             backend.write(op, CAN)
-        assert DIALECT.refuse(caught.value, None, op).status == 422
+        assert DIALECT.refuse(caught.value, None, op)[0].status == 422
     with pytest.raises(GatewayError, match=r"'seed'.*4294967294"):
         LlamaCpp().write(read(n=2, seed=2**32 - 2), CAN)
 
 
 def test_a_worker_that_names_no_field_is_a_400() -> None:
-    assert DIALECT.refuse(GatewayError(Kind.BAD_REQUEST, "no", upstream=400), None, read()).status == 400
+    assert DIALECT.refuse(GatewayError(Kind.BAD_REQUEST, "no", upstream=400), None, read())[0].status == 400
     long = GatewayError(Kind.CONTEXT_LENGTH, "too long", param="input_tokens", upstream=400)
-    assert DIALECT.refuse(long, None, read()).status == 400
+    assert DIALECT.refuse(long, None, read())[0].status == 400

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from gateway.backends.vllm import Vllm
+from gateway.core.fields import with_field
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.core.messages import Complete
 from gateway.core.ports import Capabilities, Settings
 from gateway.dialects import create
-from gateway.dialects.friendli.fields import FIELDS
+from gateway.dialects.friendli.fields import EXAMPLES, FIELDS
 from tests.dialects.friendli.exchange import (
     CLIENT_BODY,
     DIALECT,
-    HI,
     read,
     read_chat,
     refused,
@@ -282,21 +282,13 @@ def test_extras_follow_the_configuration() -> None:
 def test_every_field_has_a_sample_and_is_read() -> None:
     for operation, fields in FIELDS.items():
         for field in fields:
-            if field.sample is None or field.name in ("prompt", "messages"):
+            if field.where != "body":
                 continue
-            base: dict[str, Any] = {"messages": HI} if operation == "chat" else {"prompt": "hi"}
-            if field.name == "tokens" or "total" in field.name:
-                base = {"tokens": [1, 2, 3]}
-            if field.name == "length_penalty" or field.name == "beam_search_type":
-                base["num_beams"] = 2
-            if field.name == "top_logprobs":
-                base["logprobs"] = True
-            body = {**base, field.name: field.sample}
+            least = {"tokens": [1, 2, 3]} if "total" in field.name else EXAMPLES[operation][0].body
+            body = with_field(least, field, field.sample)
             if field.handling != "refused":
                 DIALECT.read(request(body, route=operation))
                 continue
-            if field.name == "early_stopping":
-                body["num_beams"] = 2
             status, error = refused(body, operation)
             assert (status, error["param"]) == (422, field.name)
 

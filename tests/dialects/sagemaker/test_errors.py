@@ -17,7 +17,7 @@ from tests.repo.tree import ROOT
 
 
 def refused(error: GatewayError, route: str, headers: Headers | None = None) -> tuple[int, dict[bytes, bytes], Any]:
-    response = DIALECT.refuse(error, request({}, route, headers), None)
+    response = DIALECT.refuse(error, request({}, route, headers), None)[0]
     return response.status, dict(response.headers), json.loads(response.body)
 
 

@@ -49,5 +49,5 @@ def test_headers_that_come_back(name: bytes, value: bytes, comes_back: bool) -> 
     DIALECT.read(asked)
     assert asked.reply == ([(name, value)] if comes_back else [])
     refused = request({}, ENDPOINT, [(name, value)])
-    DIALECT.refuse(GatewayError(Kind.BAD_REQUEST, "x"), refused, None)
+    DIALECT.refuse(GatewayError(Kind.BAD_REQUEST, "x"), refused, None)[0]
     assert refused.reply == [*([(name, value)] if comes_back else []), (b"x-amzn-requestid", b"req-1")]

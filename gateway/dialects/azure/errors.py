@@ -1,0 +1,123 @@
+"""Azure's errors: in a body, and as a stream's last event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import Embed, Op
+from gateway.wire import sse
+from gateway.wire.json import encode, find
+from gateway.wire.openai import writing
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    kind: (status, phrase, "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value)
+    for kind, status, phrase in (
+        (Kind.BAD_REQUEST, 400, "Bad Request"),
+        (Kind.UNSUPPORTED, 422, "Unprocessable Content"),
+        (Kind.UNAUTHENTICATED, 401, "Unauthorized"),
+        (Kind.FORBIDDEN, 403, "Forbidden"),
+        (Kind.NO_ROUTE, 404, "Not Found"),
+        (Kind.NO_METHOD, 405, "Method Not Allowed"),
+        (Kind.NO_MODEL, 404, "Not Found"),
+        (Kind.MEDIA_TYPE, 415, "Unsupported Media Type"),
+        (Kind.TOO_LARGE, 413, "Content Too Large"),
+        (Kind.CONTEXT_LENGTH, 422, "Unprocessable Content"),
+        (Kind.LIMITED, 429, "Too Many Requests"),
+        (Kind.OVERLOADED, 503, "Service Unavailable"),
+        (Kind.NO_WORKER, 503, "Service Unavailable"),
+        (Kind.DRAINING, 503, "Service Unavailable"),
+        (Kind.TIMEOUT, 504, "Gateway Timeout"),
+        (Kind.UPSTREAM, 502, "Bad Gateway"),
+        (Kind.TRUNCATED, 502, "Bad Gateway"),
+        (Kind.CLIENT_GONE, 499, "Client Closed Request"),
+        (Kind.INTERNAL, 500, "Internal Server Error"),
+    )
+}
+"""Here the second member is the body's `error`, the description. The code is also in x-ms-error-code."""
+# NotFoundError, TooManyRequestsError and UnauthorizedError have three keys only.
+_BRIEF = frozenset({401, 404, 429})
+# Allowed by the specification whatever the number, which promises a 422 where a model takes less.
+_RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
+_LONGEST_VALUE = 1024
+
+
+def error_event(error: GatewayError) -> bytes:
+    """azure-ai-inference skips it in silence: what its caller notices is the cut connection that follows."""
+    code = error.code or ERRORS[error.kind][2]
+    return sse.frame(encode({"error": {"code": code, "message": error.message}}))
+
+
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+    """The answer, and its code."""
+    kind, message = _kind(error, request, op), error.message
+    if kind is Kind.NO_ROUTE:
+        why = "it makes no embeddings" if isinstance(op, Embed) and error.kind is not kind else message
+        message = f"Modality not supported by the model: {why}"
+    status, phrase, code = ERRORS[kind]
+    if kind not in (Kind.NO_ROUTE, Kind.UNSUPPORTED):  # the specification has one word for each of these
+        code = error.code or code
+    body: dict[str, Any] = {"error": phrase, "message": message, "status": status}
+    if status == 422:
+        body["code"] = code
+        body["detail"] = _detail(error, request, op)
+    elif status not in _BRIEF:
+        body = {"code": code, "error": phrase, "message": message, "param": error.param or "", "status": status}
+    headers = [JSON_TYPE, (b"x-ms-error-code", code.encode()), *writing.error_headers(error, status)]
+    return Response(status, headers, encode(body)), code
+
+
+def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
+    """The row of the error table: finer than `error.kind` where the specification is.
+
+    A 400 is a request that the specification does not allow; a 422 one that it allows and the model cannot do. So a
+    worker's 400 that names a field the client sent is a 422, and so is a number that is only out of our range.
+    """
+    if _beyond_modality(error, op):
+        return Kind.NO_ROUTE
+    if error.kind is not Kind.BAD_REQUEST or error.param is None:
+        return error.kind
+    found, value = _look_up(request, error.param)
+    if error.upstream is not None and found:
+        return Kind.UNSUPPORTED
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if error.param in _RANGED and number and not (error.param == "temperature" and value < 0):
+        return Kind.UNSUPPORTED
+    return error.kind
+
+
+def _beyond_modality(error: GatewayError, op: Op | None) -> bool:
+    """The model cannot do this operation at all: by what is configured or advertised of it, or as its worker says
+    (no such path, or vLLM's words)."""
+    if error.kind is Kind.UNSUPPORTED and error.param is None and error.upstream is None:
+        return True
+    return isinstance(op, Embed) and (
+        error.upstream == 404 or (error.upstream == 400 and "does not support Embeddings" in error.message)
+    )
+
+
+def _detail(error: GatewayError, request: Request | None, op: Op | None) -> dict[str, Any]:
+    """The specification's Detail; `input` is what Microsoft's example and its Python sample call the value."""
+    param = error.param or ""
+    if error.kind is Kind.CONTEXT_LENGTH:
+        param = "input" if isinstance(op, Embed) else "messages"
+    value = error.value if error.value is not None else _look_up(request, param)[1]
+    text = value if isinstance(value, str) else encode(value).decode()
+    text = text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+    return {"loc": ["body", *(param.split(".") if param else ())], "value": text, "input": text}
+
+
+def _look_up(request: Request | None, param: str) -> tuple[bool, Any]:
+    """(whether the client sent its top-level member, the value at dotted `param` or None)."""
+    if request is None or not param:
+        return False, None
+    sent = find(request.body, param.partition(".")[0]) is not None
+    raw = find(request.body, param) if sent else None
+    try:
+        return sent, msgspec.json.decode(raw) if raw is not None else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return sent, None

@@ -1,0 +1,91 @@
+"""What becomes of each field of a request to Azure AI Model Inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+
+_MODEL = Field(
+    "model",
+    "consumed",
+    note="names the pool; the header azureml-model-deployment comes first",
+    sample="m",
+    names_model=True,
+)
+_DEPLOYMENT = Field(
+    "azureml-model-deployment",
+    "consumed",
+    note="header, percent-encoded UTF-8; names the pool",
+    sample="other",
+    where="header",
+    names_model=True,
+)
+_VERSION = Field(
+    "api-version",
+    "consumed",
+    note="query: YYYY-MM-DD or YYYY-MM-DD-preview; required unless `default_api_version` is configured",
+    sample="2024-05-01",
+    where="query",
+    probe="soon",
+)
+_EXTRAS = Field(
+    "extra-parameters",
+    "consumed",
+    note="header: pass-through, ignore (also drop) or error, which is the default",
+    sample="ignore",
+    where="header",
+    probe="loud",
+)
+_TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+FIELDS: Mapping[str, Sequence[Field]] = {
+    "chat": (
+        _VERSION,
+        _EXTRAS,
+        _DEPLOYMENT,
+        Field("messages", "mapped", note="role developer becomes system", sample=[{"role": "user", "content": "hi"}]),
+        Field("frequency_penalty", "mapped", note="0 is sent when absent", sample=0.5),
+        Field("max_tokens", "mapped", sample=16),
+        _MODEL,
+        Field("presence_penalty", "mapped", note="0 is sent when absent", sample=0.5),
+        Field("response_format", "mapped", note="type text is not sent", sample={"type": "json_object"}),
+        Field("seed", "mapped", sample=7),
+        Field("stop", "mapped", note="sent as an array", sample=["END"]),
+        Field("stream", "mapped", sample=True),
+        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
+        Field(
+            "tool_choice",
+            "mapped",
+            note="without tools named as dropped, 400 if it asks for one",
+            sample="auto",
+            beside={"tools": _TOOLS},
+        ),
+        Field(
+            "tools",
+            "mapped",
+            note="an empty array is dropped",
+            sample=_TOOLS,
+        ),
+        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
+    ),
+    "embed": (
+        _VERSION,
+        _EXTRAS,
+        _DEPLOYMENT,
+        Field("input", "mapped", sample=["hi"]),
+        _MODEL,
+        Field("dimensions", "mapped", sample=8),
+        Field("encoding_format", "mapped", note="float and base64; 422 to others", sample="float"),
+        Field("input_type", "refused", note="422, unless it is text, which is what a worker assumes", sample="query"),
+    ),
+}
+KNOWN = body_members(FIELDS)
+"""The names of the members of a body."""
+
+QUERY = b"api-version=2024-05-01-preview"
+EXAMPLES: Examples = {
+    "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, QUERY, ends=b"data: [DONE]"),),
+    "embed": (Example("embed", {"input": [WORDS]}, QUERY, streams="never"),),
+}
+"""The least requests that are read."""

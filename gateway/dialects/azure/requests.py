@@ -1,0 +1,196 @@
+"""Azure's requests to canonical ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy
+from gateway.core.http import Request
+from gateway.core.messages import Chat, Embed, Extra, Image, Part, Sampling, Text
+from gateway.wire import images
+from gateway.wire.json import NULL
+from gateway.wire.openai import reading
+from gateway.wire.openai.request_views import CHAT_MEMBERS, FORMS, part_form
+from gateway.wire.unknown import Form, KnownMembers, known_to
+
+_API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?")
+_POLICIES: Mapping[str, ExtrasPolicy] = {"pass-through": "pass", "ignore": "drop", "drop": "drop", "error": "error"}
+_FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_DETAILS = frozenset({None, "auto", "low", "high"})
+
+
+class _PartIn(Struct):
+    type: str
+    content: Raw = NULL
+
+
+class _OwnTextIn(Struct, forbid_unknown_fields=True):
+    type: str
+    content: str
+
+
+class _OwnImageIn(_OwnTextIn, forbid_unknown_fields=True):
+    detail: str | None = None
+
+
+_part = msgspec.json.Decoder(_PartIn)
+_own_text = msgspec.json.Decoder(_OwnTextIn)
+_own_image = msgspec.json.Decoder(_OwnImageIn)
+# What the specification and the recorded clients have; no model is promised to understand anything else.
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url"})
+
+
+def check_version(request: Request, default: str | None) -> None:
+    """Raises GatewayError(BAD_REQUEST) for a version that is missing, unless there is a default, or malformed."""
+    given = next((value for name, value in _query(request) if name == "api-version"), "")
+    version = given or default
+    if version is None:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "The api-version query parameter (?api-version=) is required for all requests.",
+            param="api-version",
+            code="MissingApiVersionParameter",
+        )
+    if not _API_VERSION.fullmatch(version):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "The api-version query parameter must have the form YYYY-MM-DD or YYYY-MM-DD-preview.",
+            param="api-version",
+            code="InvalidApiVersionParameter",
+        )
+
+
+def _query(request: Request) -> list[tuple[str, str]]:
+    """Names and values, decoded: clients may percent-encode both."""
+    return parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
+
+
+def deployment_of(request: Request) -> str | None:
+    """The model that a header names, percent-encoded where it is not ASCII."""
+    given = request.header(b"azureml-model-deployment") or b""
+    return unquote_to_bytes(given.strip()).decode("utf-8", "replace") or None
+
+
+def policy_of(request: Request, usual: ExtrasPolicy) -> ExtrasPolicy:
+    """What becomes of unknown members. Raises GatewayError(BAD_REQUEST) for a word that means nothing."""
+    asked = request.header(b"extra-parameters")
+    if asked is None:
+        return usual
+    word = asked.decode("latin-1").strip().lower()
+    if word not in _POLICIES:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "the header 'extra-parameters' must be 'pass-through', 'ignore', 'drop' or 'error'",
+            param="extra-parameters",
+            code="invalid_header",
+        )
+    return _POLICIES[word]
+
+
+def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> Chat:
+    """Raises GatewayError: BAD_REQUEST for what the specification does not allow, UNSUPPORTED for what no model here
+    can do."""
+    extra = {name: value for name, value in unknown.items() if name not in CHAT_MEMBERS}
+    op = reading.read_chat(body, raw, extra, dropped, policy, part=_read_part, forms=_FORMS)
+    op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
+    for index, message in enumerate(op.messages):
+        if message.role not in _ROLES:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"this model does not understand messages of role '{message.role}'",
+                param=f"messages.{index}.role",
+            )
+    for index, tool in enumerate(op.tools):
+        if not _FUNCTION_NAME.fullmatch(tool.name):
+            raise _forbidden(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
+    # The SDK knows the role developer, chat templates hardly do; the specification has no tool_call_id.
+    op.messages = reading.answer_calls(
+        tuple(
+            msgspec.structs.replace(message, role="system") if message.role == "developer" else message
+            for message in op.messages
+        )
+    )
+    op.sampling = _with_defaults(op.sampling)
+    return op
+
+
+def read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...]) -> Embed:
+    """Raises as `read_chat`."""
+    for name, allowed in (("encoding_format", (b'"float"', b'"base64"')), ("input_type", (b'"text"',))):
+        if name in raw and bytes(raw[name]) not in allowed:
+            words = b" or ".join(allowed).decode().replace('"', "'")
+            raise GatewayError(Kind.UNSUPPORTED, f"'{name}' must be {words} here", param=name)
+    extra = {name: value for name, value in unknown.items() if name != "user"}
+    op = reading.read_embed(body, raw, extra, dropped)
+    op.raw = op.wire = None
+    return op
+
+
+def _with_defaults(sampling: Sampling) -> Sampling:
+    """The specification's defaults, said aloud: vLLM would take the model's generation_config for what is absent."""
+    return msgspec.structs.replace(
+        sampling,
+        temperature=1.0 if sampling.temperature is None else sampling.temperature,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        frequency_penalty=sampling.frequency_penalty or 0.0,
+        presence_penalty=sampling.presence_penalty or 0.0,
+    )
+
+
+def _read_part(raw: Raw, place: str) -> Part:
+    """The specification's `{type, content, detail}` or the OpenAI form that the SDK sends."""
+    found = reading.read_at(place, raw, _part)
+    part: Part
+    if found.type not in _PART_TYPES:
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"this model does not understand content of type '{found.type[:64]}'", param=place
+        )
+    if found.content == NULL:
+        part = reading.read_part(raw, place)
+        if isinstance(part, Image):
+            _check_detail(part, f"{place}.image_url.detail")
+        return part
+    if found.type == "text":
+        return Text(reading.read_at(place, raw, _own_text).content)
+    if found.type in ("image", "image_url"):
+        image = reading.read_at(place, raw, _own_image)
+        url = images.as_url(image.content)
+        if url is not None:
+            part = Image(url, image.detail)
+            _check_detail(part, f"{place}.detail")
+            return part
+    raise GatewayError(
+        Kind.UNSUPPORTED,
+        "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image",
+        param=f"{place}.content",
+    )
+
+
+def _check_detail(image: Image, place: str) -> None:
+    if image.detail not in _DETAILS:
+        raise _forbidden(place, "must be 'auto', 'low' or 'high'")
+
+
+def _forbidden(param: str, why: str) -> GatewayError:
+    """A value that the specification does not allow."""
+    return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
+
+
+def _part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
+    """What `_read_part` knows of a part."""
+    if members.get("content", NULL) == NULL:
+        return part_form(members)
+    return known_to(_OwnTextIn if bytes(members.get("type", NULL)) == b'"text"' else _OwnImageIn)
+
+
+_FORMS: Mapping[str, Form] = {**FORMS, "content": _part_form}
+
+
+# -- canonical to replies -------------------------------------------------------------------------------------------

@@ -1,0 +1,47 @@
+"""Errors of the Ollama-style API: in a body, and in either kind of stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import own_name
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import Chat, Op
+from gateway.dialects.ollama.fields import FIELDS
+from gateway.wire.json import encode, find, sent_names
+from gateway.wire.openai import writing
+
+ERRORS = writing.ERRORS
+
+
+def error_object(error: GatewayError, request: Request | None = None) -> dict[str, Any]:
+    """message, type and code. There is no place for the field at fault: a message that names one uses the client's own
+    name for it."""
+    _, type_, code = ERRORS[error.kind]
+    message = error.message
+    if error.param is not None and request is not None:
+        own = own_name(error.param, FIELDS["chat"], sent_names(request.body))
+        quoted = f"'{error.param}'"
+        if quoted in message:
+            message = message.replace(quoted, f"'{own}'")
+        elif error.kind is Kind.UNSUPPORTED:
+            message = f"'{own}': {message}"
+    return {"message": message, "type": type_, "code": error.code or code}
+
+
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+    """The answer, and its code. Where lines of JSON were asked for, it has the form of a stream's last line."""
+    status = ERRORS[error.kind][0]
+    told = error_object(error, request)
+    body = encode({"error": told, "done": True}) + b"\n" if _asked_for_lines(request, op) else encode({"error": told})
+    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], body), told["code"]
+
+
+def _asked_for_lines(request: Request | None, op: Op | None) -> bool:
+    """Of a request that could not be read, whatever its other members are."""
+    if request is None or request.route != "chat":
+        return False
+    return op.stream if isinstance(op, Chat) else find(request.body, "stream") == Raw(b"true")

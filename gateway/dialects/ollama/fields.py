@@ -1,0 +1,89 @@
+"""What becomes of each field of a request to the Ollama-style API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+
+_TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+FIELDS: Mapping[str, Sequence[Field]] = {
+    "chat": (
+        Field("model", "consumed", note="names the pool", sample="m", names_model=True),
+        Field(
+            "messages",
+            "mapped",
+            note="also Ollama's images, thinking and tool_name",
+            sample=[{"role": "user", "content": "hi"}],
+        ),
+        Field("stream", "mapped", note="false when absent; ignored on /chat/sse, which always streams", sample=True),
+        Field("temperature", "mapped", sample=0.7),
+        Field("max_tokens", "mapped", sample=16),
+        Field("max_completion_tokens", "renamed", to="max_tokens", note="400 beside max_tokens", sample=16),
+        Field("top_p", "mapped", sample=0.9),
+        Field("top_k", "mapped", sample=40),
+        Field("min_p", "mapped", sample=0.1),
+        Field("seed", "mapped", sample=7),
+        Field("stop", "mapped", sample=["END"]),
+        Field("frequency_penalty", "mapped", sample=0.5),
+        Field("presence_penalty", "mapped", sample=0.5),
+        Field("repetition_penalty", "mapped", sample=1.1),
+        Field("logit_bias", "mapped", sample={"42": -1.0}),
+        Field("user", "mapped", sample="user-1"),
+        Field("n", "refused", note="unless it is 1: a reply here has one message", sample=2),
+        Field("tools", "mapped", sample=_TOOLS),
+        Field(
+            "tool_choice",
+            "mapped",
+            note="without tools named as dropped, 400 if it asks for one",
+            sample="auto",
+            beside={"tools": _TOOLS},
+        ),
+        Field(
+            "parallel_tool_calls",
+            "mapped",
+            note="named as dropped without tools",
+            sample=False,
+            beside={"tools": _TOOLS},
+        ),
+        Field("response_format", "mapped", sample={"type": "json_object"}),
+        Field("reasoning_effort", "mapped", sample="low"),
+        Field("format", "renamed", to="response_format", note='"json" or a JSON schema', sample="json"),
+        Field("think", "renamed", to="reasoning_effort", note="a level; true and false are dropped", sample="low"),
+        Field(
+            "options",
+            "consumed",
+            note="its members are the next rows; others are dropped",
+            sample={},
+            probe={"temperature": 0.5},
+        ),
+        Field("options.temperature", "renamed", to="temperature", sample=0.7),
+        Field("options.top_p", "renamed", to="top_p", sample=0.9),
+        Field("options.top_k", "renamed", to="top_k", sample=40),
+        Field("options.min_p", "renamed", to="min_p", sample=0.1),
+        Field("options.seed", "renamed", to="seed", sample=7),
+        Field("options.stop", "renamed", to="stop", sample=["END"]),
+        Field("options.num_predict", "renamed", to="max_tokens", note="-1 and -2 are no limit", sample=16),
+        Field("options.frequency_penalty", "renamed", to="frequency_penalty", sample=0.5),
+        Field("options.presence_penalty", "renamed", to="presence_penalty", sample=0.5),
+        Field("options.repeat_penalty", "renamed", to="repetition_penalty", sample=1.1),
+    ),
+}
+KNOWN = body_members(FIELDS)["chat"]
+"""The names of the top-level members of a body."""
+OPTIONS = {
+    field.name.removeprefix("options."): field.to
+    for field in FIELDS["chat"]
+    if field.name.startswith("options.") and field.to is not None
+}
+"""Members of `options` -> the top-level members that they are."""
+
+_LEAST = {"messages": [{"role": "user", "content": WORDS}]}
+EXAMPLES: Examples = {
+    "chat": (
+        Example("chat", _LEAST, ends=b'"done":true,"index"'),
+        Example("sse", _LEAST, streams="always", ends=b"data: [END]", alike=True),
+    )
+}
+"""The least requests that are read."""

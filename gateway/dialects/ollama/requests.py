@@ -1,0 +1,177 @@
+"""Requests to the Ollama-style API in their canonical form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, validate
+from gateway.core.http import Request
+from gateway.core.messages import Chat, Image, Message, Output, Thinking
+from gateway.dialects.ollama.fields import KNOWN, OPTIONS
+from gateway.wire import images
+from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
+from gateway.wire.openai import reading
+from gateway.wire.openai.request_views import CHAT_MEMBERS
+
+_LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
+
+
+class _OwnIn(Struct):
+    """What a message may have beside OpenAI's members."""
+
+    images: list[str] | None = None
+    thinking: str | None = None
+    tool_name: str | None = None
+
+
+_OWN = _OwnIn.__struct_fields__
+_own = msgspec.json.Decoder(_OwnIn)
+_messages = msgspec.json.Decoder(list[dict[str, Raw]])
+
+
+def read(request: Request, policy: ExtrasPolicy) -> Chat:
+    """`policy` is for members that no table has. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
+    require_json(request)
+    given = members(request)
+    unknown, dropped = settle_unknown(given, KNOWN, policy)
+    # Those that OpenAI's wire defines are read as there.
+    extra = {name: raw for name, raw in unknown.items() if name not in CHAT_MEMBERS}
+    known = {name: raw for name, raw in given.items() if name not in extra}
+    left_out = _lift_options(known) + _lift_think(known)
+    # No worker has a name for these: they are never passed on.
+    sort_extras("error" if policy == "error" else "drop", left_out)
+    output = _lift_format(known)
+    if request.route == "sse":
+        known.pop("stream", None)
+    sampling = _take_sampling(known)
+    own = _take_own(known)
+    if "max_tokens" in known and "max_completion_tokens" in known:
+        raise _twice("max_completion_tokens", "max_tokens")
+    op = reading.read_chat(encode(known), known, extra, dropped + left_out, policy)
+    if op.n != 1:
+        raise GatewayError(Kind.BAD_REQUEST, "'n' must be 1 here: a reply has one message", param="n")
+    op.raw = op.wire = None
+    op.sampling = msgspec.structs.replace(op.sampling, **sampling)
+    op.output = output or op.output
+    op.messages = reading.answer_calls(_with_own(op.messages, own))
+    op.stream = op.stream or request.route == "sse"
+    op.view = "sse" if request.route == "sse" else "ndjson"
+    return op
+
+
+def _take_sampling(known: dict[str, Raw]) -> dict[str, Any]:
+    """Takes those parameters out of `known` that OpenAI's wire has no name for."""
+    raws = {name: known.pop(name) for name in _LIMITS if name in known}
+    check_depth(raws)
+    values = {name: msgspec.json.decode(raw) for name, raw in raws.items()}
+    validate(values, _LIMITS)
+    if "top_k" in values:
+        values["top_k"] = int(values["top_k"])
+    return values
+
+
+def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:
+    """Puts the members of `options` in their places in `known`; returns the names of those that have none.
+
+    Raises GatewayError(BAD_REQUEST) for a value that is given both ways.
+    """
+    raw = known.pop("options", None)
+    if raw is None:
+        return ()
+    try:
+        options = msgspec.json.decode(raw, type=dict[str, Raw])
+    except msgspec.ValidationError:
+        raise GatewayError(Kind.BAD_REQUEST, "'options' must be an object", param="options") from None
+    left_out = []
+    for name, value in options.items():
+        target = OPTIONS.get(name)
+        if bytes(value) == b"null" or (name == "num_predict" and bytes(value) in (b"-1", b"-2")):
+            continue
+        if target is None:
+            left_out.append(f"options.{name}")
+        elif target in known:
+            raise _twice(f"options.{name}", target)
+        else:
+            known[target] = value
+    return tuple(left_out)
+
+
+def _lift_think(known: dict[str, Raw]) -> tuple[str, ...]:
+    """A level is a reasoning effort. Whether a model thinks at all cannot be told to every worker: true and false are
+    left out, and said to be."""
+    raw = known.pop("think", None)
+    if raw is None:
+        return ()
+    if bytes(raw) in (b"true", b"false"):
+        return ("think",)
+    if "reasoning_effort" in known:
+        raise _twice("think", "reasoning_effort")
+    known["reasoning_effort"] = raw
+    return ()
+
+
+def _lift_format(known: dict[str, Raw]) -> Output | None:
+    raw = known.pop("format", None)
+    if raw is None or bytes(raw) == b'""':
+        return None
+    if "response_format" in known:
+        raise _twice("format", "response_format")
+    if bytes(raw) == b'"json"':
+        return Output("json")
+    if bytes(raw).startswith(b"{"):
+        check_depth({"format": raw})
+        return Output("schema", raw)
+    raise GatewayError(Kind.BAD_REQUEST, "'format' must be \"json\" or a JSON schema", param="format")
+
+
+def _twice(own: str, other: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"'{own}' and '{other}' are the same: send one of them", param=own)
+
+
+def _take_own(known: dict[str, Raw]) -> dict[int, _OwnIn]:
+    """Takes what is Ollama's own out of the messages in `known`, by their index."""
+    raw = bytes(known.get("messages", b""))
+    if not any(b'"%b"' % name.encode() in raw for name in _OWN):
+        return {}
+    try:
+        messages = _messages.decode(raw)
+    except msgspec.ValidationError:  # whoever reads them says what is wrong
+        return {}
+    found = {}
+    for index, message in enumerate(messages):
+        own = {name: message.pop(name) for name in _OWN if name in message}
+        if own:
+            found[index] = reading.read_at(f"messages.{index}", Raw(encode(own)), _own)
+    known["messages"] = Raw(encode(messages))
+    return found
+
+
+def _with_own(messages: tuple[Message, ...], owns: Mapping[int, _OwnIn]) -> tuple[Message, ...]:
+    """The messages with Ollama's own members: images as base64, thinking, the name of the tool that answers."""
+    found = list(messages)
+    for index, own in owns.items():
+        message, place = found[index], f"messages.{index}"
+        parts, name = message.parts, message.name
+        if own.thinking:
+            if any(isinstance(part, Thinking) for part in parts):
+                raise _twice(f"{place}.thinking", f"{place}.reasoning")
+            parts = (Thinking(own.thinking), *parts)
+        for position, image in enumerate(own.images or ()):
+            url = images.as_url(image)
+            if url is None:
+                at = f"{place}.images.{position}"
+                raise GatewayError(
+                    Kind.BAD_REQUEST, f"'{at}' is not the base64 of an image of a known format", param=at
+                )
+            parts = (*parts, Image(url))
+        if own.tool_name:
+            if name not in (None, own.tool_name):
+                raise _twice(f"{place}.tool_name", f"{place}.name")
+            name = own.tool_name
+        found[index] = msgspec.structs.replace(message, parts=parts, name=name)
+    return tuple(found)

@@ -1,0 +1,193 @@
+"""What the client has seen: who may send what, when, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.backends.vllm import Vllm
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers, Request, Response
+from gateway.core.lanes import lane_for
+from gateway.core.messages import Chat
+from gateway.core.ports import Lane, RequestRecord
+from gateway.dialects.openai import OpenAI
+from gateway.pipeline.client import AsgiClient
+from gateway.pipeline.reply import ClientReply
+
+DIALECT = OpenAI()
+OP = Chat(model="m", messages=(), stream=True)
+
+
+def new_lane() -> Lane:
+    return lane_for(DIALECT, Vllm(), OP)
+
+
+class Sent:
+    """An ASGI server's `send`: what it was given, one by one. While `blocked` it does not return."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self.blocked = asyncio.Event()
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def __call__(self, message: Any) -> None:
+        self.blocked.set()
+        await self.free.wait()
+        self.messages.put_nowait(message)
+
+    async def next(self) -> Any:
+        return await asyncio.wait_for(self.messages.get(), 5)
+
+    async def body(self) -> bytes:
+        """What the next message adds to the body."""
+        message = await self.next()
+        assert message["type"] == "http.response.body"
+        data: bytes = message["body"]
+        return data
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.bugs: list[BaseException] = []
+
+    def begun(self, dialect: str) -> None: ...
+    def finished(self, record: RequestRecord) -> None: ...
+    def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def bug(self, record: RequestRecord, error: BaseException) -> None:
+        self.bugs.append(error)
+
+
+class Stream:
+    """A worker's stream as the reply sees it."""
+
+    over = False
+
+    def __init__(self) -> None:
+        self.lane = new_lane()
+        self.opened = asyncio.Event()
+        self.interrupted: GatewayError | None = None
+
+    def open(self) -> None:
+        self.opened.set()
+
+    def interrupt(self, error: GatewayError) -> None:
+        self.interrupted = error
+
+
+class Case:
+    def __init__(self, keepalive_s: float = 0.0) -> None:
+        self.sent = Sent()
+        self.record = RequestRecord("id", "openai")
+        self.observer = Observer()
+        request = Request("POST", "/v1/chat/completions", id="id")
+        client = AsgiClient({"type": "http", "headers": []}, asyncio.Event().wait, self.sent)
+        self.reply = ClientReply(client, DIALECT, request, self.record, self.observer, keepalive_s)
+
+
+def nothing() -> None:
+    """Nobody is paused here."""
+
+
+HEADERS: Headers = [(b"content-type", b"text/event-stream")]
+
+
+async def test_what_a_stream_writes_waits_for_the_commit() -> None:
+    case = Case()
+    first, second = Stream(), Stream()
+    await case.reply.attach(first)
+    case.reply.write(b"of the first")
+    assert case.reply.unseen
+    case.reply.detach()
+    await case.reply.attach(second)
+    case.reply.write(b"of the second")
+    await case.reply.commit(HEADERS, nothing, nothing)
+    await case.reply.finish()
+    assert (await case.sent.next())["status"] == 200
+    assert await case.sent.body() == b"of the second"
+    assert not case.reply.unseen
+
+
+async def test_nothing_overtakes_the_head() -> None:
+    case = Case()
+    await case.reply.attach(Stream())
+    case.reply.write(b"a")
+    case.sent.free.clear()
+    committing = asyncio.create_task(case.reply.commit(HEADERS, nothing, nothing))
+    await case.sent.blocked.wait()
+    case.reply.write(b"b")
+    case.sent.free.set()
+    await committing
+    case.reply.write(b"c")
+    await case.reply.finish()
+    assert (await case.sent.next())["type"] == "http.response.start"
+    assert await case.sent.body() == b"abc"
+
+
+async def test_a_stream_can_be_interrupted_while_its_head_is_being_sent() -> None:
+    case, stream = Case(), Stream()
+    await case.reply.attach(stream)
+    case.sent.free.clear()
+    committing = asyncio.create_task(case.reply.commit(HEADERS, nothing, nothing))
+    await case.sent.blocked.wait()
+    late = GatewayError(Kind.TIMEOUT, "late")
+    assert case.reply.committed
+    case.reply.interrupt(late)
+    assert stream.interrupted is late
+    case.sent.free.set()
+    await committing
+
+
+async def test_keepalives_go_on_while_another_worker_is_tried() -> None:
+    case = Case(keepalive_s=0.01)
+    case.reply.keep_alive(new_lane)
+    assert (await case.sent.next())["type"] == "http.response.start"
+    assert await case.sent.body() == b"\n"
+    await case.reply.attach(Stream())
+    case.reply.detach()  # it failed before its first output
+    assert case.reply.unseen
+    while case.sent.messages.qsize():
+        case.sent.messages.get_nowait()
+    assert await case.sent.body() == b"\n", "and no second head"
+    await case.reply.refuse(GatewayError(Kind.NO_WORKER, "none is left"), OP)
+    said = b""
+    while b"none is left" not in said:
+        said += await case.sent.body()
+    assert (case.record.status, case.record.outcome, case.record.code) == (200, "failed", "no_worker_available")
+    case.reply.close()
+
+
+async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:
+    case, stream = Case(keepalive_s=0.01), Stream()
+    await case.reply.attach(stream)
+    case.reply.keep_alive(new_lane)
+    await asyncio.wait_for(stream.opened.wait(), 5)
+    await case.reply.commit(HEADERS, nothing, nothing)
+    case.reply.close()
+    await case.reply.finish()
+    await case.sent.next()
+    assert set(await case.sent.body()) == set(b"\n")
+
+
+async def whole(reply: ClientReply) -> None:
+    await reply.respond(Response(200, [], b"x"))
+
+
+async def streamed(reply: ClientReply) -> None:
+    await reply.attach(Stream())
+    await reply.commit(HEADERS, nothing, nothing)
+
+
+@pytest.mark.parametrize("before", [whole, streamed])
+async def test_after_a_reply_no_error_is_sent(before: Callable[[ClientReply], Any]) -> None:
+    case = Case()
+    await before(case.reply)
+    while case.sent.messages.qsize():
+        case.sent.messages.get_nowait()
+    await case.reply.refuse(GatewayError(Kind.INTERNAL, "too late"), OP)
+    assert await case.sent.next() == {"type": "http.response.body", "body": b"", "more_body": True}
+    assert (case.record.outcome, case.record.code) == ("failed", "internal_error")
