@@ -394,8 +394,8 @@ def test_an_error_in_the_application_is_told_without_its_words(tmp_path: Path, w
     try:
         assert httpx.get(one.listening() + "/readyz").status_code == 500
         said = one.event("library")
-        assert (said["level"], said["logger"], said["error"]) == ("error", "uvicorn.error", "RuntimeError")
-        assert said["text"] == "Exception in ASGI application"
+        assert (said["level"], said["logger"], said["error"]) == ("error", "gateway.server.cycle", "RuntimeError")
+        assert said["text"] == "the application raised an exception"
         assert any("broken.py" in place for place in said["trace"])
         one.process.terminate()
         assert one.end() == (0, "")

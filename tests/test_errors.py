@@ -291,8 +291,8 @@ def test_a_compressed_body(client: httpx.Client, coding: str) -> None:
         ("GET", CHAT, "POST"),
         ("DELETE", CHAT, "POST"),
         ("OPTIONS", CHAT, "POST"),
-        ("POST", "/v1/models", "GET"),
-        ("PUT", "/v1/models/m", "GET"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PUT", "/v1/models/m", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method(client: httpx.Client, method: str, path: str, allow: str) -> None:

@@ -8,7 +8,7 @@ from starlette.routing import Router
 
 from gateway import dialects
 from gateway.config import Config
-from gateway.core.http import Route
+from gateway.core.http import Route, path_parameter
 from gateway.core.ports import Dialect, Settings
 from gateway.pipeline import Endpoint, Receive, Runtime, Scope, Send
 
@@ -64,11 +64,25 @@ def router(config: Config, runtime: Runtime) -> Router:
         default = config.dialect(dialect.name).default_model
         default = config.resolve(default) if default is not None else None
         for path, methods in paths(dialect).items():
-            routes.append(StarletteRoute(path, Endpoint(runtime, dialect, methods, default)))
+            if "GET" in methods:
+                methods = {**methods, "HEAD": methods["GET"]}
+            endpoint = Endpoint(runtime, dialect, methods, default)
+            routes.append(StarletteRoute(path, _Decoded(endpoint) if "{" in path else endpoint))
         for prefix in dialect.prefixes:
             fallbacks.append((prefix.rstrip("/"), Endpoint(runtime, dialect, {}, default)))
     fallbacks.sort(key=lambda item: -len(item[0]))
     return Router(routes, redirect_slashes=False, default=_Fallback(fallbacks))
+
+
+class _Decoded:
+    """An endpoint whose path has parameters."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["path_params"] = {name: path_parameter(value) for name, value in scope["path_params"].items()}
+        await self._endpoint(scope, receive, send)
 
 
 class _Fallback:

@@ -20,7 +20,7 @@ from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Detached, Listen, TooSlow, Watch, load
 from gateway.limits.store_redis import split_address
 from gateway.observe.log import Log
-from gateway.server import Edge, Side, server
+from gateway.server import Edge, Side, fitting_connections, server
 
 # A reload cannot change these: their sockets are bound.
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
@@ -77,7 +77,7 @@ class _Serving:
         self._reloading = asyncio.Lock()
         self._server = server(
             gateway,
-            _edge(config.listen),
+            self._edge(config.listen),
             config.listen.keep_alive_s,
             self._drain,
             self._reload,
@@ -141,7 +141,7 @@ class _Serving:
                 self._refused([f"{Path(self._path).name if self._path else 'environment'}:0: (file): {slow}"])
             else:
                 self._gateway.metrics.reloads.labels("done").inc()
-                self._server.configure(_edge(changed.listen), changed.listen.keep_alive_s)
+                self._server.configure(self._edge(changed.listen), changed.listen.keep_alive_s)
                 self._log.event("info", "reloaded")
                 self._tell_restart(changed)
 
@@ -158,6 +158,25 @@ class _Serving:
         if keys:
             self._log.event("warning", "a restart is needed for some changes to hold", keys=keys)
 
+    def _edge(self, listen: Listen) -> Edge:
+        connections = fitting_connections(listen.max_connections)
+        if connections < listen.max_connections:
+            self._log.event(
+                "warning",
+                "fewer connections than listen.max_connections, the limit on open files is too low",
+                max_connections=connections,
+            )
+        return Edge(
+            header_timeout_s=listen.header_timeout_s,
+            body_timeout_s=listen.body_timeout_s,
+            min_body_rate_bytes=listen.min_body_rate_bytes,
+            write_idle_s=listen.write_idle_s,
+            max_header_bytes=listen.max_header_bytes,
+            max_header_count=listen.max_header_count,
+            max_body_bytes=listen.max_body_bytes,
+            max_connections=connections,
+        )
+
 
 def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -167,19 +186,6 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.listen(2048)
     listener.setblocking(False)
     return listener
-
-
-def _edge(listen: Listen) -> Edge:
-    return Edge(
-        header_timeout_s=listen.header_timeout_s,
-        body_timeout_s=listen.body_timeout_s,
-        min_body_rate_bytes=listen.min_body_rate_bytes,
-        write_idle_s=listen.write_idle_s,
-        max_header_bytes=listen.max_header_bytes,
-        max_header_count=listen.max_header_count,
-        max_body_bytes=listen.max_body_bytes,
-        max_connections=listen.max_connections,
-    )
 
 
 def _url(listener: socket.socket) -> str:

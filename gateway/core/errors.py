@@ -14,6 +14,7 @@ A `Kind` says what happened; each dialect owns a table from `Kind` to its own st
 
 from __future__ import annotations
 
+import errno
 from enum import Enum
 
 
@@ -106,6 +107,18 @@ class GatewayError(Exception):
 
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.message!r}, param={self.param!r}, upstream={self.upstream!r})"
+
+
+def out_of_descriptors(error: BaseException | None) -> bool:
+    """Whether `error`, or what it came from, says that this process or machine has no file descriptor left. That is
+    never the fault of who was to be connected to."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def reply_too_large() -> GatewayError:

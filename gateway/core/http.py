@@ -18,6 +18,11 @@ def header_value(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
+def path_parameter(value: str) -> str:
+    """A path parameter as the server's paths have it, decoded to the end: they leave `%2F` and `%25` encoded."""
+    return value.replace("%2F", "/").replace("%25", "%")
+
+
 class Request(Struct):
     """One HTTP request, from a client or to a worker.
 

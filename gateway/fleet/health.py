@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import httpx
 from msgspec import Struct
 
+from gateway.core.errors import out_of_descriptors
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
@@ -116,7 +117,7 @@ class Health:
             ready = worker.ready and worker.missed_probes < _MISSES
         except Exception as error:  # whatever it was, it was no answer; and probing must go on
             found = type(error).__name__
-            ready = False
+            ready = worker.ready and out_of_descriptors(error)
         else:
             worker.missed_probes = 0
         if self._on_probe is not None:

@@ -1,4 +1,4 @@
-"""One client connection: how long it may take over what, how it ends, and what a handler may do with it."""
+"""One client connection: how long it may take over what, when it is read, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,190 +6,253 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Callable
+from enum import Enum
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn import Config
+from uvicorn.server import ServerState
 
-from gateway.core.http import Headers
+from gateway.core.http import JSON_TYPE, Headers
+from gateway.server.cycle import RequestCycle
 from gateway.server.edge import Edge, HttpError, Refused
+from gateway.server.head import response_head
+from gateway.server.turns import Turns
 
-EXTENSION = "dragoman"
-_STATUS = {status: line.rstrip() for status, line in STATUS_LINE.items()}
-# Up to this size copying a body behind its head is cheaper than handing over two buffers.
-_JOINED = 65536
-# In one turn the loop may read two megabytes of one worker: only what is sent can tell that its client reads nothing.
-_MOST_PENDING = 65536
+# Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
+_WRITE_HIGH_BYTES = 65536
+# Past this much of a body that the application has not taken, no more is read from the socket.
+_BODY_HIGH_BYTES = 65536
+# Bytes behind a request under way that are read, unparsed, before reading stops. A disconnect shows up only on reads,
+# so they go on behind a running request. One read more than this may be held: at most 256 KB on uvloop.
+_AHEAD_BYTES = 65536
+# The loop goes on reading the same socket within one turn while reads are as large as its buffer (256,000 bytes). From
+# this size on the connection waits for the next turn.
+LARGE_READ_BYTES = 131072
+# A pause after each large read of what is thrown away, so that a client cannot keep the loop at it: some 25 MB/s.
+_IGNORED_PAUSE_S = 0.01
 # How long what a client still sends is thrown away after the last answer. Closing a socket with unread data resets the
 # connection, and may take that answer with it.
 _LINGER_S = 10.0
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Downstream:
-    """One request's client connection, for the handler that runs on it.
+class Part(Enum):
+    """Which part of a message the next byte belongs to. SKIPPED is the rest of a body whose request is answered."""
 
-    on_gone is called once when the client leaves; on_pause and on_resume when it reads slower than we write. id is what
-    the handler calls the request, if it says so; refused what the server has answered it with by itself: status, code.
-    """
-
-    __slots__ = ("cycle", "gone", "id", "on_gone", "on_pause", "on_resume", "pending", "protocol", "refused")
-
-    def __init__(self, protocol: Connection, cycle: RequestResponseCycle) -> None:
-        self.protocol = protocol
-        self.cycle = cycle
-        self.gone = False
-        self.pending = b""
-        self.id = ""
-        self.refused: tuple[int, str] | None = None
-        self.on_gone: Callable[[], None] | None = None
-        self.on_pause: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
-
-    @property
-    def paused(self) -> bool:
-        return self.protocol.flow.write_paused
-
-    def body(self) -> bytes | None:
-        """The request body, if all of it has arrived already: nearly always, since it comes with the head."""
-        cycle = self.cycle
-        if cycle.more_body or cycle.waiting_for_100_continue:
-            return None
-        body, cycle.body = cycle.body, bytearray()
-        return bytes(body)
-
-    def write(self, data: bytes) -> None:
-        """One body block of a chunked response whose head was sent by plain ASGI. `data` must not be empty.
-
-        It goes out when the loop's turn ends, after those of all other connections were made: neither our code nor the
-        kernel's is then driven out of the processor's caches by the other for each block.
-        """
-        if self.gone:
-            return
-        if self.pending:
-            self.pending += b"%x\r\n%b\r\n" % (len(data), data)
-            if len(self.pending) > _MOST_PENDING:
-                self.flush()
-            return
-        self.pending = b"%x\r\n%b\r\n" % (len(data), data)
-        outbox = self.protocol.outbox
-        if not outbox:
-            self.protocol.loop.call_soon(_send_all, outbox)
-        outbox.append(self)
-
-    def flush(self) -> None:
-        """Sends what was written at once."""
-        pending, self.pending = self.pending, b""
-        if pending and not self.gone:
-            self.protocol.transport.write(pending)
-
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """A whole response in one write; plain ASGI makes two. Raises ValueError when a header would end its line."""
-        if self.gone:
-            return
-        cycle = self.cycle
-        lines = [_STATUS[status], *map(b": ".join, headers), b"content-length: %d" % len(body)]
-        if not cycle.keep_alive:
-            lines.append(b"connection: close")
-        head = b"\r\n".join(lines) + b"\r\n\r\n"
-        if head.count(b"\n") != len(lines) + 1 or head.count(b"\r") != len(lines) + 1:
-            raise ValueError("a response header holds a line ending")
-        if cycle.scope["method"] == "HEAD":
-            body = b""
-        cycle.response_started = cycle.response_complete = True
-        if len(body) <= _JOINED:
-            self.protocol.transport.write(head + body)
-        else:
-            self.protocol.transport.writelines((head, body))
-        if not cycle.keep_alive:
-            self.protocol.end()
-        cycle.on_response()
-
-    def release(self) -> None:
-        """The request is over. Parts it from its scope: garbage in a cycle would wait for the collector, and each
-        request would be made in cold memory (half of all its CPU time, measured)."""
-        self.on_gone = self.on_pause = self.on_resume = None
-        cast(Any, self.cycle.scope).pop("extensions", None)
-
-    def cut(self) -> None:
-        """Ends the connection after what was written, without the last chunk: the client can tell that it was cut."""
-        self.flush()
-        self.cycle.disconnected = True  # or uvicorn would log an incomplete response as an application error
-        self.gone = True
-        self.protocol.cut()
+    BETWEEN = 0
+    HEAD = 1
+    BODY = 2
+    SKIPPED = 3
 
 
-def _send_all(outbox: list[Downstream]) -> None:
-    due = outbox[:]
-    outbox.clear()
-    for downstream in due:
-        downstream.flush()
+# Members of an Enum are slow to look up in its class.
+BETWEEN, HEAD, BODY, SKIPPED = Part
 
 
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, less the reading of requests, with deadlines and orderly endings.
+class Connection(asyncio.Protocol):
+    """A connection without its reader of requests: deadlines, back-pressure and endings.
 
-    edge, refused, outbox and parting are the class's, see `protocol_class`: a changed edge holds for connections that
-    are open, too; in the outbox are those who have written in this turn of the server's loop; parting says that every
-    answer is its connection's last.
+    At most one request is under way. What a client sends behind it stays unparsed until it is answered, and until the
+    client has taken enough of the answers before.
+
+    edge, refused, outbox, turns and parting belong to the class, see `protocol_class`. A changed edge holds for open
+    connections, too. outbox has those that wrote in this turn of the loop, turns those with unparsed bytes. parting
+    says that every answer is its connection's last.
+
+    The constructor's arguments are those with which uvicorn makes the protocol that `Config.http` names.
+
+    keep_alive_s  seconds that the connection may be idle
+    running       the request under way, until its response is complete
+    write_paused  the client reads more slowly than we write
     """
 
     edge: Edge
-    outbox: list[Downstream]
+    outbox: list[RequestCycle]
+    turns: Turns
     refused: Refused
     parting = False
-    downstream: Downstream | None = None
-    _dry = 0  # bytes since the parser last made something of them
-    _in_head = True
-    _whole = False
-    _body_since = 0.0  # 0: nothing of a body is late
-    _body_size = 0
-    _deadline = 0.0
-    _idle = False
-    _deaf = False  # nothing that still arrives matters
-    _ended = False
-    _timer: asyncio.TimerHandle | None = None
-    _timer_at = 0.0
-    _stall: asyncio.TimerHandle | None = None
+    transport: asyncio.Transport
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self.app = config.loaded_app
+        self.keep_alive_s: float = config.timeout_keep_alive
+        self.loop = _loop or asyncio.get_running_loop()
+        self.connections: set[Any] = server_state.connections
+        self.tasks = server_state.tasks
+        self.client: tuple[str, int] | None = None
+        self.server: tuple[str, int] | None = None
+        self.running: RequestCycle | None = None
+        self.write_paused = False
+        self.headers: Headers = []  # of the request whose head is being read, or was read last
+        self._part = BETWEEN
+        self._body_left = 0  # bytes of the arriving body that its content-length still promises
+        self._body_chunked = False
+        self._held = bytearray()  # read and not parsed
+        self._queued = False  # in `turns`
+        self._reading = True
+        self._pausing = False  # no reads before the next turn of the loop
+        self._writable: asyncio.Future[None] | None = None
+        self._body_since = 0.0  # 0: nothing of a body is late
+        self._body_size = 0
+        self._deadline = 0.0
+        self._idle = False
+        self._deaf = False  # nothing that still arrives matters
+        self._ignored = 0  # bytes that arrived since
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport = cast(asyncio.Transport, transport)
+        self.connections.add(self)
+        self.client = _address(transport.get_extra_info("peername"))
+        self.server = _address(transport.get_extra_info("sockname"))
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        if len(self.connections) > self.edge.max_connections:
+            self._refuse(HttpError(503, "overloaded", "too many connections"))
+            return
+        self._watch(self.edge.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        self.connections.discard(self)
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
+        self._deaf = True
+        self._held.clear()
         self._leave()
+        self._let_write()
+
+    def shutdown(self) -> None:
+        """Called by uvicorn when it closes: the request under way is the connection's last."""
+        if self.running is None:
+            self.transport.close()
+        else:
+            self.running.keep_alive = False
 
     def _leave(self) -> None:
-        """Tells the running request that nobody waits for it any more."""
-        downstream, self.downstream = self.downstream, None
-        if downstream is not None and not downstream.gone:
-            downstream.gone = True
-            downstream.cycle.disconnected = True
-            downstream.cycle.message_event.set()
-            if downstream.on_gone is not None and not downstream.cycle.response_complete:
-                downstream.on_gone()
+        """Tells the request under way that nobody waits for it any more."""
+        running, self.running = self.running, None
+        if running is not None and not running.gone:
+            running.gone = True
+            running.wake()
+            if running.on_gone is not None and not running.complete:
+                running.on_gone()
 
     # -- back-pressure ----------------------------------------------------------------------------------------------
 
+    def steer_reading(self) -> None:
+        """Reads on, or stops. Parses what was read and not parsed, unless that has to wait."""
+        running = self.running
+        between = self._part is BETWEEN
+        # Behind a request under way nothing is parsed, and nothing is answered while earlier answers are not read.
+        if self._held and not self._queued and not (between and (running is not None or self.write_paused)):
+            self._queued = True
+            self.turns.add(self, self.loop)
+        reading = self._deaf or (
+            len(self._held) <= _AHEAD_BYTES
+            and not self._queued
+            and (running is None or between or running.body_bytes <= _BODY_HIGH_BYTES)
+        )
+        if (reading and not self._pausing) is not self._reading and not self.transport.is_closing():
+            self._reading = not self._reading
+            if self._reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def take_turn(self) -> None:
+        """Called by `turns`: parses a part of what was read and not parsed."""
+        raise NotImplementedError
+
+    def _breathe(self) -> None:
+        """No more is read in this turn of the loop, and for a while if it is thrown away."""
+        if not self._pausing:
+            self._pausing = True
+            if self._deaf or self._part is SKIPPED:
+                self.loop.call_later(_IGNORED_PAUSE_S, self._breathed)
+            else:
+                self.loop.call_soon(self._breathed)
+
+    def _breathed(self) -> None:
+        self._pausing = False
+        self.steer_reading()
+
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self.write_paused = True
         if self._stall is None:
             self._stall = self.loop.call_later(self.edge.write_idle_s, self._drop)
-        if self.downstream is not None and self.downstream.on_pause is not None:
-            self.downstream.on_pause()
+        if self.running is not None and self.running.on_pause is not None:
+            self.running.on_pause()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-        if self.downstream is not None and self.downstream.on_resume is not None:
-            self.downstream.on_resume()
+        self._let_write()
+        if self.running is not None and self.running.on_resume is not None:
+            self.running.on_resume()
+        self.steer_reading()
+
+    def _let_write(self) -> None:
+        self.write_paused = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    async def writable(self) -> None:
+        """Returns when the client has caught up, or has left."""
+        while self.write_paused:
+            self._writable = self.loop.create_future()
+            await self._writable
+
+    # -- responses --------------------------------------------------------------------------------------------------
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection can serve on after a response that is sent now. The rest of a body that nobody wants
+        is skipped where its length is known and not too large. It is never parsed."""
+        if self._part is not BODY or self.running is None:
+            return True
+        return not self._body_chunked and not self.running.awaits_100 and self._body_left <= self._most_ignored
+
+    @property
+    def _most_ignored(self) -> int:
+        return 2 * self.edge.max_body_bytes
+
+    def answered(self, cycle: RequestCycle) -> None:
+        """The response of the request under way is complete."""
+        self.running = None
+        if self.transport.is_closing():
+            return
+        if not cycle.keep_alive:
+            self.end()
+            return
+        if self._part is BODY:
+            self._part = SKIPPED
+        elif not self._held:
+            self._rest()
+            if self._reading:
+                return
+        self.steer_reading()
+
+    def _rest(self) -> None:
+        """Nothing is under way: the connection may be kept for a while."""
+        self._idle = True
+        self._watch(self.keep_alive_s)
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
     def _drop(self) -> None:
-        """Ends a connection whose client reads nothing, by a reset: the kernel would else keep what it has to send, for
+        """Ends a connection whose client reads nothing, by a reset: otherwise the kernel keeps what it has to send, for
         minutes and megabytes each."""
         raw = self.transport.get_extra_info("socket")
         if raw is not None:
@@ -197,24 +260,70 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def cut(self) -> None:
+        """Closes after what was written, or by a reset when the client does not read it."""
+        self._deaf = True
+        self._held.clear()
         self.transport.close()
         if self._stall is None:
             self._stall = self.loop.call_later(self.edge.write_idle_s, self._drop)
 
     def end(self) -> None:
         """Closes after the last answer, in a way that lets a client that is still sending read it."""
-        if self._whole or not self.transport.can_write_eof():
+        if (self._part is BETWEEN and not self._held) or not self.transport.can_write_eof():
             self.cut()
             return
         self._deaf = self._ended = True
+        self._held.clear()
         self.transport.write_eof()
-        self.flow.resume_reading()
+        self.steer_reading()
         if self._timer is not None:
             self._timer.cancel()
         self._arm(_LINGER_S)
 
+    def _ignore(self, size: int) -> None:
+        """`size` bytes have come that do not matter. Reads go on for a while, see _LINGER_S."""
+        self._ignored += size
+        if self._ignored > self._most_ignored:
+            self.transport.abort()
+
+    def _refuse(self, refusal: HttpError) -> None:
+        """Answers the request that is arriving, and ends the connection."""
+        self._deaf = True
+        self._held.clear()
+        running = self.running
+        if running is not None and running.started:
+            self.cut()
+            return
+        request_id = self.refused(
+            refusal,
+            self.client[0] if self.client is not None else "",
+            self.headers if self._part is not BETWEEN else [],
+            running.id if running is not None else "",
+        )
+        if running is not None:
+            running.started = running.complete = True
+            # If its handler has not begun, this is how it learns what the request is called.
+            running.scope["headers"].insert(0, (b"x-request-id", request_id.encode()))
+            running.refused = refusal.status, refusal.code
+            self._leave()
+        kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+        error = {"message": refusal.message, "type": kind, "param": None, "code": refusal.code}
+        body = json.dumps({"error": error}).encode()
+        headers = [
+            JSON_TYPE,
+            (b"x-request-id", request_id.encode()),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        self.transport.write(response_head(refusal.status, headers) + body)
+        self._part = HEAD  # the client may be still sending, whatever it is
+        self.end()
+
+    # -- deadlines --------------------------------------------------------------------------------------------------
+
     def _watch(self, seconds: float) -> None:
-        """At most one timer a connection, moved only to come earlier; it looks at the newest deadline when it fires."""
+        """Sets the deadline. There is at most one timer a connection, moved only to come earlier; it looks at the
+        newest deadline when it fires."""
         self._deadline = self.loop.time() + seconds
         if self._timer is None or self._deadline < self._timer_at:
             if self._timer is not None:
@@ -222,8 +331,8 @@ class Connection(HttpToolsProtocol):
             self._arm(seconds)
 
     def _watch_body(self, size: int) -> None:
-        """`size` bytes more of a body have come, and it is not whole: no pause may be too long, nor all of it too
-        slow, or a byte a minute would hold a connection for ever."""
+        """`size` bytes more of a body have come, and it is not whole. No pause may be too long, nor the whole too slow:
+        otherwise a byte a minute holds a connection for ever."""
         edge, now = self.edge, self.loop.time()
         if not self._body_since:
             self._body_since, self._body_size = now, 0
@@ -247,56 +356,15 @@ class Connection(HttpToolsProtocol):
         left = self._deadline - self.loop.time()
         if left > 0:
             self._arm(left)
-        elif self._idle or (self.downstream is None and not self._dry):  # unasked, an answer would only confuse
-            self.transport.close()
-        elif not self._in_head and self.flow.read_paused:
-            self._body_since = 0.0  # it is we who are not reading
+        elif self._idle or self._part in (BETWEEN, SKIPPED):
+            self.transport.close()  # nothing was asked: an answer would only confuse
+        elif self._part is BODY and not self._reading:
+            self._body_since = 0.0  # the client is not late: reading is paused
             self._watch_body(0)
         else:
             self._refuse(HttpError(408, "request_timeout", "the request took too long to arrive"))
 
-    def _refuse(self, refusal: HttpError) -> None:
-        """Answers the request that is arriving, and ends the connection. Those before it still get their answers."""
-        self._deaf = True
-        cycle, handled = self.cycle, self.downstream
-        known = not self._in_head  # to the application
-        if known and cycle.response_started:
-            self.cut()
-            return
-        request_id = self.refused(
-            refusal,
-            self.client[0] if self.client is not None else "",
-            self.headers if self.headers and not self._whole else [],
-            handled.id if handled is not None and known and not self.pipeline else "",
-        )
-        if known:
-            if self.pipeline:
-                self.pipeline.popleft()
-                cycle = self.pipeline[0][0] if self.pipeline else cast(Downstream, handled).cycle
-            else:
-                cycle.response_started = cycle.response_complete = True
-                # If its handler has not begun, this is how it learns what the request is called.
-                cycle.scope["headers"].insert(0, (b"x-request-id", request_id.encode()))  # type: ignore[attr-defined]
-                if handled is not None:
-                    handled.refused = refusal.status, refusal.code
-                self._leave()
-        if cycle is not None and not cycle.response_complete:
-            cycle.keep_alive = False
-            self._deadline = 0.0
-            return
-        body = json.dumps(
-            {
-                "error": {
-                    "message": refusal.message,
-                    "type": "invalid_request_error" if refusal.status < 500 else "server_error",
-                    "param": None,
-                    "code": refusal.code,
-                }
-            }
-        ).encode()
-        self.transport.write(
-            b"%bcontent-type: application/json\r\nx-request-id: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (STATUS_LINE[refusal.status], request_id.encode(), len(body), body)
-        )
-        self._whole = False
-        self.end()
+
+def _address(name: Any) -> tuple[str, int] | None:
+    """Host and port of a socket's name; None of one that has no such name."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

@@ -3,111 +3,192 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import chain
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn import Config
+from uvicorn.server import ServerState
 
-from gateway.server.connection import EXTENSION, Connection, Downstream
+from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, Connection
+from gateway.server.cycle import RequestCycle
 from gateway.server.edge import Edge, HttpError, Refused
+from gateway.server.turns import Turns
 
 _NAME = itemgetter(0)
-_ASGI: Any = {"version": "3.0", "spec_version": "2.3"}
-# Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
-_WRITE_HIGH = 65536
-# Past this much of a body that nobody has read yet, no more of it is taken from the socket.
-_READ_HIGH = 65536
-# Requests that may wait behind a running one while we go on reading: who does not read sees nobody leave.
-_PIPELINED = 8
-
-
-class _Arrival:
-    """What uvicorn uses of an asyncio.Event, made only when somebody waits: nearly always all has arrived already."""
-
-    __slots__ = ("_event", "_set")
-
-    def __init__(self) -> None:
-        self._set = False
-        self._event: asyncio.Event | None = None
-
-    def set(self) -> None:
-        self._set = True
-        if self._event is not None:
-            self._event.set()
-
-    def clear(self) -> None:
-        self._set = False
-        if self._event is not None:
-            self._event.clear()
-
-    async def wait(self) -> None:
-        if not self._set:
-            if self._event is None:
-                self._event = asyncio.Event()
-            await self._event.wait()
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+# Most bytes of heads and of chunked bodies that the parser gets at once: it cannot be stopped in between.
+_PIECE_BYTES = 4096
+# Pieces and body blocks that one connection has parsed in a turn of the loop, about a microsecond each.
+_STEPS_A_TURN = 256
+# Every head ends with this, and every chunked body, trailers or not.
+_EMPTY_LINE = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?.*)?", re.IGNORECASE)
+_KEPT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
 
 
 class EdgeProtocol(Connection):
-    """A connection that reads requests, with limits."""
+    """A connection that reads requests, with limits.
 
-    _discarded = 0
-    _resumed = False  # the parser is being told again what is known
+    Where a message ends, a piece of what is parsed ends: so nothing of the next request is parsed while one is under
+    way, whoever sends how many of them at once. RFC 9112 says what is a request; the parser is llhttp's, strict.
+    """
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        if len(self.connections) > self.edge.max_connections:
-            self._refuse(HttpError(503, "overloaded", "too many connections"))
-            return
-        self._watch(self.edge.header_timeout_s)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.parser: Any = httptools.HttpRequestParser(self)
+        self._resumed = False  # the parser is being told again what is known
+        self._target = b""
+        self._line: bytes | None = None  # what has come of a request line that is not whole
+        self._tail = b""  # the last bytes of a piece, which may begin an empty line
+        self._dry = 0  # bytes since the parser last made something of them
+        self._steps = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.parser = None  # it holds our bound methods: a cycle, which would wait for the collector
 
     def data_received(self, data: bytes) -> None:
+        if len(data) >= LARGE_READ_BYTES:
+            self._breathe()
         if self._deaf:
-            self._discard(len(data))
-            return
-        if self._idle:
-            self._idle = False
-            self._deadline = 0.0
-        # httptools buffers a header, a trailer and a chunk's extension of any length before it calls back; one read
-        # more than the limit is harmless.
-        if self._dry > self.edge.max_header_bytes:
-            self._refuse(HttpError(431, "headers_too_large", "the request head is too large"))
-            return
-        self._dry += len(data)
+            self._ignore(len(data))
+        elif self._held:
+            self._held += data
+        else:
+            taken = self._parse(data)
+            if taken < len(data):
+                self._held += data[taken:]
+            elif self._part is BETWEEN and self._reading and not self._pausing:
+                return
+        self.steer_reading()
+
+    def take_turn(self) -> None:
+        self._queued = False
+        if not self._deaf and not self.transport.is_closing():
+            taken = self._parse(self._held)
+            del self._held[:taken]
+            self.steer_reading()
+
+    def _parse(self, data: bytes | bytearray) -> int:
+        """Parses until the end of a message that must be answered first, or until this turn's share is used. Returns
+        the number of bytes that need not be held."""
+        at, size = 0, len(data)
+        self._steps = 0
         try:
-            self._feed(data)
+            while at < size and self._steps < _STEPS_A_TURN:
+                self._steps += 1
+                if self._part is BETWEEN:
+                    if self.running is not None or self.write_paused:
+                        break
+                    at += self._skip_empty_lines(data, at)
+                elif self._part is SKIPPED:
+                    skipped = min(size - at, self._body_left)
+                    at += skipped
+                    self._body_left -= skipped
+                    if not self._body_left:
+                        self.parser = httptools.HttpRequestParser(self)  # the one before waits for that body
+                        self._part = BETWEEN
+                        self._deadline = self._body_since = 0.0
+                else:
+                    at += self._parse_piece(data, at)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
-            if not isinstance(cause, HttpError):
-                cause = HttpError(400, "invalid_request", "the request is not valid HTTP/1.1")
-            self._refuse(cause)
+            self._refuse(cause if isinstance(cause, HttpError) else _not_http())
+        except HttpError as refusal:
+            self._refuse(refusal)
         except (httptools.HttpParserError, UnicodeDecodeError):
-            self._refuse(HttpError(400, "invalid_request", "the request is not valid HTTP/1.1"))
-        else:
-            if self._whole:
-                self._deadline = 0.0
-                if self.cycle.response_complete:
-                    self._rest()  # what came was a blank line, or the rest of a request that is answered
-            elif self._in_head:
-                if len(self.headers) > self.edge.max_header_count:
-                    self._refuse(HttpError(431, "headers_too_large", "the request has too many header fields"))
-                elif not self._deadline:
-                    self._watch(self.edge.header_timeout_s)
-            else:
-                self._watch_body(len(data))
+            self._refuse(_not_http())
+        if self._deaf:
+            self._ignore(size - at)
+            return size
+        if self._part is HEAD:
+            if not self._deadline:
+                self._watch(self.edge.header_timeout_s)
+        elif self._part is not BETWEEN:
+            self._watch_body(at)
+        elif self.running is None and not self._deadline:
+            self._rest()
+        return at
 
-    def _feed(self, data: bytes) -> None:
-        while data:
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as offer:
-                self._decline()
-                data = data[offer.args[0] :]
-            else:
-                return
+    def _skip_empty_lines(self, data: bytes | bytearray, at: int) -> int:
+        """Before a request line empty lines are ignored (RFC 9112, section 2.2). Returns how many bytes of them."""
+        if data[at] not in b"\r\n":
+            self._part = HEAD
+            self._idle = False
+            self._deadline = 0.0
+            self._dry = 0
+            self._line = b""
+            self._tail = b""
+            self._target = b""
+            self.headers = []
+            return 0
+        piece = data[at : at + _PIECE_BYTES]
+        skipped = len(piece) - len(piece.lstrip(b"\r\n"))
+        self._dry += skipped
+        if self._dry > self.edge.max_header_bytes:
+            raise HttpError(400, "invalid_request", "there are only empty lines and no request")
+        return skipped
+
+    def _parse_piece(self, data: bytes | bytearray, at: int) -> int:
+        """Parses some of a head or a body. Returns how many bytes."""
+        if self._part is BODY and not self._body_chunked:
+            piece = bytes(data[at : at + self._body_left])
+        elif not at and self._line == b"" and _is_one_message(data):
+            piece = bytes(data)
+        else:
+            piece = self._piece(data, at)
+        if self._line is not None:
+            self._check_line(piece)
+        self._dry += len(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline()
+            return int(offer.args[0])
+        if self._part is HEAD and len(self.headers) > self.edge.max_header_count:
+            raise HttpError(431, "headers_too_large", "the request has too many header fields")
+        # A header field, a trailer and a chunk's extension are kept by the parser until they are whole.
+        if self._dry > self.edge.max_header_bytes:
+            raise HttpError(431, "headers_too_large", "the request head is too large")
+        return len(piece)
+
+    def _piece(self, data: bytes | bytearray, at: int) -> bytes:
+        """The next bytes of a head or a chunked body, up to and with the first empty line."""
+        piece = bytes(data[at : at + _PIECE_BYTES])
+        tail = self._tail
+        if tail:
+            found = (tail + piece[:3]).find(_EMPTY_LINE)
+            if found >= 0:
+                self._tail = b""
+                return piece[: found + 4 - len(tail)]
+        found = piece.find(_EMPTY_LINE)
+        if found >= 0:
+            self._tail = b""
+            return piece[: found + 4]
+        self._tail = piece[-3:] if len(piece) >= 3 else (tail + piece)[-3:]
+        return piece
+
+    def _check_line(self, piece: bytes) -> None:
+        """What the parser lets pass in a request line: other protocols than HTTP, and more than one space."""
+        line = self._line + piece if self._line else piece
+        end = line.find(b"\r\n")
+        if end < 0:
+            self._line = line
+            return
+        self._line = None
+        if line.count(b" ", 0, end) != 2 or not line.startswith(b" HTTP/", end - 9):
+            raise HttpError(400, "invalid_request", "the request line is not a method, a target and an HTTP version")
 
     def _decline(self) -> None:
         """An offer to speak another protocol (WebSocket, HTTP/2) is not taken up: what follows is HTTP/1.1 as before.
@@ -129,46 +210,24 @@ class EdgeProtocol(Connection):
 
     # -- parser callbacks -------------------------------------------------------------------------------------------
 
-    def on_message_begin(self) -> None:
-        if self._resumed:
-            return
-        self.url = b""
-        self.expect_100_continue = False
-        self.headers = []
-        scope: Any = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": "1.1",
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme or "http",
-            "root_path": "",
-            "headers": self.headers,
-            "state": {},
-        }
-        self.scope = scope
-        self._in_head = True
-        self._whole = False
-
     def on_url(self, url: bytes) -> None:
-        if self._resumed:
-            return
-        self.url += url
-        if len(self.url) > self.edge.max_header_bytes:
-            raise HttpError(431, "headers_too_large", "the request line is too long")
+        if not self._resumed:
+            self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Called for each field, so all that can wait is done for all of them at the end of the head.
-        if self._in_head:  # else a trailer: nothing here reads them, and a header they must not become
+        if self._part is HEAD:  # else a trailer: nothing here reads them, and a header they must not become
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         if self._resumed:
             return
+        if self._part is not HEAD:
+            raise HttpError(400, "invalid_request", "a request begins inside of another")
         version, headers, edge = self.parser.get_http_version(), self.headers, self.edge
         if len(headers) > edge.max_header_count:
             raise HttpError(431, "headers_too_large", "the request has too many header fields")
-        if len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > edge.max_header_bytes:
+        if len(self._target) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > edge.max_header_bytes:
             raise HttpError(431, "headers_too_large", "the request head is too large")
         if version not in ("1.1", "1.0"):
             raise HttpError(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -176,133 +235,106 @@ class EdgeProtocol(Connection):
         hosts = names.count(b"host")
         if hosts != 1 and (hosts or version == "1.1"):
             raise HttpError(400, "invalid_request", "a request must have exactly one Host header")
-        if b"transfer-encoding" in names:
+        self._body_chunked = b"transfer-encoding" in names
+        if self._body_chunked:
             if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
                 raise HttpError(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
             if version != "1.1":
                 raise HttpError(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")
-        if b"expect" in names:
-            expected = [value.lower() for name, value in headers if name == b"expect"]
-            self.expect_100_continue = b"100-continue" in expected
-        method = self.parser.get_method()
-        if not self.url.startswith(b"/") or method == b"CONNECT":
-            raise HttpError(400, "invalid_request", "the request target must be a path")
-        self._begin(method.decode("ascii"), version)
-        self._in_head = False
-        self._dry = 0
-        if 0 < len(self.pipeline) <= _PIPELINED:
-            self.flow.resume_reading()
-
-    def _begin(self, method: str, version: str) -> None:
-        """As uvicorn's `on_headers_complete`, less what this gateway has no use for (WebSockets, a root path)."""
-        raw, _, query = self.url.partition(b"?")
-        path = raw.decode("ascii")
-        scope = cast(Any, self.scope)
-        scope["method"] = method
-        scope["http_version"] = version
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"] = raw
-        scope["query_string"] = query
-        before = self.cycle
-        self.cycle = cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=cast(Any, _Arrival()),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and not self.parting and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
+        # The parser has made sure that it is a number.
+        self._body_left = int(headers[names.index(b"content-length")][1]) if b"content-length" in names else 0
+        awaits_100 = (
+            b"expect" in names
+            and version == "1.1"
+            and any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
         )
-        if before is None or before.response_complete:
-            self._start_asgi_task(cycle, self.app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise HttpError(400, "invalid_request", "this is no proxy")
+        self._dry = 0
+        self._begin(method.decode("ascii"), version, awaits_100)
+        self._part = BODY
+
+    def _begin(self, method: str, version: str, awaits_100: bool) -> None:
+        target = self._target if self._target.startswith(b"/") else self._origin_form()
+        raw, _, query = target.partition(b"?")
+        path = raw.decode("ascii")
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": method,
+            "server": self.server,
+            "client": self.client,
+            "scheme": "http",
+            "root_path": "",
+            "path": decoded(path) if "%" in path else path,
+            "raw_path": raw,
+            "query_string": query,
+            "headers": self.headers,
+        }
+        keep_alive = version != "1.0" and not self.parting and self.parser.should_keep_alive()
+        self.running = cycle = RequestCycle(self, scope, keep_alive, awaits_100)
+        task = self.loop.create_task(cycle.run(self.app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _origin_form(self) -> bytes:
+        """Path and query of a target in absolute form, `http://host/path`. Its host takes the place of the Host header
+        (RFC 9112, section 3.2.2)."""
+        found = _ABSOLUTE.fullmatch(self._target)
+        if found is None:
+            raise HttpError(400, "invalid_request", "the request target must be a path or an http URL")
+        host, path, query = found.groups()
+        self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
+        return (path or b"/") + (query or b"")
 
     def on_body(self, body: bytes) -> None:
         self._dry = 0
-        cycle = self.cycle
-        if cycle.response_complete:
-            self._discard(len(body))
-            return
-        cycle.body += body
-        if len(cycle.body) > _READ_HIGH:
-            self.flow.pause_reading()
-        cycle.message_event.set()
-
-    def _discard(self, size: int) -> None:
-        """The answer is out, what still comes is of no use: but read on for a while (see _LINGER_S)."""
-        self._discarded += size
-        if self._discarded > 2 * self.edge.max_body_bytes:
-            self.transport.abort()
+        self._steps += 1
+        self._body_left -= len(body)
+        if self.running is not None:
+            self.running.body_arrived(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and self._framing():
             return  # its body comes after `_decline`
-        self._whole = True
-        self._in_head = True
-        self._discarded = 0
-        self._body_since = 0.0
-        if not self.cycle.response_complete:
-            self.cycle.more_body = False
-            self.cycle.message_event.set()
-        if not self.pipeline:
-            self.flow.resume_reading()  # a large body may have paused it, and who does not read sees nobody leave
-
-    def on_response_complete(self) -> None:
-        """As uvicorn's, but for the keep-alive timer: ours is set once for many requests."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-        elif self._whole:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Nothing is under way: the connection may be kept for a while."""
-        self._idle = True
-        self._watch(self.timeout_keep_alive)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        downstream = Downstream(self, cycle)
-        self.downstream = downstream
-        cast(Any, cycle.scope)["extensions"] = {EXTENSION: downstream}
-        if cycle.scope["http_version"] == "1.0":
-            app = _until_closed(app, cycle)
-        super()._start_asgi_task(cycle, app)
+        self._part = BETWEEN
+        self._dry = 0
+        self._deadline = self._body_since = 0.0
+        running = self.running
+        if running is not None:
+            running.body_ended()
+            if not running.keep_alive:
+                self._deaf = True  # what may follow is not answered
 
 
-def _until_closed(app: Any, cycle: RequestResponseCycle) -> Any:
-    """`app` for an HTTP/1.0 client, which knows no chunks: a body of unknown length lasts until the connection ends."""
+def _is_one_message(data: bytes | bytearray) -> bool:
+    """Whether `data`, which begins with a head, is one small message and nothing else, as most reads are: it need not
+    be parsed in pieces. If another field contradicts, the parser refuses the message."""
+    end = data.find(_EMPTY_LINE)
+    if end < 0 or len(data) > _PIECE_BYTES:
+        return False
+    left = len(data) - end - 4
+    if not left:
+        return True
+    length = _LENGTH.search(data, 0, end + 2)
+    return length is not None and int(length[1]) == left
 
-    async def run(scope: Any, receive: Any, send: Any) -> None:
-        unknown = False
 
-        async def send_plain(message: Any) -> None:
-            nonlocal unknown
-            if message["type"] == "http.response.start":
-                unknown = all(name != b"content-length" for name, _ in message["headers"])
-                if unknown:
-                    cycle.chunked_encoding = False
-            elif unknown:
-                cycle.expected_content_length = len(message.get("body", b""))
-            await send(message)
+def _not_http() -> HttpError:
+    return HttpError(400, "invalid_request", "the request is not valid HTTP/1.1")
 
-        cycle.waiting_for_100_continue = False
-        await app(scope, receive, send_plain)
-        if unknown and not cycle.response_complete and not cycle.disconnected:
-            cycle.disconnected = True  # cut on purpose, see Downstream.cut
-            cycle.transport.abort()
 
-    return run
+def decoded(path: str) -> str:
+    """A path, percent-decoded but for `%2F` and `%25`: an encoded slash separates nothing. The application decodes the
+    rest of path parameters, see `core.http.path_parameter`."""
+    return "".join(
+        part.upper() if number % 2 else unquote(part) for number, part in enumerate(_KEPT_ENCODED.split(path))
+    )
 
 
 def protocol_class(edge: Edge, refused: Refused) -> type[EdgeProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
-    return type("Protocol", (EdgeProtocol,), {"edge": edge, "refused": staticmethod(refused), "outbox": []})
+    members = {"edge": edge, "refused": staticmethod(refused), "outbox": [], "turns": Turns()}
+    return type("Protocol", (EdgeProtocol,), members)

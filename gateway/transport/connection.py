@@ -1,7 +1,7 @@
 """One connection to a worker: its parser, its timer, and what is believed of what comes in.
 
-The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body it
-compressed against our will is refused unread.
+The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body
+that is compressed, which was not asked for, is refused unread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import select
 from math import inf
 from operator import itemgetter
+from time import perf_counter
 from typing import Final, Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -27,6 +28,15 @@ bytes (chunk extensions, trailers) between two pieces of body."""
 
 HEAD_FIELDS: Final = 100
 """Most header fields in a response."""
+
+JOINED_BYTES: Final = 64 * 1024
+"""A request body of up to this size is copied behind its head, which is cheaper than two writes."""
+
+LEAST_READ_BYTES: Final = 1024
+"""A worker whose bytes take long to pass on, such as thousands of tiny frames, is read in pieces down to this size."""
+
+SLOW_S: Final = 0.001
+"""Passing on what was read in one turn of the loop should take no longer than this: all others wait meanwhile."""
 
 WRITE_BYTES: Final = 256 * 1024
 """A request body is handed to the socket in slices of this size, as fast as the worker takes them."""
@@ -51,8 +61,11 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_blocks",
+        "_breathing",
         "_dirty",
         "_framed",
+        "_most",
         "_reusable",
         "_spare",
         "_timer",
@@ -90,6 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._unsent: memoryview | None = None
+        self._blocks: list[bytes] = []  # of the body, out of the bytes at hand
+        self._breathing = False  # no reads before the next turn of the loop
+        self._most = READ_BYTES // 4  # bytes to read at once
         self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
         self._used = False  # has carried an exchange before this one
         self._framed = False  # the response says where it ends, by length or by chunks
@@ -111,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
             self._cut(clean=False)
             return exchange
         self._arm()
-        if len(body) <= READ_BYTES:
+        if len(body) <= JOINED_BYTES:
             transport.write(head + body)
         else:
             transport.write(head)
@@ -158,20 +174,38 @@ class Connection(asyncio.BufferedProtocol):
     def pause_reading(self) -> None:
         if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
             self.reading_paused = True
-            self.transport.pause_reading()
+            if not self._breathing:
+                self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self.reading_paused:
             self.reading_paused = False
             self.since = self.loop.time()  # the worker could not speak meanwhile: its silence starts now
-            if self.transport is not None and not self.transport.is_closing():
+            if not self._breathing and self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
+
+    def _breathe(self, seconds: float) -> None:
+        """No more is read in this turn of the loop, which otherwise goes on for as long as the worker fills the buffer:
+        megabytes, while all others wait. `seconds` is what the last read took: the next one is larger or smaller."""
+        if seconds > SLOW_S:
+            self._most = max(self._most // 2, LEAST_READ_BYTES)
+        elif seconds < SLOW_S / 4:
+            self._most = min(self._most * 2, READ_BYTES)
+        if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
+            self._breathing = True
+            self.transport.pause_reading()
+            self.loop.call_soon(self._breathed)
+
+    def _breathed(self) -> None:
+        self._breathing = False
+        if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self.dropped:  # whoever wanted it has left meanwhile
+        if self.dropped:  # the request that needed it was cancelled meanwhile
             self.transport.abort()
             return
         self.origin.connections.add(self)
@@ -189,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # One buffer serves all connections: the loop fills it and calls buffer_updated without a turn in between.
-        return self.origin.buffer
+        return self.origin.buffer[: self._most]
 
     def buffer_updated(self, nbytes: int) -> None:
         exchange = self.exchange
@@ -197,6 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             self.drop()  # idle: nobody asked for these bytes
             return
         data = self.origin.buffer[:nbytes]
+        began = perf_counter() if nbytes == self._most else 0.0
         answered = exchange.status
         try:
             if answered:
@@ -211,21 +246,43 @@ class Connection(asyncio.BufferedProtocol):
             self._spare += nbytes
             self.parser.feed_data(data)
         except HttpParserCallbackError as error:
-            # The parser wraps what a sink raised: our bug, not the worker's. Whoever hears of the end reports it.
-            failed = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
-            failed.__cause__ = error.__context__ or error
-            self.fail(failed)
+            self._fail_internally(exchange, error.__context__ or error)
             return
         except (HttpParserError, HttpParserUpgrade):
             if self._whole is None:
                 part = "body" if exchange.status else "head"
+                self._deliver(exchange)
                 self.fail(GatewayError(Kind.UPSTREAM, f"the worker's response {part} is not valid HTTP"))
                 return
             self._dirty = True
+        if not self._deliver(exchange):
+            return
+        if began:
+            self._breathe(perf_counter() - began)
         if self._whole is not None:
             self._release(self._whole)
         elif self._spare > HEAD_BYTES and exchange.status:
             self.fail(GatewayError(Kind.UPSTREAM, "the worker's response body is all framing and no content"))
+
+    def _deliver(self, exchange: Incoming) -> bool:
+        """Hands over what the bytes at hand had of the body, as one block: a worker may send any number of chunks.
+        Whether the reader took it without an error."""
+        blocks, self._blocks = self._blocks, []
+        if blocks:
+            try:
+                exchange.arrive(blocks[0] if len(blocks) == 1 else b"".join(blocks))
+            except Exception as error:
+                self._fail_internally(exchange, error)
+                return False
+        return True
+
+    def _fail_internally(self, exchange: Incoming, error: BaseException) -> None:
+        """A sink raised: our bug, not the worker's. Whoever hears of the end reports it."""
+        failed = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
+        failed.__cause__ = error
+        self._whole = None
+        self.drop()
+        exchange.end(failed)
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -234,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         self.write_paused = False
         self._pump()
 
-    # What the parser calls, from within buffer_updated. None of it raises, save for a sink's own bug.
+    # What the parser calls, from within buffer_updated. None of it raises.
 
     def on_message_begin(self) -> None:
         if self._whole is not None:
@@ -268,13 +325,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_body(self, data: bytes) -> None:
         self._spare = 0
-        exchange = self.exchange
-        if exchange is None:
-            return
-        if exchange.push is not None:
-            exchange.push(data)
-        else:
-            exchange.store(data)
+        if self.exchange is not None:
+            self._blocks.append(data)
 
     def on_message_complete(self) -> None:
         exchange = self.exchange
@@ -373,5 +425,5 @@ class Connection(asyncio.BufferedProtocol):
         elif self.exchange.status:
             self.fail(GatewayError(Kind.TIMEOUT, "the worker fell silent in the middle of its answer", retryable=False))
         else:
-            # Another worker would be asked for the same long answer: whoever waited has waited enough.
+            # Another worker would need as long for the same answer.
             self.fail(GatewayError(Kind.TIMEOUT, "the worker did not begin to answer in time", retryable=False))

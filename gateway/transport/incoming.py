@@ -11,8 +11,8 @@ from gateway.core.http import Headers
 from gateway.core.ports import BodySink
 
 READ_BYTES: Final = 64 * 1024
-"""Most bytes taken from a socket at once, and how many wait for a reader before the socket is paused: one stalled
-reader holds at most twice this."""
+"""Most bytes taken from a socket in one turn of the event loop, and how many wait for a reader before the socket is
+paused: one stalled reader holds at most twice this."""
 
 
 class Source(Protocol):

@@ -9,6 +9,7 @@ connection from being used again, and a late `close()` can never hit somebody el
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 import ssl
@@ -16,12 +17,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import quote, urlsplit
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError, Kind, out_of_descriptors
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.transport.connection import Connection
 from gateway.transport.incoming import READ_BYTES, Incoming
 
+_LOG = logging.getLogger(__name__)
+_TELL_S = 10.0
+"""How often, for each worker address, the log says that no descriptor is left."""
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _METHOD = re.compile(r"[A-Z]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -43,7 +47,8 @@ class Origin:
     """
 
     __slots__ = (
-        "_base", "_constant", "_host", "_port", "_ssl", "buffer", "connections", "idle", "idle_expiry", "max_idle",
+        "_base", "_constant", "_host", "_port", "_ssl", "_tell_at", "buffer", "connections", "idle", "idle_expiry",
+        "max_idle",
     )  # fmt: skip
 
     def __init__(self, pooled: Pooled, address: str) -> None:
@@ -61,6 +66,7 @@ class Origin:
         self._ssl = pooled.ssl_context(address) if url.scheme == "https" else None
         # HTTP/1.1 wants Host first; identity because a relay reads what passes, and to inflate is to be bombed.
         self._constant = b" HTTP/1.1\r\nhost: " + url.netloc.encode() + b"\r\naccept-encoding: identity\r\n"
+        self._tell_at = 0.0
         self.buffer = pooled.buffer
         self.idle_expiry = pooled.idle_expiry
         self.max_idle = pooled.max_idle
@@ -106,7 +112,8 @@ class Origin:
         return True
 
     async def connect(self, seconds: float) -> Connection:
-        """A fresh connection, TLS included. Raises GatewayError: UPSTREAM, or TIMEOUT after `seconds`."""
+        """A fresh connection, TLS included. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or OVERLOADED when
+        this process has no file descriptor left."""
         connection = Connection(self)
         try:
             async with asyncio.timeout(seconds):
@@ -117,6 +124,11 @@ class Origin:
             raise GatewayError(Kind.TIMEOUT, late, code="connect_timeout") from error
         except (OSError, UnicodeError) as error:
             connection.drop()
+            if out_of_descriptors(error):
+                if (now := connection.loop.time()) >= self._tell_at:
+                    self._tell_at = now + _TELL_S
+                    _LOG.warning("no file descriptor is left: raise the limit on open files or lower max_connections")
+                raise GatewayError(Kind.OVERLOADED, "the gateway has no file descriptor left", retry_after=1) from error
             raise GatewayError(Kind.UPSTREAM, _why(error)) from error
         except BaseException:
             connection.drop()

@@ -12,8 +12,7 @@ from tests.harness import Stack
 
 
 def test_the_route_table_is_what_is_served(stack: Stack) -> None:
-    """No path is served that is not listed, and every listed one is: HEAD is no method of any dialect's, and a 405
-    tells which methods are."""
+    """No path is served that is not listed, and every listed one is, GET by HEAD too. A 405 tells the methods."""
     config = stack.gateway.state.config
     listed: dict[str, set[str]] = {}
     for line in route_table(config):
@@ -29,6 +28,8 @@ def test_the_route_table_is_what_is_served(stack: Stack) -> None:
             concrete = path.replace("{model:path}", "m").replace("{name:path}", "m")
             refused = client.delete(concrete)
             assert refused.status_code == 405, path
+            if "GET" in methods:
+                methods = {*methods, "HEAD"}
             assert set(refused.headers["allow"].split(", ")) == methods
             for method in methods:
                 reply = client.request(method, concrete, json={} if method == "POST" else None)

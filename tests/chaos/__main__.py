@@ -23,6 +23,7 @@ TABLES = [
         "connections",
         "failing",
         "frozen",
+        "greedy",
         "large",
         "leaks",
         "limits",

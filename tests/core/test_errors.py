@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 
@@ -34,6 +35,19 @@ def test_the_drawn_tree_is_the_code() -> None:
                 assert name not in found
                 found[name] = blame
     assert found == {kind.name: GatewayError(kind, "").blame for kind in Kind}
+
+
+def test_what_lacks_a_descriptor_is_told_by_its_causes() -> None:
+    short = OSError(errno.EMFILE, "too many open files")
+    wrapped = RuntimeError("could not connect")
+    wrapped.__cause__ = short
+    late = ValueError("while that was handled")
+    late.__context__ = wrapped
+    assert all(errors.out_of_descriptors(one) for one in (short, wrapped, late, OSError(errno.ENFILE, "")))
+    circle = RuntimeError("a")
+    circle.__context__ = RuntimeError("b")
+    circle.__context__.__context__ = circle
+    assert not any(errors.out_of_descriptors(one) for one in (None, circle, ConnectionRefusedError(111, "refused")))
 
 
 def test_codes_are_stable_words() -> None:

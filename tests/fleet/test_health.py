@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -112,6 +113,21 @@ async def test_a_clear_answer_takes_it_out_at_once(said: int | Exception) -> Non
         health.suspect(worker)
         await settle(lambda: worker.ready)
         assert fleet.changes == [("http://w0", True), ("http://w0", False), ("http://w0", True)]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("ready", [True, False])
+async def test_no_worker_is_blamed_when_the_gateway_has_no_descriptor_left(number: int, ready: bool) -> None:
+    fleet = Fleet(1)
+    fleet.script["w0"] = 200 if ready else 503
+    async with fleet.watched() as health:
+        (worker,) = fleet.workers.values()
+        said = httpx.ConnectError("all connection attempts failed")
+        said.__cause__ = OSError(number, "too many open files")
+        fleet.script["w0"] = said
+        for _ in range(4):
+            await fleet.again(health, worker)
+            assert worker.ready is ready
 
 
 @pytest.mark.parametrize("said", [SILENT, RESET])

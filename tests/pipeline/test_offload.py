@@ -18,7 +18,7 @@ from gateway.backends.vllm import Vllm
 from gateway.dialects.openai import OpenAI
 from gateway.pipeline.offload import _thread, offload
 from tests.harness import Stack
-from tests.test_server import Raw, chat, post, until
+from tests.server.raw import Raw, chat, post, until
 
 
 def spin(seconds: float) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines, Exchange, Transport
+from gateway.transport.connection import JOINED_BYTES
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.pooled import Pooled
 
@@ -122,13 +123,15 @@ async def test_pause_holds_blocks_and_the_end(serve: Serve, pooled: MakeClient) 
     exchange = await client.send(ASK, worker.address, SOON)
     sink = Sink(lambda data: exchange.pause())
     exchange.pipe(sink)
-    # In one segment, so that the pause comes while the rest is at hand already.
-    tap.say(chunk(b"one ") + chunk(b"two ") + chunk(b"three") + b"0\r\n\r\n")
+    tap.say(chunk(b"one ") + chunk(b"two"))
     await asyncio.wait_for(sink.arrived.wait(), 5)
-    assert (sink.blocks, sink.ends) == ([b"one "], [])
-    assert client.idle == 1  # the worker is done, though the reader is not
+    sink.arrived.clear()
+    tap.say(chunk(b" three ") + chunk(b"four") + b"0\r\n\r\n")
     exchange.resume()
-    assert (sink.blocks, sink.ends) == ([b"one ", b"two three"], [])
+    # What comes in one segment is one block, so the pause comes while the end is at hand already.
+    await asyncio.wait_for(sink.arrived.wait(), 5)
+    assert (sink.blocks, sink.ends) == ([b"one two", b" three four"], [])
+    assert client.idle == 1  # the worker is done, though the reader is not
     exchange.resume()
     assert sink.ends == [None]
 
@@ -178,22 +181,25 @@ async def test_close_from_within_a_block(serve: Serve, pooled: MakeClient) -> No
     tap.say(chunk(b"one") + chunk(b"two") + b"0\r\n\r\n")
     await asyncio.wait_for(sink.arrived.wait(), 5)
     await worker.peers[0].gone()
-    assert (sink.blocks, sink.ends, client.idle) == ([b"one"], [], 0)
+    assert (sink.blocks, sink.ends, client.idle) == ([b"onetwo"], [], 0)
     tap.say(b"")
 
 
-async def test_a_sink_that_raises(serve: Serve, pooled: MakeClient) -> None:
+@pytest.mark.parametrize("end", [b"", b"0\r\n\r\n", b"zz\r\n"], ids=["under way", "whole", "broken"])
+async def test_a_sink_that_raises(end: bytes, serve: Serve, pooled: MakeClient) -> None:
     def bug(data: bytes) -> None:
         raise ZeroDivisionError
 
-    tap, sink = Tap(), Sink(bug)
+    tap, sink, client = Tap(), Sink(bug), pooled()
     worker = await serve(tap)
-    (await pooled().send(ASK, worker.address, SOON)).pipe(sink)
-    tap.say(chunk(b"one") + chunk(b"two"))
+    (await client.send(ASK, worker.address, SOON)).pipe(sink)
+    tap.say(chunk(b"one") + chunk(b"two") + end)
     await asyncio.wait_for(sink.done.wait(), 5)
-    assert sink.ends[0] is not None
-    assert sink.ends[0].kind is Kind.INTERNAL
-    assert isinstance(sink.ends[0].__cause__, ZeroDivisionError)
+    (error,) = sink.ends
+    assert error is not None
+    assert error.kind is Kind.INTERNAL
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert client.open == 0
 
 
 @pytest.mark.parametrize("way", ["pull", "push"])
@@ -237,6 +243,43 @@ async def test_a_reader_who_does_not_read_stops_the_worker(
     assert client.idle == 1
 
 
+@pytest.mark.parametrize("framing", ["content-length", "chunks of one byte"])
+async def test_a_fast_worker_takes_a_bounded_part_of_a_turn(framing: str, serve: Serve, pooled: MakeClient) -> None:
+    """However fast it sends: blocks are of bounded size, and others have their turns between them."""
+    size = 2_000_000
+    if framing == "content-length":
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (size, bytes(size))
+    else:
+        size //= 6
+        answer = CHUNKED + chunk(b"x") * size + b"0\r\n\r\n"
+
+    async def flood(peer: Peer) -> None:
+        await peer.request()
+        peer.send(answer)
+        await peer.gone()
+
+    blocks: list[int] = []
+    turn, over = 0, False
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        if not over:
+            loop.call_soon(count)
+
+    loop = asyncio.get_running_loop()
+    worker, client = await serve(flood), pooled()
+    exchange = await client.send(ASK, worker.address, SOON)
+    sink = Sink(lambda data: blocks.append(turn))
+    exchange.pipe(sink)
+    count()
+    await asyncio.wait_for(sink.done.wait(), 20)
+    over = True
+    assert len(sink.body) == size
+    assert max(map(len, sink.blocks)) <= READ_BYTES
+    assert max(blocks.count(at) for at in set(blocks)) <= 2
+
+
 async def test_reads_what_is_there_without_a_turn_of_the_loop(serve: Serve, pooled: MakeClient) -> None:
     worker = await serve(Tap(CHUNKED + chunk(b"one ") + chunk(b"two")))
     exchange = await pooled().send(ASK, worker.address, SOON)
@@ -245,7 +288,7 @@ async def test_reads_what_is_there_without_a_turn_of_the_loop(serve: Serve, pool
     assert stopped.value.value == b"one two"
 
 
-@pytest.mark.parametrize("size", [0, 1, READ_BYTES, READ_BYTES + 1, 20_000_000])
+@pytest.mark.parametrize("size", [0, 1, JOINED_BYTES, JOINED_BYTES + 1, 20_000_000])
 async def test_request_bodies(size: int, serve: Serve, pooled: MakeClient) -> None:
     async def script(peer: Peer) -> None:
         for _ in range(2):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import errno
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -149,6 +151,22 @@ async def test_a_worker_that_refuses(pooled: MakeClient, unused_tcp_port: int) -
     with pytest.raises(GatewayError, match=r"^the worker refused the connection$") as caught:
         await pooled().send(Request("GET", "/"), f"http://127.0.0.1:{unused_tcp_port}", SOON)
     assert (caught.value.kind, caught.value.retryable) == (Kind.UPSTREAM, True)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_no_worker_is_blamed_when_no_descriptor_is_left(
+    number: int, pooled: MakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def exhausted(*args: Any, **options: Any) -> None:
+        raise OSError(number, "too many open files")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", exhausted, raising=False)
+    client = pooled()
+    for _ in range(3):
+        with pytest.raises(GatewayError, match=r"^the gateway has no file descriptor left$") as caught:
+            await client.send(Request("GET", "/"), "http://127.0.0.1:80", SOON)
+        assert (caught.value.kind, caught.value.blame) == (Kind.OVERLOADED, Blame.US)
+    assert len(caplog.records) == 1, "the log says so, and not each time"
 
 
 @pytest.mark.parametrize("host", ["no-such-worker.invalid", "a" * 64 + ".invalid"])

@@ -1,0 +1,283 @@
+"""One request on its connection: plain ASGI's `receive` and `send`, and the direct seam `core.ports.Downstream`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, MutableMapping
+from typing import Any, Protocol
+
+from gateway.core.http import Headers
+from gateway.server.head import response_head
+
+EXTENSION = "dragoman"
+"""Where the seam stands in the ASGI scope's `extensions`."""
+
+_LOG = logging.getLogger(__name__)
+# Up to this size copying a body behind its head is cheaper than handing over two buffers.
+_JOINED_BYTES = 65536
+# In one turn of the loop several blocks of a worker may be written. More than this is sent before the turn ends, since
+# only the socket can tell that its client reads nothing.
+_MOST_PENDING_BYTES = 65536
+_FAILED = b"Internal Server Error"
+
+
+class Wire(Protocol):
+    """The connection under a request: a `Connection`."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    outbox: list[RequestCycle]
+    write_paused: bool
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection can serve on after a response that is sent now."""
+        ...
+
+    def steer_reading(self) -> None:
+        """To be called when request body was taken: reading may go on."""
+        ...
+
+    async def writable(self) -> None:
+        """Returns when the client has caught up, or has left."""
+        ...
+
+    def answered(self, cycle: RequestCycle) -> None:
+        """To be called when the response is complete."""
+        ...
+
+    def cut(self) -> None:
+        """Closes after what was written."""
+        ...
+
+
+class RequestCycle:
+    """One request, from its head to the end of its response. Implements `core.ports.Downstream`, see there.
+
+    keep_alive   the connection is to be kept after the response
+    awaits_100   the client waits for a 100 Continue before it sends its body
+    more_body    the request's body is not whole yet
+    started      the response head is out
+    complete     the response is whole
+    body_bytes   bytes of the request's body that nobody has read yet
+    """
+
+    __slots__ = (
+        "_arrival", "_bodiless", "_body", "_chunked", "_left", "_news", "_pending", "_until_close", "awaits_100",
+        "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume", "refused", "scope",
+        "started", "wire",
+    )  # fmt: skip
+
+    def __init__(self, wire: Wire, scope: MutableMapping[str, Any], keep_alive: bool, awaits_100: bool) -> None:
+        self.wire = wire
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.awaits_100 = awaits_100
+        self.more_body = True
+        self.started = False
+        self.complete = False
+        self.gone = False
+        self.id = ""
+        self.refused: tuple[int, str] | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self.on_pause: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+        self._body = bytearray()
+        self._news = False  # for `receive`: body or its end has arrived, or there is no more to wait for
+        self._arrival: asyncio.Event | None = None  # made only when somebody waits: mostly all has arrived already
+        self._pending = b""  # written, and to be sent at the end of the loop's turn
+        self._chunked = False
+        self._bodiless = False
+        self._until_close = False  # the response's body lasts until the connection ends
+        self._left = 0  # bytes of the response's body that its content-length still promises
+
+    async def run(self, app: Any) -> None:
+        """Calls the ASGI application. Whatever it leaves undone ends in a 500, or in a cut connection."""
+        self.scope["extensions"] = {EXTENSION: self}
+        try:
+            await app(self.scope, self.receive, self.send)
+        except Exception:
+            _LOG.exception("the application raised an exception")
+        finally:
+            self.release()
+            # Not complete: the application failed, was cancelled, or cut the response on purpose. What does not reach
+            # its framed end tells the client so; after a body that lasts until the connection ends, only a reset does.
+            if not self.complete and not self.gone:
+                if self.started:
+                    self.flush()
+                    if self._until_close:
+                        self.wire.transport.abort()
+                    else:
+                        self.cut()
+                else:
+                    self.keep_alive = False
+                    self.respond(500, [(b"content-type", b"text/plain; charset=utf-8")], _FAILED)
+
+    # -- the request ------------------------------------------------------------------------------------------------
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self._body)
+
+    def body_arrived(self, block: bytes) -> None:
+        self._body += block
+        self.wake()
+
+    def body_ended(self) -> None:
+        self.more_body = False
+        self.wake()
+
+    def wake(self) -> None:
+        self._news = True
+        if self._arrival is not None:
+            self._arrival.set()
+
+    async def receive(self) -> dict[str, Any]:
+        """ASGI's: what has arrived of the body, at least one byte unless it is at its end; or the disconnection."""
+        if self.awaits_100 and not self.gone:
+            self.awaits_100 = False
+            self.wire.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while not (self._news or self.gone or self.complete):
+            if self._arrival is None:
+                self._arrival = asyncio.Event()
+            self._arrival.clear()
+            await self._arrival.wait()
+        self._news = False
+        if self.gone or self.complete:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), bytearray()
+        self.wire.steer_reading()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def body(self) -> bytes | None:
+        if self.more_body or self.awaits_100:
+            return None
+        body, self._body = bytes(self._body), bytearray()
+        self._news = False
+        return body
+
+    # -- the response, by plain ASGI ---------------------------------------------------------------------------------
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """ASGI's. Waits while the client reads too slowly. Raises RuntimeError for a message out of order, and for a
+        body that is not as long as its content-length; ValueError when a header holds a line ending."""
+        if self.wire.write_paused and not self.gone:
+            await self.wire.writable()
+        if self.gone:
+            return
+        kind = message["type"]
+        if kind == "http.response.start" and not self.started:
+            self._start(message["status"], message.get("headers", ()))
+        elif kind == "http.response.body" and self.started and not self.complete:
+            self._send_body(message.get("body", b""), message.get("more_body", False))
+        else:
+            raise RuntimeError(f"the ASGI message {kind} is out of order")
+
+    def _start(self, status: int, headers: Headers) -> None:
+        self._bodiless = self.scope["method"] == "HEAD" or status in (204, 304)
+        length = next((value for name, value in headers if name == b"content-length"), None)
+        if length is not None:
+            self._left = 0 if self._bodiless else int(length)
+        elif self.scope["http_version"] == "1.0":
+            self._until_close = True  # it knows no chunks
+            self.keep_alive = False
+        else:
+            self._chunked = not self._bodiless
+        more = (b"transfer-encoding: chunked",) if self._chunked else ()
+        head = self._head(status, headers, *more)
+        self.started = True
+        self.wire.transport.write(head)
+
+    def _send_body(self, body: bytes, more_body: bool) -> None:
+        self.flush()
+        transport = self.wire.transport
+        if self._chunked:
+            block = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if not more_body:
+                block += b"0\r\n\r\n"
+            if block:
+                transport.write(block)
+        elif not self._bodiless and body:
+            if not self._until_close:
+                if len(body) > self._left:
+                    raise RuntimeError("the response is longer than its content-length")
+                self._left -= len(body)
+            transport.write(body)
+        if not more_body:
+            if self._left:
+                raise RuntimeError("the response is shorter than its content-length")
+            self._complete()
+
+    def _head(self, status: int, headers: Headers, *more: bytes) -> bytes:
+        if self.keep_alive and not self.wire.reusable:
+            self.keep_alive = False
+        if not self.keep_alive:
+            headers = [field for field in headers if field[0] != b"connection"]
+            more = (*more, b"connection: close")
+        self.awaits_100 = False
+        return response_head(status, headers, *more)
+
+    def _complete(self) -> None:
+        self.complete = True
+        self.wake()
+        self.wire.answered(self)
+
+    # -- the response, by the seam ------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        return self.wire.write_paused
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """In one write; plain ASGI makes two."""
+        if self.gone:
+            return
+        head = self._head(status, headers, b"content-length: %d" % len(body))
+        self.started = True
+        if self.scope["method"] == "HEAD":
+            self.wire.transport.write(head)
+        elif len(body) <= _JOINED_BYTES:
+            self.wire.transport.write(head + body)
+        else:
+            self.wire.transport.writelines((head, body))
+        self._complete()
+
+    def write(self, data: bytes) -> None:
+        """At the end of the turn, so that all connections' blocks are made first and sent then: neither our code nor
+        the kernel's is driven out of the processor's caches by the other for each block."""
+        if self.gone:
+            return
+        if self._pending:
+            self._pending += b"%x\r\n%b\r\n" % (len(data), data)
+            if len(self._pending) > _MOST_PENDING_BYTES:
+                self.flush()
+            return
+        self._pending = b"%x\r\n%b\r\n" % (len(data), data)
+        outbox = self.wire.outbox
+        if not outbox:
+            self.wire.loop.call_soon(_send_all, outbox)
+        outbox.append(self)
+
+    def flush(self) -> None:
+        pending, self._pending = self._pending, b""
+        if pending and not self.gone:
+            self.wire.transport.write(pending)
+
+    def cut(self) -> None:
+        self.flush()
+        self.gone = True
+        self.wire.cut()
+
+    def release(self) -> None:
+        """Parts the request from its scope: garbage in a reference cycle would wait for the collector, and each request
+        would be made in cold memory (half of all its CPU time, measured)."""
+        self.on_gone = self.on_pause = self.on_resume = None
+        self.scope.pop("extensions", None)
+
+
+def _send_all(outbox: list[RequestCycle]) -> None:
+    due = outbox[:]
+    outbox.clear()
+    for cycle in due:
+        cycle.flush()

@@ -1,0 +1,36 @@
+"""Fair turns: who sends more than is parsed at once waits, and the others are served in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+
+class Waiting(Protocol):
+    """A connection with unparsed bytes. `take_turn` parses a bounded part of them, and may call `Turns.add` again."""
+
+    def take_turn(self) -> None: ...
+
+
+class Turns:
+    """The connections of one server that have unparsed bytes.
+
+    One of them is served in each turn of the event loop, the one that waited longest. However many there are, the
+    loop's turns stay short.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiting] = deque()
+
+    def add(self, connection: Waiting, loop: asyncio.AbstractEventLoop) -> None:
+        """Queues `connection`, which must not be queued already."""
+        if not self._waiting:
+            loop.call_soon(self._serve, loop)
+        self._waiting.append(connection)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        connection = self._waiting.popleft()
+        if self._waiting:
+            loop.call_soon(self._serve, loop)
+        connection.take_turn()
