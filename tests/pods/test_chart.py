@@ -13,6 +13,7 @@ import httpx
 import pytest
 import yaml
 
+from gateway import dialects
 from gateway.auth import new_key
 from tests.pods.cluster import Cluster, Pod
 from tests.pods.machine import Machine, run, say
@@ -20,7 +21,6 @@ from tests.repo.tree import ROOT
 
 HELM = ROOT / "tests" / "helm" / "tools" / "node_modules" / "helm" / "helm"
 RELEASE = "pods"
-DIALECTS = ("openai", "sagemaker", "azure", "ollama", "friendli")
 PARTS = {"gateway": 2, "worker": 2, "valkey": 1}
 STREAMS = 4
 
@@ -83,7 +83,7 @@ def test_helm_test_passes_in_every_dialect(installed: Installed) -> None:
     status, said = installed.cluster.complete(pod, limit_s=300)
     say("helm test:\n" + said)
     assert status == 0, said
-    asked = [f"{dialect}, {how}" for dialect in DIALECTS for how in ("plain", "streamed")]
+    asked = [f"{dialect}, {how}" for dialect in dialects.REGISTRY for how in ("plain", "streamed")]
     assert [one for one in asked if one not in said] == []
 
 
