@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -88,10 +89,13 @@ def test_helm_test_passes_in_every_dialect(installed: Installed) -> None:
 
 
 def test_limits_are_counted_in_valkey_by_all_gateways(installed: Installed) -> None:
+    """They find each other there soon after it has come up, which may be after they have."""
+    wanted = {"dragoman_limits_strict 1.0", "dragoman_limits_replicas 2.0"}
     for pod in installed.pods("gateway"):
-        page = httpx.get(f"http://{pod.address}:9090/metrics", timeout=10).text
-        assert "dragoman_limits_strict 1.0" in page
-        assert "dragoman_limits_replicas 2.0" in page
+        end = monotonic() + 60
+        while lacking := wanted - set(httpx.get(f"http://{pod.address}:9090/metrics", timeout=10).text.splitlines()):
+            assert monotonic() < end, (pod.name, lacking)
+            sleep(0.5)
 
 
 def test_clients_reach_no_metrics_and_nobody_without_a_key(installed: Installed) -> None:

@@ -1,4 +1,4 @@
-"""scripts/debian.sh installs what is missing and nothing else, or says it: tried with stand-ins for Debian's commands."""
+"""scripts/debian.sh installs what is missing and nothing else, or says so: tried with stand-ins for the commands."""
 
 from __future__ import annotations
 
