@@ -1,4 +1,4 @@
-"""What the limiter and the accounting stream do, for `/metrics`. Read when scraped; costs a request nothing."""
+"""What the limiter and the accounting stream do, for `/metrics`. It is read when scraped; requests pay nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 
 class Limiter(Protocol):
-    """What of a limiter is shown."""
+    """What the metrics read of a limiter."""
 
     @property
     def refused(self) -> Mapping[str, int]: ...
@@ -25,7 +25,7 @@ class Limiter(Protocol):
 
 
 class Stream(Protocol):
-    """What of the accounting stream is shown."""
+    """What the metrics read of the accounting stream."""
 
     written: int
     lost: int

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Request, Route
+from gateway.core.http import REPLY_HEADERS, Request, Route
 from gateway.core.messages import ListModels, Op
 from gateway.core.ports import Dialect, Permit, RequestRecord
 from gateway.pipeline.attempts import Attempts
@@ -78,6 +78,7 @@ class Run:
         )
         self.client = connect(scope, receive, send, runtime.extension, record.id)
         self.reply = ClientReply(self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s)
+        self.reply.headers += scope.get(REPLY_HEADERS, ())
         self._began = runtime.clock()
 
     async def go(self) -> None:
