@@ -18,6 +18,7 @@ from gateway.observe.limits import LimitMetrics
 from gateway.observe.metrics import Metrics
 from gateway.observe.queues import QueueMetrics
 from gateway.wire import bulk, json, unknown
+from gateway.wire.openai.request_views import MOST_PARTS
 from gateway.wire.openai.reading import read_chat
 from tests.harness import load_text
 
@@ -108,6 +109,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     said = {int(number.replace(",", "")): text for number, text in table("What bounds a request")}
     assert {
         bulk.MOST_NESTED,
+        MOST_PARTS,
         bulk.MOST_MEMBERS,
         bulk.MOST_STRINGS,
         bulk.MOST_VALUES,
