@@ -18,8 +18,8 @@ from gateway.observe.limits import LimitMetrics
 from gateway.observe.metrics import Metrics
 from gateway.observe.queues import QueueMetrics
 from gateway.wire import bulk, json, unknown
-from gateway.wire.openai.request_views import MOST_PARTS
 from gateway.wire.openai.reading import read_chat
+from gateway.wire.openai.request_views import MOST_PARTS
 from tests.harness import load_text
 
 ROOT = Path(__file__).resolve().parent.parent
