@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 CODE := gateway workers tests bench scripts helm
-LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/dev.txt
+LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/tracing.txt requirements/dev.txt
 
 .PHONY: help
 help: ## Show the targets
@@ -92,6 +92,7 @@ format: install ## Format the code and mend what ruff can
 .PHONY: docs
 docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m gateway.config update docs
+	$(BIN)/python -m gateway.observe docs
 	$(BIN)/python -m tests.fidelity docs
 	$(BIN)/python -m scripts.chart
 

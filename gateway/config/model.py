@@ -349,6 +349,10 @@ class Metrics(Section):
         description="`host:port` of their own, for `/metrics`, `/livez` and `/readyz`; then `/metrics` is nowhere else."
         " Absent: where clients call, for everybody who can.",
     )
+    genai: Flag = Field(
+        default=False,
+        description="Show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`) too.",
+    )
 
 
 class Config(BaseModel):

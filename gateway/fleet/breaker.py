@@ -2,12 +2,14 @@
 
 Sans-clock: every call is given the time, in seconds of any monotonic clock.
 
-A request notes the breaker's `era` when it begins and gives it back with what became of it. What began before an
+A request notes the breaker's `generation` when it begins and gives it back with what became of it. What began before an
 ejection says nothing of the worker as it is now: a hundred streams that die with it are one failure, and one that was
 lucky to end well is no proof that new ones would.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
@@ -27,7 +29,7 @@ _LEAST_SHARE = 0.01
 class Breaker:
     """One worker's record. `policy` may be exchanged at any time.
 
-    era counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on trial once
+    generation counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on trial once
     its time is over; the next one when that has told something, or has told nothing for eject_s.
     """
 
@@ -49,6 +51,12 @@ class Breaker:
     @property
     def ejected(self) -> bool:
         return self.open_until != 0.0
+
+    def state(self, now: float) -> Literal["closed", "open", "half_open"]:
+        """closed: it takes requests. open: it is out. half_open: one request at a time tries it."""
+        if not self.open_until:
+            return "closed"
+        return "open" if now < self.open_until else "half_open"
 
     def begin(self, now: float) -> None:
         """A request goes to the worker; while that is out, it is the trial."""

@@ -31,7 +31,8 @@ class Pool:
     """Workers of one model.
 
     on_suspect is called with a worker that just failed, so that it can be probed before its turn; on_eject with one
-    that was ejected, on_return with one that may take requests again.
+    that was ejected, on_return with one that may take requests again, on_wait with the seconds that a request has
+    waited for a worker, whatever ended its wait.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Pool:
         on_suspect: Callable[[Worker], None] = lambda worker: None,
         on_eject: Callable[[Worker], None] = lambda worker: None,
         on_return: Callable[[Worker], None] = lambda worker: None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.workers = list(workers)
         self._policy = policy
@@ -54,6 +56,7 @@ class Pool:
         self._on_suspect = on_suspect
         self._on_eject = on_eject
         self._on_return = on_return
+        self._on_wait = on_wait
         # Workers may have had turns in the pool before this one (a reload): those to come are later than all of them.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         self._tickets = itertools.count()
@@ -227,6 +230,7 @@ class Pool:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
+            self._on_wait(self._clock() - now)
 
 
 def _no_worker() -> GatewayError:

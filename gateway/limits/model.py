@@ -151,6 +151,7 @@ class Plan(Struct, eq=False):
     releases  the settlements that free all its slots
     local   (replicas, the plan of one of them alone), once it was needed
     told    what whoever tells clients of these limits keeps here
+    names   of the rules
     """
 
     rules: tuple[Rule, ...]
@@ -164,6 +165,7 @@ class Plan(Struct, eq=False):
     releases: tuple[tuple[int, int, int], ...] = ()
     local: tuple[int, Plan] | None = None
     told: Sequence[Any] = ()
+    names: tuple[str, ...] = ()
 
 
 Verdict = Sequence[int]

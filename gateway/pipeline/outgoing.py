@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Request, Response
+from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Complete, Op
 from gateway.core.ports import Counting, WorkerHandle
 from gateway.pipeline.models import ServedModel
@@ -21,17 +21,19 @@ class Outgoing:
     request     for a worker, once `write` was called, and unless `unmeasured`
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     large       writing takes milliseconds, so it is to be done in a thread
+    context     headers that tell workers of the client's trace; `carry` exchanges them
     """
 
     request: Request
 
-    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool) -> None:
+    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
         self.op = op
         self.served = served
         self.unmeasured = False
         self.large = large
         self._request_id = request_id
         self._counting: Counting | None = None
+        self._context = context
 
     def write(self) -> None:
         """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
@@ -64,10 +66,18 @@ class Outgoing:
         self.unmeasured = False
         await offload(self._write, op) if self.large else self._write(op)
 
+    def carry(self, context: Headers) -> None:
+        """From now on the request carries these headers of a trace, instead of those before."""
+        request = self.request
+        request.headers = [*request.headers[: len(request.headers) - len(self._context)], *context]
+        self._context = context
+
     def _write(self, op: Op) -> None:
         self.request = request = self.served.backend.write(op, self.served.can)
         self._address(request)
 
     def _address(self, request: Request) -> None:
         served = self.served
-        request.headers = [*request.headers, *served.headers, (b"x-request-id", worker_request_id(self._request_id))]
+        own = (b"x-request-id", worker_request_id(self._request_id))
+        # Those of the trace last: `carry` finds them there.
+        request.headers = [*request.headers, *served.headers, own, *self._context]
