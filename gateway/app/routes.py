@@ -86,7 +86,7 @@ class _Decoded:
 
 
 class _Fallback:
-    """Unknown paths are refused in the dialect whose prefix they carry."""
+    """Answers unknown paths: an error in the dialect whose prefix the path has, else in the one at the root."""
 
     def __init__(self, endpoints: list[tuple[str, Endpoint]]) -> None:
         self._endpoints = endpoints

@@ -15,15 +15,13 @@ from gateway.config.model import (
     Discover,
     Health,
     Key,
-    Listen,
-    Log,
-    Metrics,
     Model,
     Queue,
     Relay,
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
+from gateway.config.serving import Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 from gateway.config.watch import Watch
 
@@ -34,6 +32,7 @@ __all__ = [
     "CacheSalt",
     "Config",
     "ConfigError",
+    "Cors",
     "Deadlines",
     "Detached",
     "DialectOptions",

@@ -82,3 +82,6 @@ class Route(Struct, frozen=True):
 
 
 JSON_TYPE = (b"content-type", b"application/json")
+
+REPLY_HEADERS = "dragoman.reply_headers"
+"""A key of an ASGI scope: `Headers` that every reply to this request carries, whatever it is. It may be absent."""
