@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai.compose import PATHS, Words, outgoing, tokenize
+from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
 from gateway.backends.openai.errors import fault_of
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import no_token_ids, unsupported
@@ -22,7 +22,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, Sampling
+from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
 from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
@@ -101,6 +101,17 @@ class _Words(Words):
         else:
             super().output(body, output)
 
+    def message(self, message: Message) -> dict[str, Any]:
+        """Thinking under both of its names: `reasoning` since vLLM 0.16, `reasoning_content` before."""
+        written = super().message(message)
+        if "reasoning_content" in written:
+            written["reasoning"] = written["reasoning_content"]
+        return written
+
+    def continuation(self, body: dict[str, Any], op: Chat) -> None:
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
+
     def tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
 
@@ -131,9 +142,15 @@ class Vllm:
         _adjust(body, op)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        body: dict[str, Any]
+        if isinstance(op, Chat):
+            body = {"model": can.upstream_model, **prompt_of(op, can, _WORDS)}
+            if "chat_template_kwargs" in op.extra:
+                body["chat_template_kwargs"] = op.extra["chat_template_kwargs"]
+            return tokenize(op, self, body, lambda said: _count.decode(said).count)
         (prompt,) = op.prompts
-        body: dict[str, Any] = {"model": can.upstream_model, "prompt": prompt}
+        body = {"model": can.upstream_model, "prompt": prompt}
         if "add_special_tokens" in op.extra:
             body["add_special_tokens"] = op.extra["add_special_tokens"]
         return tokenize(op, self, body, lambda said: _count.decode(said).count)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from gateway.backends.llamacpp.errors import fault_of
 from gateway.backends.llamacpp.replies import ChoicesReader, TextReader, token_count
 from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, text_body, text_dropped
-from gateway.backends.openai.compose import PATHS, outgoing, tokenize
+from gateway.backends.openai.compose import PATHS, outgoing, prompt_of, tokenize
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import unsupported
 from gateway.core.errors import GatewayError
@@ -55,7 +55,11 @@ class LlamaCpp:
                 body["stream"], body["stream_options"] = True, {"include_usage": True}
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        if isinstance(op, Chat):
+            where = "/v1/chat/completions/input_tokens"
+            body = prompt_of(op, can, WORDS)
+            return tokenize(op, self, body, lambda said: _input_tokens.decode(said).input_tokens, where)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
         (prompt,) = op.prompts
@@ -128,4 +132,11 @@ class _PropsIn(Struct):
     default_generation_settings: _SettingsIn = _SettingsIn()
 
 
+class _InputTokensIn(Struct):
+    """`/v1/chat/completions/input_tokens`."""
+
+    input_tokens: wire.Count
+
+
+_input_tokens = msgspec.json.Decoder(_InputTokensIn)
 _props = msgspec.json.Decoder(_PropsIn)

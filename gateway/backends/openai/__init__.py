@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gateway.backends.openai.compose import PATHS, Words, outgoing
 from gateway.backends.openai.errors import fault_of
 from gateway.backends.openai.replies import read_embeddings, reader_of
-from gateway.backends.openai.requests import total_of, unsupported
+from gateway.backends.openai.requests import cannot_count
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -43,9 +43,9 @@ class OpenAI:
         body, dropped = outgoing(op, can, _WORDS)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
         """OpenAI's wire has no word for it."""
-        raise unsupported(total_of(op), NAME)
+        raise cannot_count(op, NAME)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         yield from reader_of(op, self._defaults).whole(response.body)

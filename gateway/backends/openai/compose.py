@@ -5,17 +5,18 @@ What engines call differently is in their `Words`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from gateway.backends.openai.requests import (
     RISING,
+    cannot_count,
+    fold_system,
     no_token_ids,
     put,
     top_level,
-    total_of,
     unsupported,
     with_extra,
     write_message,
@@ -24,7 +25,7 @@ from gateway.backends.openai.requests import (
 )
 from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.messages import Chat, Complete, Embed, Output, Sampling
+from gateway.core.messages import Chat, Complete, Embed, Message, Output, Sampling
 from gateway.core.ports import Capabilities, Counting
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
@@ -88,6 +89,15 @@ class Words:
         else:
             raise unsupported("response_format", self.name)
 
+    def message(self, message: Message) -> dict[str, Any]:
+        """One message of a chat."""
+        return write_message(message)
+
+    def continuation(self, body: dict[str, Any], op: Chat) -> None:
+        """That the reply goes on with the last message."""
+        last = f"messages.{len(op.messages) - 1}"
+        raise unsupported(last, self.name, "the last message must not be the assistant's")
+
     def tokens(self, body: dict[str, Any]) -> None:
         """That the reply is to hold token ids."""
         raise no_token_ids(self.name)
@@ -132,10 +142,8 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
         body.update(op.extra)
         return body
     if isinstance(op, Chat):
-        body = {"messages": [write_message(message) for message in op.messages]}
+        body = prompt_of(op, can, words)
         put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
-        if op.tools:
-            body["tools"] = [write_tool(tool) for tool in op.tools]
         if op.tool_choice is not None:
             body["tool_choice"] = write_tool_choice(op.tool_choice)
         if op.logprobs is not None:
@@ -164,6 +172,23 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
     return body
 
 
+def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
+    """Later system messages stay where they are only if the model is declared to take them there."""
+    fold = op.fold_system and "system_turns" not in (can.features or ())
+    return fold_system(op.messages) if fold else op.messages
+
+
+def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
+    """What a chat template reads: the messages, the tools, and whether the last message is to be gone on with. Raises
+    as `outgoing`."""
+    body: dict[str, Any] = {"messages": [words.message(message) for message in messages_of(op, can)]}
+    if op.tools:
+        body["tools"] = [write_tool(tool) for tool in op.tools]
+    if op.continue_last:
+        words.continuation(body, op)
+    return body
+
+
 class _Tells(Protocol):
     """A backend, as far as counting needs it."""
 
@@ -172,12 +197,18 @@ class _Tells(Protocol):
     def fault(self, response: Response) -> GatewayError: ...
 
 
-def tokenize(op: Complete, backend: _Tells, body: dict[str, Any], length: Callable[[bytes], int]) -> Counting:
-    """For workers that have `/tokenize`; `length` reads what it answers, or raises msgspec's errors."""
+def tokenize(
+    op: Chat | Complete,
+    backend: _Tells,
+    body: dict[str, Any],
+    length: Callable[[bytes], int],
+    path: str = "/tokenize",
+) -> Counting:
+    """For workers that tell it at `path`; `length` reads what they answer there, or raises msgspec's errors."""
 
     def read(response: Response) -> int:
         if response.status in (404, 405):  # switched off, or hidden by what stands before the worker
-            raise unsupported(total_of(op), backend.name)
+            raise cannot_count(op, backend.name)
         if response.status != 200:
             raise backend.fault(response)
         try:
@@ -185,4 +216,4 @@ def tokenize(op: Complete, backend: _Tells, body: dict[str, Any], length: Callab
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
 
-    return Counting(Request("POST", "/tokenize", [JSON_TYPE], encode(body)), read)
+    return Counting(Request("POST", path, [JSON_TYPE], encode(body)), read)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import (
@@ -18,6 +19,7 @@ from gateway.core.messages import (
     NamedTool,
     Nested,
     Opaque,
+    Part,
     Refusal,
     Text,
     Thinking,
@@ -187,6 +189,41 @@ def unwritten(op: Chat | Complete) -> Iterator[str]:
         yield "response_format.json_schema.strict"
     if op.output is not None and op.output.description is not None:
         yield "response_format.json_schema.description"
+
+
+def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
+    """For a worker that cannot tell how long a prompt is: by the total that `op` asks for, if it asks for one."""
+    if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
+        return unsupported(total_of(op), backend)
+    message = f"the {backend} worker of this model cannot tell how many tokens a prompt has"
+    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The messages with every system message behind the first turn made a part of the user message before it, else of
+    the one after it, else a user message by itself. For chat templates that take system messages at the start only."""
+    found: list[Message] = []
+    waiting: list[Part] = []
+    leading = True
+    for message in messages:
+        system = message.role in ("system", "developer")
+        leading = leading and system
+        if system and not leading:
+            if found and found[-1].role == "user" and not waiting:
+                found[-1] = replace(found[-1], parts=(*found[-1].parts, *message.parts))
+            else:
+                waiting += message.parts
+        elif message.role == "user" and waiting:
+            found.append(replace(message, parts=(*waiting, *message.parts)))
+            waiting = []
+        else:
+            if waiting and message.role == "assistant":
+                found.append(Message("user", tuple(waiting)))
+                waiting = []
+            found.append(message)
+    if waiting:
+        found.append(Message("user", tuple(waiting)))
+    return found
 
 
 def total_of(op: Complete) -> str:

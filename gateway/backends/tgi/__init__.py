@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gateway.backends.openai.compose import PATHS, Words, compose, stream_options, tokenize
+from gateway.backends.openai.compose import PATHS, Words, compose, messages_of, stream_options, tokenize
 from gateway.backends.openai.errors import counted
-from gateway.backends.openai.requests import put, unsupported
+from gateway.backends.openai.requests import cannot_count, put, unsupported
 from gateway.backends.tgi.errors import fault_of
 from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
 from gateway.backends.tgi.requests import (
@@ -93,8 +93,10 @@ class Tgi:
         path = "/generate_stream" if op.stream else "/generate"
         return Request("POST", path, [JSON_TYPE], encode(text_body(op, rest)), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
-        """`/tokenize` reads the same body as `/generate`, what it truncates included."""
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        """`/tokenize` reads the same body as `/generate`, what it truncates included. Of chats it cannot tell."""
+        if isinstance(op, Chat):
+            raise cannot_count(op, NAME)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
         return tokenize(op, self, text_body(replace(op, max_total=None), rest_of(op)), count)
@@ -128,7 +130,7 @@ def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
             if isinstance(part, (Audio, Opaque)):
                 raise unsupported(f"messages.{index}.content.{position}", NAME)
     body = compose(replace(op, extra={}), can, _WORDS)
-    body["messages"] = [written for message in op.messages for written in split_message(message)]
+    body["messages"] = [written for message in messages_of(op, can) for written in split_message(message)]
     body["model"] = _NO_ADAPTER
     for tool in body.get("tools", ()):
         tool["function"].setdefault("parameters", _NO_PARAMETERS)
