@@ -2,15 +2,9 @@
 
 It has no clock: each call is given the time, in seconds of any monotonic clock.
 
-<<<<<<< HEAD
-A request notes the breaker's `generation` when it begins and gives it back with what became of it. What began before an
-ejection says nothing of the worker as it is now: a hundred streams that die with it are one failure, and one that was
-lucky to end well is no proof that new ones would.
-=======
 A request notes the breaker's `generation` when it begins and reports its outcome with it. Outcomes of an earlier
 generation are ignored: a hundred streams that die with the worker are one failure, and an old stream that ends well
 does not prove that new requests would.
->>>>>>> main
 """
 
 from __future__ import annotations
@@ -36,16 +30,11 @@ _LEAST_SHARE = 0.01
 class Breaker:
     """One worker's state. `policy` may be replaced at any time.
 
-<<<<<<< HEAD
-    generation counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on
-    trial once its time is over; the next one when that has told something, or has told nothing for eject_s.
-=======
     generation  ejections so far
     ejections   ejections in a row
 
     When the ejection time is over, the breaker is half open: one request goes through as a trial. The next one goes
     when the trial has an outcome, or after eject_s without one.
->>>>>>> main
     """
 
     __slots__ = ("ejections", "failures", "generation", "open_until", "policy", "returned_at", "trial_until")
