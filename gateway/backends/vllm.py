@@ -105,7 +105,7 @@ class _Words(Words):
         """Thinking under both of its names: `reasoning` since vLLM 0.16, `reasoning_content` before."""
         written = super().message(message)
         if "reasoning_content" in written:
-            written["reasoning"] = written["reasoning_content"]
+            written.setdefault("reasoning", written["reasoning_content"])
         return written
 
     def continuation(self, body: dict[str, Any], op: Chat) -> None:

@@ -49,7 +49,7 @@ class LlamaCpp:
             return Request("POST", "/completion", [JSON_TYPE], encode(text_body(op, can)), dropped=text_dropped(op))
         body, dropped = outgoing(op, can, WORDS)
         if isinstance(op, Chat):
-            adjust_chat(body, op, can)
+            dropped = (*dropped, *adjust_chat(body, op, can))
             if _several(op):
                 # A whole reply counts one of its choices; a stream counts each.
                 body["stream"], body["stream_options"] = True, {"include_usage": True}

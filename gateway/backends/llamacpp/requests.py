@@ -95,15 +95,19 @@ def text_dropped(op: Complete) -> tuple[str, ...]:
     return (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
 
 
-def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
-    """Puts the members of a chat in llama.cpp's words, those that the client sent itself among them.
+def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:
+    """Puts the members of a chat in llama.cpp's words, the client's own members included.
 
-    Raises GatewayError(UNSUPPORTED) naming what llama.cpp would pass over in silence.
+    Returns the names of members that it leaves out. Raises GatewayError(UNSUPPORTED) naming what llama.cpp would ignore
+    silently.
     """
+    dropped: tuple[str, ...] = ()
     _refuse_second_words(body)
     refuse_members(body, _NOT_ITS, NAME)
     _refuse_sampling(op.sampling)
     if body.pop("max_completion_tokens", None) is not None:
+        if body.get("max_tokens") is not None:
+            dropped = ("max_tokens",)
         body["max_tokens"] = op.max_output
     if op.sampling.seed is not None:
         body["seed"] = op.sampling.seed % _SEEDS
@@ -115,8 +119,10 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
             body.pop(name, None)
     elif isinstance(op.tool_choice, NamedTool):
         _only(body, op, op.tool_choice.name)
+        dropped += tuple(name for name in op.unnamed if name.startswith("tool_choice."))
     if not op.stream:
         body.pop("stream_options", None)
+    return dropped
 
 
 def _only(body: dict[str, Any], op: Chat, name: str) -> None:
