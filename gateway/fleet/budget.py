@@ -1,4 +1,4 @@
-"""A cap on retries, so that a failing fleet is not asked many times over (Finagle's and Envoy's retry budgets)."""
+"""A retry budget, so that retries do not multiply the load on a failing fleet (as in Finagle and Envoy)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class RetryBudget:
-    """Retries may be `share` of the requests, or `min_per_second` where those are too few for that, whichever is more.
+    """Allows retries up to `share` of the requests or `min_per_second`, whichever is more.
 
-    What is not used is kept, up to `BURST`: enough for one worker's breaker to open while the others answer. Both are
-    saved apart and spent together: what one pays is not the other's to pay again.
+    Unused allowance is kept, up to `BURST`: enough for one worker's breaker to open while the others answer. The two
+    allowances are saved separately and spent together: each retry is taken from both.
     """
 
     BURST = 10.0
@@ -24,17 +24,26 @@ class RetryBudget:
         self._since = clock()
 
     def earn(self) -> None:
-        """Notes a request."""
+        """Counts a request."""
         self._earned += self._share
+
+    @property
+    def left(self) -> float:
+        """Retries that may be made now; below 1 none is."""
+        self._save()
+        return max(self._by_share, self._by_time)
 
     def spend(self) -> bool:
         """Whether one more retry may be made now."""
-        now = self._clock()
-        self._by_share = min(self.BURST, self._by_share + self._earned)
-        self._by_time = min(self.BURST, self._by_time + (now - self._since) * self._rate)
-        self._earned, self._since = 0.0, now
+        self._save()
         if self._by_share < 1.0 and self._by_time < 1.0:
             return False
         self._by_share = max(0.0, self._by_share - 1.0)
         self._by_time = max(0.0, self._by_time - 1.0)
         return True
+
+    def _save(self) -> None:
+        now = self._clock()
+        self._by_share = min(self.BURST, self._by_share + self._earned)
+        self._by_time = min(self.BURST, self._by_time + (now - self._since) * self._rate)
+        self._earned, self._since = 0.0, now
