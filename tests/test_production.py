@@ -22,6 +22,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.queues import QueueMetrics
 from gateway.wire import bulk, json, unknown
 from gateway.wire.openai.reading import read_chat
+from gateway.wire.openai.request_views import MOST_PARTS
 from tests.harness import load_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,6 +116,8 @@ def test_the_bounds_are_those_of_the_code() -> None:
         bulk.MOST_STRINGS,
         bulk.MOST_VALUES,
         unknown.MOST_OBJECTS,
+        unknown.MOST_NAMES,
+        MOST_PARTS,
     } == set(said)
     assert f"{json._MOST_MEMBERS:,} at the top" in said[bulk.MOST_MEMBERS]
     assert f"{unknown.MOST_FOUND:,} that do" in said[unknown.MOST_OBJECTS]

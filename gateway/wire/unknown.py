@@ -30,6 +30,9 @@ Form = Callable[[Mapping[str, Raw]], KnownMembers | None]
 # So many are looked into and so many taken out, for each takes its time, in which nobody else is served.
 MOST_OBJECTS = 1 << 14
 MOST_FOUND = 1 << 13
+# Members of one object that is looked into, and distinct places of unknown members in all: loops over them hold the
+# interpreter's lock, and each place is a name that clients may be told.
+MOST_NAMES = 1000
 
 _NOTHING: Tree = {}
 # What an array begins with if its first item may be an object; b"" is much space.
@@ -59,8 +62,8 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     even JSON, or if there are more than `MOST_OBJECTS` to look into. Members that are null are taken out too, and count
     as absent. `forms` is about objects by the name of the member they stand in, alone or in an array.
 
-    Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, or a value is not valid
-    JSON.
+    Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, when one of them or all
+    together have more than `MOST_NAMES` names, or when a value is not valid JSON.
     """
     splitter = _Splitter(forms)
     changed: Extra = {}
@@ -122,6 +125,8 @@ class _Splitter:
         known = form(members) if form is not None else known_to(view) if view is not None else None
         if known is None:
             return raw, _NOTHING
+        if len(members) > MOST_NAMES:
+            raise _too_many(f"an object of the request has more than {MOST_NAMES} members")
         found: Tree = {}
         left: dict[str, Raw | None] = {}  # what is there instead; None: nothing
         for name, value in members.items():
@@ -139,8 +144,7 @@ class _Splitter:
             return raw, _NOTHING
         self._found += 1
         if self._found > MOST_FOUND:
-            message = f"more than {MOST_FOUND} objects of the request have unknown members"
-            raise GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
+            raise _too_many(f"more than {MOST_FOUND} objects of the request have unknown members")
         for name, instead in left.items():
             if instead is None:
                 del members[name]
@@ -152,6 +156,10 @@ class _Splitter:
         self._objects += more
         if self._objects > MOST_OBJECTS:
             raise ValueError("too many objects")
+
+
+def _too_many(message: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
 
 
 def _begins(raw: Raw, mark: bytes) -> bool:
@@ -180,7 +188,8 @@ _Path = tuple["_Path | None", str | int]
 
 
 def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -> None:
-    """Enters every member found into `places`. Raises GatewayError(BAD_REQUEST) if its value is not valid JSON."""
+    """Enters every member found into `places`. Raises GatewayError(BAD_REQUEST) if its value is not valid JSON, or if
+    there are more than `MOST_NAMES` places."""
     for key, value in tree.items():
         here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
         path = (around, key)
@@ -188,6 +197,8 @@ def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -
             _note(value, here, path, places)
             continue
         if here not in places:
+            if len(places) == MOST_NAMES:
+                raise _too_many(f"the request has more than {MOST_NAMES} different unknown members")
             places[here] = _place(path)
         if not valid(value):
             check_depth({_place(path): value})
