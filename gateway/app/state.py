@@ -29,12 +29,12 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Worker
-from gateway.limiting import Limiting, estimator, redis_settings
-from gateway.limits.store_redis import connect, split_address
+from gateway.limiting import Limiting, estimator
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import Running, Runtime, ServedModel
+from gateway.redis import RedisSettings, connect, split_address
 from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
@@ -109,13 +109,13 @@ class State:
         if config.jwt is not None:
             self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
         self._keyring = Keyring(config, tokens=self.tokens)
-        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
+        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed, self._decided_alone)
         self.stream: Stream | None = None
         if config.accounting.redis_stream is not None:
             self.stream = Stream(
                 config.accounting.redis_stream,
                 config.accounting.max_length,
-                lambda: connect(redis_settings(config.redis)),
+                lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
         body_budget = body_budget or ByteBudget()
@@ -203,7 +203,7 @@ class State:
         registered = {name: options.upstream_model or name for name, options in models if _by_registry(options)}
         if registered:
             assert self.config.redis is not None
-            client, self._redis = connect(redis_settings(self.config.redis))
+            client, self._redis = connect(RedisSettings.of(self.config.redis))
             found.append(Registry(client, registered, time.monotonic))
         return found
 
@@ -317,6 +317,10 @@ class State:
     def _limits_changed(self, state: str, reason: str) -> None:
         level = "info" if state == "strict" else "warning"
         self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
+
+    def _decided_alone(self, requests: int, seconds: float) -> None:
+        per_s = round(requests / max(seconds, 0.001), 1)
+        self._log.event("warning", "decided without redis", requests=requests, per_s=per_s)
 
     def _suspect(self, model: str, worker: Worker) -> None:
         if self._trace is not None:

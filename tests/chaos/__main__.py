@@ -22,6 +22,7 @@ TABLES = [
         "broken",
         "connections",
         "failing",
+        "far_redis",
         "frozen",
         "greedy",
         "hostile",
