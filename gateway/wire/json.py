@@ -55,6 +55,8 @@ _MARK = b"\\uFdD0"
 _SEPARATORS = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"), ("\u0085".encode(), b"\\u0085"))
 # Members whose content belongs to the user: numbers in them are never changed.
 _FREE = frozenset({"messages", "tools", "response_format", "format", "metadata"})
+# Integers that are passed on unread, so that no view finds that they were written as `1.0`.
+_UNREAD_INTEGERS = ("prompt_logprobs", "truncate_prompt_tokens")
 _FRACTION = re.compile(rb"[.eE]")
 # msgspec writes the place as `$.messages[0].content`.
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
@@ -89,6 +91,10 @@ def members(request: Request) -> dict[str, Raw]:
         raise _malformed(body, error) from None
     if not _harmless.issuperset(top):
         _refuse_other_models(top)
+    for name in _UNREAD_INTEGERS:
+        raw = top.get(name)
+        if raw is not None and _FRACTION.search(raw):
+            top[name] = Raw(encode(_whole(_anything.decode(raw))))
     return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
 
 
