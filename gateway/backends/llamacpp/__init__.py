@@ -87,7 +87,7 @@ class LlamaCpp:
     def fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())
 
-    def facts(self, body: bytes) -> Facts:
+    def facts(self, body: bytes, model: str) -> Facts:
         try:
             found = _props.decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError):
