@@ -29,6 +29,8 @@ ONE_PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # What `make bench-peers` measures beside the gateway.
 PEERS = ("litellm", "vllm-router", "sglang-router")
+# What `make test-clients` runs: as few environments as resolve together.
+CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3")
 
 
 def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, ...] = EVERYWHERE) -> None:
@@ -58,6 +60,9 @@ def main() -> None:
     constraints = ["--constraint", str(LOCKS / "build.txt"), "--constraint", str(LOCKS / "run.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *constraints, *upgrade)
     compile_lock((LOCKS / "friendli.in").read_text().splitlines(), "friendli", *upgrade)
+    for group in CLIENTS:
+        name = f"clients-{group}"
+        compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for peer in PEERS:
         name = f"peer-{peer}"
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade, where=ONE_PLATFORM)

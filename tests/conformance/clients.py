@@ -477,4 +477,20 @@ CLIENTS: tuple[Client, ...] = (
         },
         words={"content_filter": "stop"},
     ),
+    Client(
+        "friendli completions in chunks",
+        "friendli",
+        "complete",
+        "/serverless/v1/completions",
+        "chunks",
+        hear_openai,
+        read_friendli,
+        refused_openai,
+        blind={
+            **_NO_STOP,
+            "usage": "a whole reply always has it, and a stream cannot ask for it",
+            "logprobs": "asked by another name",
+        },
+        words={"content_filter": "stop"},
+    ),
 )
