@@ -10,16 +10,17 @@ from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import REPLY_HEADERS, Request, Route
-from gateway.core.messages import ListModels, Op
+from gateway.core.messages import CountTokens, ListModels, Op
 from gateway.core.ports import Dialect, Permit, RequestRecord
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
-from gateway.pipeline.offload import LARGE, offload
+from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.runtime import Runtime
+from gateway.wire.bulk import is_heavy
 
 _NOBODY = PendingAuth(ANONYMOUS)
 
@@ -113,7 +114,7 @@ class Run:
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)
         principal = self._authenticate(pending)
-        read, large = endpoint.dialect.read, len(request.body) > LARGE
+        read, large = endpoint.dialect.read, is_heavy(request.body)
         asked = await offload(read, request) if large else read(request)
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)
@@ -126,8 +127,10 @@ class Run:
         record.model, record.stream = served.name, op.stream
         if runtime.trace is not None:
             runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
-        refuse_beyond(op, served.can)
-        if runtime.gate is not None:
+        left_out = refuse_beyond(op, served.can)
+        if left_out:
+            self.reply.name_dropped(left_out)
+        if runtime.gate is not None and not isinstance(op, CountTokens):
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         if op.timeout is not None or served.total_s is not None:
             self._set_deadline(op, served)
@@ -135,7 +138,9 @@ class Run:
         await offload(outgoing.write) if large else outgoing.write()
         if outgoing.request.dropped:
             self.reply.name_dropped(outgoing.request.dropped)
-        outgoing.check()
+        cut = outgoing.check(runtime.estimate)
+        if cut:
+            self.reply.name_dropped(cut)
         runtime.earn()
         on_done = self._settle if self.permit is not None else None
         self.attempts = Attempts(runtime, endpoint.dialect, outgoing, self.reply, record, self._began, on_done)

@@ -1,0 +1,282 @@
+"""Requests to llama.cpp: the body of `/completion`, and the members of chats that only llama.cpp names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.backends.llamacpp.patterns import grammar
+from gateway.backends.openai.compose import Words
+from gateway.backends.openai.requests import (
+    RISING,
+    VLLM_MEMBERS,
+    refuse_members,
+    unsupported,
+    unwritten,
+    write_tool,
+)
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Chat, Complete, NamedTool, Output, Sampling
+from gateway.core.ports import Capabilities
+from gateway.wire.json import encode, valid
+
+NAME = "llamacpp"
+
+# Seeds have 32 bits. The highest value means "draw one".
+_SEEDS = 2**32 - 1
+# The window of penalties, in tokens, where the context length is unknown. llama.cpp reserves memory for the whole
+# window with each request: with 2**31 - 1 one token took 30 s.
+_WINDOW = 65_536
+# vLLM's members that llama.cpp has too.
+_SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
+_NOT_ITS = {name: neutral for name, neutral in VLLM_MEMBERS.items() if name not in _SHARED}
+
+
+class _Words(Words):
+    """llama.cpp's names in chats that are written from the canonical form."""
+
+    def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
+        write_sampling(body, sampling)
+
+    def output(self, body: dict[str, Any], output: Output) -> None:
+        if output.kind in ("regex", "grammar", "choice"):
+            _constrain(body, output)
+        else:
+            super().output(body, output)
+
+
+WORDS = _Words(NAME)
+
+
+def text_body(op: Complete, can: Capabilities) -> dict[str, Any]:
+    """The body of `/completion`. Raises GatewayError(UNSUPPORTED), which names the parameter, for what llama.cpp cannot
+    do."""
+    _refuse(op)
+    _refuse_second_words(op.extra)
+    refuse_members(op.extra, {**_NOT_ITS, **_NO_TEXT}, NAME)
+    body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
+    body["n_predict"] = -1 if op.max_output is None else op.max_output
+    if op.n != 1:
+        body["n"] = op.n
+    if op.stream:
+        body["stream"] = True
+    if op.want_tokens:
+        body["return_tokens"] = True
+    if op.logprobs is not None:
+        body["n_probs"] = max(1, op.logprobs.top)
+    if op.stop:
+        body["stop"] = op.stop
+    write_sampling(body, op.sampling)
+    if op.seeds:
+        body["seed"] = _seed_of(op)
+    if "seed" in body:
+        # The same seed must give the same text, but a cached prompt gives slightly other numbers than a new one.
+        body["cache_prompt"] = False
+    if op.output is not None:
+        _constrain(body, op.output)
+    body.update({name: raw for name, raw in op.extra.items() if name != "stream_options"})
+    _translate(body)
+    _set_window(body, op.sampling, can)
+    return body
+
+
+# Members that have no meaning for a plain text.
+_NO_TEXT: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True, False),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+}
+
+
+def text_dropped(op: Complete) -> tuple[str, ...]:
+    """The names of members that `text_body` leaves out without an error."""
+    return (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
+
+
+def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
+    """Renames the members of a chat to llama.cpp's names, in place, including members passed on from the client.
+
+    Raises GatewayError(UNSUPPORTED), which names the parameter, for what llama.cpp would silently ignore.
+    """
+    _refuse_second_words(body)
+    refuse_members(body, _NOT_ITS, NAME)
+    _refuse_sampling(op.sampling)
+    if body.pop("max_completion_tokens", None) is not None:
+        body["max_tokens"] = op.max_output
+    if op.sampling.seed is not None:
+        body["seed"] = op.sampling.seed % _SEEDS
+    _translate(body)
+    _no_filters(body)
+    _set_window(body, op.sampling, can)
+    if not op.tools:
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            body.pop(name, None)
+    elif isinstance(op.tool_choice, NamedTool):
+        _only(body, op, op.tool_choice.name)
+    if not op.stream:
+        body.pop("stream_options", None)
+
+
+def _only(body: dict[str, Any], op: Chat, name: str) -> None:
+    """Forces the function `name`. llama.cpp ignores the name in `tool_choice`, so only that tool is sent, with
+    `required`."""
+    tools = [tool for tool in op.tools if tool.name == name]
+    if not tools:
+        raise GatewayError(Kind.BAD_REQUEST, f"there is no tool '{name}'", param="tool_choice", code="invalid_value")
+    body["tools"] = [write_tool(tool) for tool in tools]
+    body["tool_choice"] = "required"
+
+
+def write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
+    """Adds the sampling members. Raises GatewayError(UNSUPPORTED), naming the parameter, for what llama.cpp lacks."""
+    for name in (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "ignore_eos",
+    ):
+        value = getattr(sampling, name)
+        if value is not None:
+            body[name] = value
+    _no_filters(body)
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed % _SEEDS
+    bias: list[tuple[int, float | bool]] = list((sampling.logit_bias or {}).items())
+    for sequence in sampling.bad_tokens:
+        if len(sequence) != 1:
+            raise unsupported("bad_tokens", NAME)
+        bias.append((sequence[0], False))
+    if bias:
+        body["logit_bias"] = bias
+    _refuse_sampling(sampling)
+
+
+def _refuse_sampling(sampling: Sampling) -> None:
+    for name, param in (
+        ("min_tokens", "min_tokens"),
+        ("stop_tokens", "stop_tokens"),
+        ("eos_tokens", "eos_tokens"),
+        ("bad_words", "bad_words"),
+    ):
+        if getattr(sampling, name):
+            raise unsupported(param, NAME)
+    if sampling.no_repeat_ngram is not None and sampling.no_repeat_ngram > 1:
+        raise unsupported("no_repeat_ngram", NAME)
+
+
+def _refuse(op: Complete) -> None:
+    for name, asked in (
+        ("num_beams", op.beams is not None),
+        ("max_total_tokens", op.max_total is not None),
+        ("min_total_tokens", op.min_total is not None),
+        ("echo", op.echo),
+        ("suffix", op.suffix is not None),
+        # llama.cpp would still generate one token.
+        ("max_tokens", op.max_output == 0),
+    ):
+        if asked:
+            raise unsupported(name, NAME)
+
+
+def _refuse_second_words(members: Mapping[str, Any]) -> None:
+    """Raises GatewayError(UNSUPPORTED) for llama.cpp's own names of members that have a canonical name. llama.cpp
+    prefers its own name, so it would run another request than the one that was validated and counted by limits."""
+    for own, name in (("n_predict", "max_tokens"), ("n_cmpl", "n")):
+        if own in members:
+            raise unsupported(own, NAME, f"use '{name}'")
+    if "repeat_penalty" in members and "repetition_penalty" in members:
+        raise unsupported("repeat_penalty", NAME, "use 'repetition_penalty'")
+
+
+def _translate(body: dict[str, Any]) -> None:
+    """Renames members of vLLM's wire, in place, to llama.cpp's names."""
+    if "repetition_penalty" in body:
+        body["repeat_penalty"] = body.pop("repetition_penalty")
+    given = body.pop("structured_outputs", None)
+    if given is not None:
+        _constrain(body, _structured(given))
+
+
+def _set_window(body: dict[str, Any], sampling: Sampling, can: Capabilities) -> None:
+    """Penalties cover the whole context, as in other engines. llama.cpp's default is the last 64 tokens."""
+    penalties = (sampling.frequency_penalty, sampling.presence_penalty)
+    if any(penalties) or sampling.repetition_penalty not in (None, 1) or "repeat_penalty" in body:
+        body.setdefault("repeat_last_n", can.max_context or _WINDOW)
+
+
+def _no_filters(body: dict[str, Any]) -> None:
+    """Switches off filters that the client did not ask for, if it set temperature or top_p: llama.cpp would add top_k
+    40, top_p 0.95 and min_p 0.05. A request that sets neither gets llama.cpp's defaults."""
+    if "temperature" in body or "top_p" in body:
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+            body.setdefault(name, off)
+
+
+def _seed_of(op: Complete) -> int:
+    """The one seed of the request: llama.cpp draws choice i with seed + i. Raises GatewayError for other seeds."""
+    first = op.seeds[0] % _SEEDS
+    if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
+        raise unsupported("seed", NAME, RISING)
+    if first + len(op.seeds) > _SEEDS:
+        raise unsupported("seed", NAME, f"its seeds end at {_SEEDS - 1}")
+    return first
+
+
+# -- constraints on the output --------------------------------------------------------------------------------------
+
+
+def _constrain(body: dict[str, Any], output: Output) -> None:
+    if output.kind == "json":
+        body["json_schema"] = {"type": "object"}
+    elif output.kind == "schema":
+        body["json_schema"] = output.schema if output.schema is not None else {}
+    elif output.kind == "grammar":
+        body["grammar"] = output.pattern
+    elif output.kind == "choice":
+        # GBNF's literals are JSON strings.
+        body["grammar"] = "root ::= " + " | ".join(encode(choice).decode() for choice in output.choices)
+    elif output.kind == "regex":
+        body["grammar"] = grammar(output.pattern or "")
+
+
+class _StructuredIn(msgspec.Struct, forbid_unknown_fields=True):
+    """vLLM's `structured_outputs`: exactly one of these members."""
+
+    json: Raw = Raw()
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+def _structured(given: Raw) -> Output:
+    try:
+        found = msgspec.json.decode(given, type=_StructuredIn)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise unsupported("structured_outputs", NAME) from None
+    said: list[Output] = []
+    if bytes(found.json) not in (b"", b"null"):
+        schema = found.json
+        if bytes(schema)[:1] == b'"':
+            schema = Raw(msgspec.json.decode(schema, type=str).encode())
+        if not valid(schema):
+            raise unsupported("structured_outputs", NAME)
+        said.append(Output("schema", schema))
+    if found.regex is not None:
+        said.append(Output("regex", pattern=found.regex))
+    if found.choice:
+        said.append(Output("choice", choices=tuple(found.choice)))
+    if found.grammar is not None:
+        said.append(Output("grammar", pattern=found.grammar))
+    if found.json_object:
+        said.append(Output("json"))
+    if len(said) != 1:
+        raise unsupported("structured_outputs", NAME, "it must hold one constraint")
+    return said[0]
