@@ -86,6 +86,10 @@ test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's
 test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
+.PHONY: screenshots
+screenshots: install ## Take the pictures of docs/images anew (needs Chromium)
+	$(BIN)/python -m tests.browser.screenshots
+
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
 	$(BIN)/python -m tests.chaos $(ROWS)

@@ -218,21 +218,22 @@ def test_a_reply_above_the_bound_is_shown_in_part_and_counted() -> None:
 
 def test_only_so_many_run_at_once_and_leaving_ends_one() -> None:
     with Stack(workers=({"itl_ms": 50, "output_tokens": 2000},), config=OPEN) as stack:
-        body = json.dumps({**CHAT, "stream": True, "max_tokens": 2000})
+        body, short = json.dumps({**CHAT, "stream": True, "max_tokens": 2000}), json.dumps({**CHAT, "max_tokens": 1})
         asked = {"path": CHATS, "body": body}
         replies = []
         with httpx.Client(timeout=30) as client:
             for _ in range(MOST_PLAYING):
                 request = client.build_request("POST", stack.admin_url + "/console/playground", json=asked)
                 reply = client.send(request, stream=True)
-                next(reply.iter_bytes())
-                replies.append(reply)
-            assert post(stack).status_code == 429
-            for reply in replies:
+                pieces = reply.iter_bytes()
+                next(pieces)
+                replies.append((reply, pieces))  # an iterator that is dropped closes its connection
+            assert post(stack, body=short).status_code == 429
+            for reply, _ in replies:
                 reply.close()
         until(lambda: len(stack.events("request")) == MOST_PLAYING)
         assert {record["outcome"] for record in stack.records()} == {"cancelled"}
-        until(lambda: post(stack).status_code == 200)
+        until(lambda: post(stack, body=short).status_code == 200)
 
 
 # -- only translated --------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import { Plot, short } from "./plot.js";
 import { Playground } from "./playground.js";
 
-const EVERY_MS = 2000, SPAN_S = 300, RATE_S = 10, QUANTILE_S = 30, LINES = 8, ROWS = 200;
+const EVERY_MS = 2000, SPAN_S = 300, LEAST_SPAN_S = 60, RATE_S = 10, QUANTILE_S = 30, LINES = 8, ROWS = 200;
 const KEPT = "dragoman.console.key";
 const at = (id) => document.getElementById(id);
 
@@ -123,24 +123,25 @@ function draw(state) {
   tell("about", `${state.version} · up ${duration(state.uptime_s)} · ${limits}`);
 
   const times = states.map((one) => one.time);
+  const span = Math.max(LEAST_SPAN_S, Math.min(SPAN_S, state.time - times[0])); // a page just opened need not look empty
   const outcomes = ["ok", "refused", "failed", "cancelled"].map((name) => ({ name, values: rates((one) => finished(one, name)) }));
   const output = rates((one) => total(one.models, (model) => model.output_tokens));
   const prompt = rates((one) => total(one.models, (model) => model.input_tokens));
   const median = quantiles(0.5), late = quantiles(0.95);
-  plots.requests.draw(times, SPAN_S, outcomes);
-  plots.tokens.draw(times, SPAN_S, [{ name: "output", values: output }, { name: "prompt", values: prompt }]);
-  plots.first.draw(times, SPAN_S, [{ name: "median", values: median }, { name: "95 %", values: late }]);
+  plots.requests.draw(times, span, outcomes);
+  plots.tokens.draw(times, span, [{ name: "output", values: output }, { name: "prompt", values: prompt }]);
+  plots.first.draw(times, span, [{ name: "median", values: median }, { name: "95 %", values: late }]);
   const places = state.models.flatMap((model) => model.workers.map((worker) => [model.name, worker.address]));
   const load = places.map(([name, address]) => ({
     name: `${name} ${address.replace(/^https?:\/\//, "")}`,
     values: states.map((one) => one.models.find((model) => model.name === name)?.workers.find((worker) => worker.address === address)?.in_flight ?? null),
   }));
-  plots.workers.draw(times, SPAN_S, busiest(load));
+  plots.workers.draw(times, span, busiest(load));
   const teams = state.teams.map(({ name }) => ({
     name,
     values: rates((one) => tokens(one.teams.find((team) => team.name === name) ?? { input_tokens: 0, output_tokens: 0 })),
   }));
-  plots.teams.draw(times, SPAN_S, busiest(teams));
+  plots.teams.draw(times, span, busiest(teams));
 
   const perSecond = outcomes.reduce((sum, one) => sum + (last(one.values) ?? 0), 0);
   const running = Object.values(state.running).reduce((sum, count) => sum + count, 0);
