@@ -141,7 +141,7 @@ def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
 
 def welcome(base: str, model: str) -> str:
     """What is printed first: a request to type."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is a dragoman?"}]})
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
     return (
         f"Type this in another terminal:\n\n"
         f"  curl {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"

@@ -18,8 +18,8 @@ from gateway.app import KNOWN, Gateway
 from gateway.cli import starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Detached, Listen, TooSlow, Watch, load
-from gateway.limits.store_redis import split_address
 from gateway.observe.log import Log
+from gateway.redis import split_address
 from gateway.server import Edge, Side, fitting_connections, server
 
 # A reload cannot change these: their sockets are bound.

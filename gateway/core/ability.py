@@ -8,11 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Audio, Chat, Complete, Embed, Image, Message, Op, Opaque, Output, Thinking, ToolCall
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Image,
+    Message,
+    Op,
+    Opaque,
+    Output,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from gateway.core.ports import Capabilities
 
 # Content parts without a canonical form whose type nevertheless tells what they are.
 _OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
+_EMBEDDINGS = frozenset({"embeddings"})
 _NOUNS = {"vision": "images", "audio": "audio"}
 # What a constraint on the output needs; any one is enough. A grammar engine that takes a schema takes any JSON.
 _OUTPUT = {
@@ -62,12 +76,15 @@ def _fits(op: Complete, max_context: int) -> None:
 
 
 def _chat(op: Chat, features: frozenset[str]) -> None:
+    if features == _EMBEDDINGS:
+        raise _beyond("makes embeddings only", None)
     if op.tools and "tools" not in features:
         raise _beyond("cannot call tools", "tools")
-    for index, message in enumerate(op.messages):
-        for position, need in _content(message):
-            if need not in features:
-                raise _beyond(f"does not understand {_NOUNS[need]}", f"messages.{index}.content.{position}")
+    if not features >= _NOUNS.keys():
+        for index, message in enumerate(op.messages):
+            for position, need in _content(message):
+                if need not in features:
+                    raise _beyond(f"does not understand {_NOUNS[need]}", f"messages.{index}.content.{position}")
     if op.reasoning is not None and "reasoning" not in features:
         raise _beyond("does not reason", "reasoning_effort", op.reasoning)
     _generate(op, features)
@@ -101,6 +118,8 @@ def _output(output: Output, features: frozenset[str]) -> None:
 
 def _content(message: Message) -> Iterator[tuple[int, str]]:
     """(position in the message's content, feature) of every part that needs one."""
+    if len(message.parts) == 1 and type(message.parts[0]) is Text:
+        return  # nearly all there are
     content = [part for part in message.parts if not isinstance(part, (Thinking, ToolCall))]
     for position, part in enumerate(content):
         if isinstance(part, Image):

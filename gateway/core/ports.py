@@ -40,6 +40,17 @@ class Capabilities(Struct, frozen=True):
     version: tuple[int, ...] = ()
 
 
+class Facts(Struct, frozen=True):
+    """What a worker says of itself; None and absent keys are unknown. max_model_len is its context in tokens."""
+
+    version: str | None = None
+    max_model_len: int | None = None
+    abilities: dict[str, bool] = {}
+
+
+UNKNOWN = Facts()
+
+
 class Settings(Struct, frozen=True):
     """What configuration may change about a dialect. None leaves it as the dialect has it."""
 
@@ -165,10 +176,16 @@ class Counting(Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """One worker-side API. name as in configuration; salts: its workers can be told `op.salt`."""
+    """One worker-side API.
+
+    name        as in configuration
+    salts       its workers can be told `op.salt`
+    facts_path  where a worker says what it can do (`facts` reads the answer); None where it does not
+    """
 
     name: str
     salts: bool
+    facts_path: str | None
 
     def wire_of(self, op: Op) -> str:
         """The wire that `op` is answered in. A dialect with a bytes lane for it passes those bytes on."""
@@ -192,6 +209,10 @@ class Backend(Protocol):
     def reader(self, op: Generate) -> StreamReader: ...
     def fault(self, response: Response) -> GatewayError:
         """What a non-2xx answer means."""
+        ...
+
+    def facts(self, body: bytes) -> Facts:
+        """What the answer at `facts_path` says. Raises GatewayError(UPSTREAM) when it is no such answer."""
         ...
 
 

@@ -22,7 +22,7 @@ from gateway.core.messages import (
     Op,
 )
 from gateway.core.ports import Passthrough, StreamWriter
-from gateway.wire.json import encode, members, require_json, settle_unknown
+from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai import passthrough
 from gateway.wire.openai import reading as requests
 from gateway.wire.openai import writing as replies
@@ -150,6 +150,7 @@ class OpenAI:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
+    @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         if request.route == "models":
             return ListModels(write=_write_models)

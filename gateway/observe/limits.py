@@ -17,6 +17,8 @@ class Limiter(Protocol):
     @property
     def shadowed(self) -> Mapping[str, int]: ...
     @property
+    def alone(self) -> int: ...
+    @property
     def state(self) -> str: ...
     @property
     def replicas(self) -> int: ...
@@ -61,6 +63,11 @@ def _limiter(limiter: Limiter) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "dragoman_limits_in_flight", "Requests here that hold slots of a limit", value=limiter.in_flight
+    )
+    yield CounterMetricFamily(
+        "dragoman_limits_alone",
+        "Requests decided by this process alone, because the limits' store was down or too slow",
+        value=limiter.alone,
     )
     for name, text, counts in (
         ("dragoman_limits_refused", "Requests refused by a limit", limiter.refused),

@@ -15,11 +15,12 @@ from gateway.core.ports import Dialect, Permit, RequestRecord
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
-from gateway.pipeline.offload import LARGE, offload
+from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.runtime import Runtime
+from gateway.wire.bulk import is_heavy
 
 _NOBODY = PendingAuth(ANONYMOUS)
 
@@ -113,7 +114,7 @@ class Run:
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)
         principal = self._authenticate(pending)
-        read, large = endpoint.dialect.read, len(request.body) > LARGE
+        read, large = endpoint.dialect.read, is_heavy(request.body)
         asked = await offload(read, request) if large else read(request)
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
@@ -128,6 +129,48 @@ def no_token_ids(backend: str) -> GatewayError:
         param="tokens",
     )
 
+
+def refuse_members(members: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], backend: str) -> None:
+    """`members` are JSON texts by name; `neutral` has, by name, the values that change nothing. Raises
+    GatewayError(UNSUPPORTED) for the first member that `neutral` names and whose value is another."""
+    for name in members:
+        if name in neutral and msgspec.json.decode(members[name]) not in (None, *neutral[name]):
+            raise unsupported(name, backend)
+
+
+VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "detokenize": (True,),
+    "documents": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_reasoning": (True, False),  # there is none
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (-1,),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+"""Members of vLLM's wire without a canonical place that change what is generated or answered, and that other engines
+pass over without a word; beside each the values that change nothing."""
 
 RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
 """Of seeds."""

@@ -20,7 +20,7 @@ from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, Writer, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
-from gateway.wire.json import members, require_json, settle_unknown
+from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 
 
 class Friendli:
@@ -39,6 +39,7 @@ class Friendli:
     # Its events are its own, and its chats have defaults and reasons of their own.
     passthrough: Mapping[str, Passthrough] = {}
 
+    @whole_numbers
     def read(self, request: Request) -> Op:
         require_json(request)
         raw = members(request)

@@ -18,6 +18,7 @@ from gateway.dialects.ollama.errors import ERRORS, error_object, refuse
 from gateway.dialects.ollama.fields import EXAMPLES, FIELDS
 from gateway.dialects.ollama.replies import EventWriter, LineWriter, write
 from gateway.dialects.ollama.requests import read
+from gateway.wire.json import whole_numbers
 
 
 class Ollama:
@@ -35,6 +36,7 @@ class Ollama:
     errors = ERRORS
     passthrough: Mapping[str, Passthrough] = {}
 
+    @whole_numbers
     def read(self, request: Request) -> Op:
         return read(request, self.extras)
 

@@ -32,7 +32,7 @@ from gateway.dialects.sagemaker.replies import (
     write_usage,
 )
 from gateway.wire import sse
-from gateway.wire.json import check_depth, encode, members
+from gateway.wire.json import check_depth, encode, members, whole_numbers
 from gateway.wire.openai import reading as requests
 from gateway.wire.openai import writing as replies
 from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
@@ -61,6 +61,7 @@ class SageMaker:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
+    @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         if request.route == "ping":
             return ListModels(write=_ping)

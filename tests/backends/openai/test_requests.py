@@ -231,7 +231,7 @@ def test_output_beyond_openai_is_refused(kind: Any) -> None:
         ({"min_p": 0.1}, "min_p"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"min_tokens": 1}, "min_tokens"),
-        ({"stop_tokens": (1,)}, "stop_tokens"),
+        ({"stop_tokens": (1,)}, "stop_token_ids"),
         ({"bad_words": ("x",)}, "bad_words"),
         ({"ignore_eos": True}, "ignore_eos"),
     ],
