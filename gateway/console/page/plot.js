@@ -63,9 +63,9 @@ export class Plot {
       shape("line", { class: "grid", x1: LEFT, x2: wide, y1: y(top * part), y2: y(top * part) }, this.svg);
       shape("text", { x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, this.svg).textContent = short(top * part);
     }
-    for (const minutes of [1, 2, 3, 4]) {
-      const place = x(last - minutes * 60);
-      if (minutes * 60 < span) shape("text", { x: place, y: HIGH - 4, "text-anchor": "middle" }, this.svg).textContent = `−${minutes} min`;
+    for (const seconds of span < 120 ? [30] : [60, 120, 180, 240].filter((one) => one < span)) {
+      const text = shape("text", { x: x(last - seconds), y: HIGH - 4, "text-anchor": "middle" }, this.svg);
+      text.textContent = seconds < 60 ? `−${seconds} s` : `−${seconds / 60} min`;
     }
     let chosen = times.length - 1;
     if (this.pointed !== null && times.length) {
