@@ -33,6 +33,7 @@ KNOWN = Available(
     key_set=read_keys,
 )
 
+_VERSION = version("dragoman")
 # How long the error that ends a request may take to reach its client.
 _LAST_WORDS_S = 2.0
 
@@ -91,7 +92,7 @@ class Gateway:
     def _watched(self) -> Watched:
         state = self.state
         return Watched(
-            version=version("dragoman"),
+            version=_VERSION,
             ready=state.ready,
             draining=self.draining,
             needs_key=state.config.auth == "keys",

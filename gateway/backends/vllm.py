@@ -1,4 +1,4 @@
-"""Backend for vLLM's OpenAI server (0.10.2 to 0.33): only what differs from `openai`.
+"""Backend for vLLM's OpenAI server (0.10.2 to 0.33): the differences from `openai`.
 
 Sources: vLLM 0.33.0 `entrypoints/openai/protocol.py` and `serving_*.py`.
 """
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai.compose import PATHS, Words, outgoing, tokenize
+from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
 from gateway.backends.openai.errors import fault_of
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import no_token_ids, unsupported
@@ -22,13 +22,13 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Chat, Complete, Embed, Generate, Op, Output, Sampling
+from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
 from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
-# More than any context holds.
+# More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1
 
 
@@ -43,7 +43,7 @@ NAME = "vllm"
 
 
 class _Words(Words):
-    """vLLM's names for what OpenAI's wire has none for."""
+    """vLLM's names for what OpenAI's wire does not define."""
 
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
         if op.max_output is None:
@@ -101,6 +101,17 @@ class _Words(Words):
         else:
             super().output(body, output)
 
+    def message(self, message: Message) -> dict[str, Any]:
+        """Thinking under both of its names: `reasoning` since vLLM 0.16, `reasoning_content` before."""
+        written = super().message(message)
+        if "reasoning_content" in written:
+            written["reasoning"] = written["reasoning_content"]
+        return written
+
+    def continuation(self, body: dict[str, Any], op: Chat) -> None:
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
+
     def tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
 
@@ -109,7 +120,7 @@ _WORDS = _Words(NAME)
 
 
 class Vllm:
-    """`vllm`."""
+    """The backend `vllm`."""
 
     name = NAME
     salts = True
@@ -131,9 +142,15 @@ class Vllm:
         _adjust(body, op)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        body: dict[str, Any]
+        if isinstance(op, Chat):
+            body = {"model": can.upstream_model, **prompt_of(op, can, _WORDS)}
+            if "chat_template_kwargs" in op.extra:
+                body["chat_template_kwargs"] = op.extra["chat_template_kwargs"]
+            return tokenize(op, self, body, lambda said: _count.decode(said).count)
         (prompt,) = op.prompts
-        body: dict[str, Any] = {"model": can.upstream_model, "prompt": prompt}
+        body = {"model": can.upstream_model, "prompt": prompt}
         if "add_special_tokens" in op.extra:
             body["add_special_tokens"] = op.extra["add_special_tokens"]
         return tokenize(op, self, body, lambda said: _count.decode(said).count)
@@ -151,12 +168,12 @@ class Vllm:
         return fault_of(response, self._defaults.now())
 
     def facts(self, body: bytes) -> Facts:
-        return UNKNOWN  # its workers enter theirs into the registry
+        return UNKNOWN  # vLLM workers publish their capabilities in the registry
 
 
 def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:
-    """vLLM answers 400 to `tools: []`, and to `tool_choice` or `parallel_tool_calls` without tools; clients send both
-    (ollama, friendli-client)."""
+    """Removes members that vLLM answers with 400 and clients (ollama, friendli-client) do send: `tools: []`, and
+    `tool_choice` or `parallel_tool_calls` without tools."""
     tools = body.get("tools")
     if not tools or (isinstance(tools, Raw) and bytes(tools).translate(None, b" \t\r\n") == b"[]"):
         body.pop("tools", None)
@@ -170,8 +187,8 @@ def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:
 
 
 def _refuse_with_beams(op: Complete) -> None:
-    """vLLM's beam search obeys temperature, length_penalty, max_tokens and ignore_eos; it passes over all else in
-    silence. Raises GatewayError(UNSUPPORTED) instead."""
+    """Raises GatewayError(UNSUPPORTED) for parameters that vLLM's beam search would silently ignore: all but
+    temperature, length_penalty, max_tokens and ignore_eos."""
     for name, neutral in (
         ("frequency_penalty", 0),
         ("presence_penalty", 0),
@@ -198,12 +215,13 @@ def _refuse_with_beams(op: Complete) -> None:
 
 
 def _within(salt: str, own: Raw) -> str:
-    """A client's own salt divides the cache of its team, and opens nobody else's."""
+    """Combines a client's own cache salt with its team's, so that it can divide its team's cache but never read
+    another team's."""
     return urlsafe_b64encode(digest(salt.encode(), bytes(own), "sha256")).rstrip(b"=").decode()
 
 
 def _refuse_for_age(op: Chat | Complete, version: tuple[int, ...]) -> None:
-    """What a vLLM of that version passes over in silence. Raises GatewayError(UNSUPPORTED)."""
+    """Raises GatewayError(UNSUPPORTED) for parameters that this version of vLLM silently ignores."""
     if not version:
         return
     if op.want_tokens and version < (0, 10, 2):
@@ -217,10 +235,10 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _with_processors(op: Chat | Complete, can: Capabilities) -> Chat | Complete:
-    """`op` with what our own logits processor (workers/vllm/processors.py) executes in that one's words, where the
-    workers have it; else it stays, to be refused."""
+    """`op` with some parameters renamed for our logits processor (workers/vllm/processors.py), if the workers have it.
+    Otherwise the parameters stay and are refused later."""
     sampling = op.sampling
-    if isinstance(op, Complete) and op.beams is not None:  # vLLM's beam search passes over logits processors
+    if isinstance(op, Complete) and op.beams is not None:  # vLLM's beam search ignores logits processors
         return op
     ours: dict[str, Any] = {}
     if (sampling.no_repeat_ngram or 0) > 1 and "no_repeat_ngram" in can.beyond:
@@ -239,8 +257,9 @@ def _with_processors(op: Chat | Complete, can: Capabilities) -> Chat | Complete:
 
 
 def _rest(op: Complete, can: Capabilities) -> int:
-    """max_tokens for "as many as fit", which vLLM's text completions have no word for: absent and null mean 16 there.
-    vLLM 0.11 and later shorten what is too much; before, only token ids with a known context are counted exactly."""
+    """max_tokens for "as many as fit". vLLM's text completions have no value for that: absent and null mean 16.
+    vLLM 0.11 and later shorten a value that is too large. For earlier versions an exact value needs a prompt of token
+    ids and a known context length."""
     if can.max_context is None:
         return _MOST_TOKENS
     longest = max((0 if isinstance(prompt, str) else len(prompt) for prompt in op.prompts), default=0)

@@ -376,7 +376,8 @@ def _known(config: Config, known: Available) -> Found:
 
 
 def _prefixes(config: Config, known: Available) -> Found:
-    """Two dialects cannot share a prefix. The fault is at the prefix that the file sets, not at a default."""
+    """Two dialects share a prefix only where both answer there by default: those are told apart request by request. The
+    fault is at the prefix that the file sets, not at a default."""
     taken: dict[str, str] = {}
     order = sorted(known.dialects, key=lambda name: config.dialect(name).prefixes is not None)
     for name in order:
@@ -388,9 +389,9 @@ def _prefixes(config: Config, known: Available) -> Found:
             prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
             holder = taken.setdefault(prefix, name)
-            if holder != name:
+            if holder != name and not {prefix} <= {*known.dialects[name]} & {*known.dialects[holder]}:
                 yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
-            elif index in repeated:
+            elif holder == name and index in repeated:
                 yield path, "is given twice"
 
 

@@ -333,6 +333,7 @@ Feature = Literal[
     "logprobs",
     "token_ids",
     "prompt_tokens",
+    "system_turns",
     "no_repeat_ngram",
     "bad_word_tokens",
 ]

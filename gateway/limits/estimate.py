@@ -30,6 +30,7 @@ from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
+    CountTokens,
     Embed,
     Image,
     Message,
@@ -101,6 +102,8 @@ class Estimator(Struct, frozen=True):
                 prompt += self._bytes(_nested(messages, op.tools))
             prompt, choices, cap = self._with_members(op, prompt, op.n, op.max_output, max_context)
             return Cost(self._whole(prompt, 0, choices, cap, max_context), 0, prompt)
+        if isinstance(op, CountTokens):
+            return Cost(0, 0, self.cost(op.prompt_of).prompt)
         if isinstance(op, Embed):
             tokens, least = self._texts(op.inputs)
             tokens, _, _ = self._with_members(op, tokens, 1, 0, max_context)

@@ -10,7 +10,7 @@ from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import REPLY_HEADERS, Request, Route
-from gateway.core.messages import ListModels, Op
+from gateway.core.messages import CountTokens, ListModels, Op
 from gateway.core.ports import Dialect, Permit, RequestRecord
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
@@ -127,8 +127,10 @@ class Run:
         record.model, record.stream = served.name, op.stream
         if runtime.trace is not None:
             runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
-        refuse_beyond(op, served.can)
-        if runtime.gate is not None:
+        left_out = refuse_beyond(op, served.can)
+        if left_out:
+            self.reply.name_dropped(left_out)
+        if runtime.gate is not None and not isinstance(op, CountTokens):
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         if op.timeout is not None or served.total_s is not None:
             self._set_deadline(op, served)
@@ -136,7 +138,9 @@ class Run:
         await offload(outgoing.write) if large else outgoing.write()
         if outgoing.request.dropped:
             self.reply.name_dropped(outgoing.request.dropped)
-        outgoing.check()
+        cut = outgoing.check(runtime.estimate)
+        if cut:
+            self.reply.name_dropped(cut)
         runtime.earn()
         on_done = self._settle if self.permit is not None else None
         self.attempts = Attempts(runtime, endpoint.dialect, outgoing, self.reply, record, self._began, on_done)

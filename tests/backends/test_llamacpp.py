@@ -752,3 +752,10 @@ def test_real_chats_of_several_choices_have_one_usage(gateway: httpx.Client, str
     else:
         usage = gateway.post("/v1/chat/completions", json=body).json()["usage"]
     assert usage["completion_tokens"] == 8
+
+
+def test_how_long_a_chat_is_is_asked_of_its_own_endpoint() -> None:
+    counting = BACKEND.count(Chat(model="m", messages=(Message("user", (Text("hi"),)),)), CAN)
+    assert counting.request.path == "/v1/chat/completions/input_tokens"
+    assert json.loads(counting.request.body)["messages"] == [{"role": "user", "content": "hi"}]
+    assert counting.read(Response(200, [], b'{"object":"response.input_tokens","input_tokens":7}')) == 7

@@ -1,21 +1,22 @@
-"""Requests of OpenAI's wire for every engine that speaks it: a client's own members, or the canonical form written out.
+"""Requests of OpenAI's wire for every engine that speaks it: the client's own members, or the canonical form.
 
-What engines call differently is in their `Words`.
+Each engine's own names are in its `Words`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from gateway.backends.openai.requests import (
     RISING,
+    cannot_count,
+    fold_system,
     no_token_ids,
     put,
     top_level,
-    total_of,
     unsupported,
     with_extra,
     write_message,
@@ -24,7 +25,7 @@ from gateway.backends.openai.requests import (
 )
 from gateway.core.errors import GatewayError
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.messages import Chat, Complete, Embed, Output, Sampling
+from gateway.core.messages import Chat, Complete, Embed, Message, Output, Sampling
 from gateway.core.ports import Capabilities, Counting
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
@@ -33,16 +34,16 @@ PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/
 
 
 class Words:
-    """How an engine says what OpenAI's wire has no one word for. Here: what OpenAI itself defines; the rest is refused.
+    """An engine's names for what OpenAI's wire does not define. This class has only OpenAI's own and refuses the rest.
 
-    Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED) naming what it cannot say.
+    Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED), which names the parameter.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
-        """Of a text completion: beams, lists of seeds, totals."""
+        """The parameters of text completions only: beams, lists of seeds, total lengths."""
         for param, value in (
             ("num_beams", op.beams),
             ("max_total_tokens", op.max_total),
@@ -88,16 +89,25 @@ class Words:
         else:
             raise unsupported("response_format", self.name)
 
+    def message(self, message: Message) -> dict[str, Any]:
+        """One message of a chat."""
+        return write_message(message)
+
+    def continuation(self, body: dict[str, Any], op: Chat) -> None:
+        """Asks for a reply that continues the last message."""
+        last = f"messages.{len(op.messages) - 1}"
+        raise unsupported(last, self.name, "the last message must not be the assistant's")
+
     def tokens(self, body: dict[str, Any]) -> None:
-        """That the reply is to hold token ids."""
+        """Asks for token ids in the reply."""
         raise no_token_ids(self.name)
 
 
 def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the members of the worker's request, the names of what is left out). The client's own members where it speaks
-    this wire, else made from the canonical form.
+    """(the members of the worker's request, the names of dropped members). The members are the client's own if it
+    speaks this wire; else they are made from the canonical form.
 
-    Raises GatewayError(UNSUPPORTED) naming a parameter that cannot be said.
+    Raises GatewayError(UNSUPPORTED), which names the parameter, for what the engine cannot do.
     """
     dropped: tuple[str, ...] = ()
     if op.raw is not None and op.wire == "openai":
@@ -114,7 +124,7 @@ def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tu
 
 
 def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
-    """Usage is always asked for: limits and records need it. What the client did not ask for is stripped later."""
+    """Always asks for usage, because limits and records need it. It is stripped later if the client did not ask."""
     given = (op.raw if op.raw is not None else op.extra).get("stream_options")
     options: dict[str, Any] = {}
     if given is not None:
@@ -124,7 +134,7 @@ def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
 
 
 def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dict[str, Any]:
-    """The outgoing members from the canonical form, for a client of another wire. Raises as `outgoing`."""
+    """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
     body: dict[str, Any]
     if isinstance(op, Embed):
         body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
@@ -132,10 +142,8 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
         body.update(op.extra)
         return body
     if isinstance(op, Chat):
-        body = {"messages": [write_message(message) for message in op.messages]}
+        body = prompt_of(op, can, words)
         put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
-        if op.tools:
-            body["tools"] = [write_tool(tool) for tool in op.tools]
         if op.tool_choice is not None:
             body["tool_choice"] = write_tool_choice(op.tool_choice)
         if op.logprobs is not None:
@@ -164,20 +172,43 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
     return body
 
 
+def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
+    """Later system messages stay where they are only if the model is declared to take them there."""
+    fold = op.fold_system and "system_turns" not in (can.features or ())
+    return fold_system(op.messages) if fold else op.messages
+
+
+def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
+    """The input of a chat template: the messages, the tools, and whether the reply continues the last message. Raises
+    as `outgoing`."""
+    body: dict[str, Any] = {"messages": [words.message(message) for message in messages_of(op, can)]}
+    if op.tools:
+        body["tools"] = [write_tool(tool) for tool in op.tools]
+    if op.continue_last:
+        words.continuation(body, op)
+    return body
+
+
 class _Tells(Protocol):
-    """A backend, as far as counting needs it."""
+    """The parts of a backend that counting needs."""
 
     name: str
 
     def fault(self, response: Response) -> GatewayError: ...
 
 
-def tokenize(op: Complete, backend: _Tells, body: dict[str, Any], length: Callable[[bytes], int]) -> Counting:
-    """For workers that have `/tokenize`; `length` reads what it answers, or raises msgspec's errors."""
+def tokenize(
+    op: Chat | Complete,
+    backend: _Tells,
+    body: dict[str, Any],
+    length: Callable[[bytes], int],
+    path: str = "/tokenize",
+) -> Counting:
+    """Counts by a request to the worker's `path`. `length` reads the answer, or raises msgspec's errors."""
 
     def read(response: Response) -> int:
-        if response.status in (404, 405):  # switched off, or hidden by what stands before the worker
-            raise unsupported(total_of(op), backend.name)
+        if response.status in (404, 405):  # switched off, or blocked by a proxy before the worker
+            raise cannot_count(op, backend.name)
         if response.status != 200:
             raise backend.fault(response)
         try:
@@ -185,4 +216,4 @@ def tokenize(op: Complete, backend: _Tells, body: dict[str, Any], length: Callab
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise wire.malformed() from None
 
-    return Counting(Request("POST", "/tokenize", [JSON_TYPE], encode(body)), read)
+    return Counting(Request("POST", path, [JSON_TYPE], encode(body)), read)

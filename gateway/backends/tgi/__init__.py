@@ -1,7 +1,7 @@
 """Backend for text-generation-inference: `/generate` and `/generate_stream` for texts, its chat endpoint for chats.
 
 Sources: TGI 3.3 (router/src/lib.rs, validation.rs, server.rs, chat.rs; server utils/tokens.py) and its client,
-text-generation 0.7.0. What it cannot do and what is mended on the way: docs/backends/tgi.md.
+text-generation 0.7.0. What TGI cannot do, and what the gateway corrects: docs/backends/tgi.md.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gateway.backends.openai.compose import PATHS, Words, compose, stream_options, tokenize
+from gateway.backends.openai.compose import PATHS, Words, compose, messages_of, stream_options, tokenize
 from gateway.backends.openai.errors import counted
-from gateway.backends.openai.requests import put, unsupported
+from gateway.backends.openai.requests import cannot_count, put, unsupported
 from gateway.backends.tgi.errors import fault_of
 from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
 from gateway.backends.tgi.requests import (
@@ -38,16 +38,16 @@ from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
-# To TGI a chat's `model` is the id of a LoRA adapter, unless it is this word.
+# TGI takes a chat's `model` as the id of a LoRA adapter, except for this value.
 _NO_ADAPTER = "tgi"
 _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
 class _Words(Words):
-    """Of TGI's chats."""
+    """TGI's names in chats."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        """`presence_penalty` never goes there: TGI makes a repetition penalty of it, 2 where it is 0."""
+        """Never sends `presence_penalty`: TGI turns it into a repetition penalty, and a 0 into a penalty of 2."""
         if sampling.repetition_penalty not in (None, 1):
             raise unsupported("repetition_penalty", NAME)
         if greedy(sampling):
@@ -68,7 +68,7 @@ _WORDS = _Words(NAME)
 
 
 class Tgi:
-    """`tgi`."""
+    """The backend `tgi`."""
 
     name = NAME
     salts = False
@@ -78,7 +78,8 @@ class Tgi:
         self._defaults = defaults
 
     def wire_of(self, op: Op) -> str:
-        """Its chat endpoint resembles OpenAI's wire, yet no stream of it is fit for a client as it is: see the page."""
+        """TGI's chat endpoint resembles OpenAI's wire, but its streams cannot be passed on as they are: see
+        docs/backends/tgi.md."""
         return NAME
 
     def write(self, op: Op, can: Capabilities) -> Request:
@@ -93,8 +94,11 @@ class Tgi:
         path = "/generate_stream" if op.stream else "/generate"
         return Request("POST", path, [JSON_TYPE], encode(text_body(op, rest)), dropped=dropped)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
-        """`/tokenize` reads the same body as `/generate`, what it truncates included."""
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        """Counts with `/tokenize`, which reads the same body as `/generate` and truncates in the same way. It cannot
+        count chats."""
+        if isinstance(op, Chat):
+            raise cannot_count(op, NAME)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
         return tokenize(op, self, text_body(replace(op, max_total=None), rest_of(op)), count)
@@ -128,13 +132,13 @@ def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
             if isinstance(part, (Audio, Opaque)):
                 raise unsupported(f"messages.{index}.content.{position}", NAME)
     body = compose(replace(op, extra={}), can, _WORDS)
-    body["messages"] = [written for message in op.messages for written in split_message(message)]
+    body["messages"] = [written for message in messages_of(op, can) for written in split_message(message)]
     body["model"] = _NO_ADAPTER
     for tool in body.get("tools", ()):
         tool["function"].setdefault("parameters", _NO_PARAMETERS)
     if not op.tools:
         body.pop("tool_choice", None)
-    body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call at most
+    body.pop("parallel_tool_calls", None)  # TGI's tool grammar makes at most one call
     if op.stream:
         body["stream"] = True
         body["stream_options"] = stream_options(op)

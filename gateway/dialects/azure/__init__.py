@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Embeddings, Reply, WholeReply
 from gateway.core.messages import Chat, Embed, Generate, ListModels, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.azure.errors import ERRORS, error_event, refuse
@@ -62,7 +62,8 @@ class Azure:
         op.model = deployment or op.model
         return op
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        assert isinstance(reply, (Reply, Embeddings))
         return write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:

@@ -13,7 +13,7 @@ from functools import partial
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Reply, WholeReply
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
@@ -51,7 +51,7 @@ class Friendli:
         op.dropped = (*dropped, *op.dropped)
         return op
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
         assert isinstance(reply, Reply)
         assert isinstance(op, (Chat, Complete))
         return write(reply, op)
