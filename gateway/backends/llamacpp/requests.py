@@ -99,8 +99,8 @@ def text_dropped(op: Complete) -> tuple[str, ...]:
 def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:
     """Renames the members of a chat to llama.cpp's names, in place, including members passed on from the client.
 
-    Returns the names of members that are left out. Raises GatewayError(UNSUPPORTED), which names the parameter, for what
-    llama.cpp would silently ignore.
+    Returns the names of members that are left out. Raises GatewayError(UNSUPPORTED), which names the parameter, for
+    what llama.cpp would silently ignore.
     """
     dropped: tuple[str, ...] = ()
     _refuse_second_words(body)
