@@ -16,13 +16,12 @@ from gateway.config.model import (
     Health,
     Key,
     Listen,
-    Log,
-    Metrics,
     Model,
     Queue,
     Relay,
     Retry,
 )
+from gateway.config.observing import Log, Metrics, Tracing
 from gateway.config.reference import json_schema, reference_markdown
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 from gateway.config.watch import Watch
@@ -54,6 +53,7 @@ __all__ = [
     "Relay",
     "Retry",
     "TooSlow",
+    "Tracing",
     "Watch",
     "config_file",
     "json_schema",

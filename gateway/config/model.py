@@ -31,6 +31,7 @@ from gateway.config.kinds import (
     nothing_is_empty,
     nothing_is_no_item,
 )
+from gateway.config.observing import Log, Metrics, Tracing
 from gateway.config.section import Section
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 
@@ -329,32 +330,6 @@ class Queue(Section):
     timeout_s: Seconds = Field(default=30.0, gt=0, le=_DAY, description="Longest wait; then the request is refused.")
 
 
-class Log(Section):
-    """What is written to standard output."""
-
-    requests: Flag = Field(default=True, description="One record a request.")
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info",
-        description="Least level that is written. `debug` says of every request to which worker it went and what came"
-        " of it, and what every probe found.",
-    )
-
-
-class Metrics(Section):
-    """Figures for Prometheus."""
-
-    enabled: Flag = Field(default=True, description="Serve `/metrics`.")
-    listen: Address | None = Field(
-        default=None,
-        description="`host:port` of their own, for `/metrics`, `/livez` and `/readyz`; then `/metrics` is nowhere else."
-        " Absent: where clients call, for everybody who can.",
-    )
-    genai: Flag = Field(
-        default=False,
-        description="Show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`) too.",
-    )
-
-
 class Config(BaseModel):
     """Everything the gateway can be told.
 
@@ -416,6 +391,9 @@ class Config(BaseModel):
     accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
     log: Log = Field(default=Log(), description="What is written to standard output.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
+    tracing: Tracing | None = Field(
+        default=None, description="Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."
+    )
 
     @model_validator(mode="before")
     @classmethod
