@@ -3,19 +3,27 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 CODE := gateway workers tests bench scripts helm
-LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt requirements/tracing.txt requirements/dev.txt
+RUN_LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt
+LOCKS := $(RUN_LOCKS) requirements/tracing.txt requirements/dev.txt
 
 .PHONY: help
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: .venv/installed ## Build .venv from the locks and install the `dragoman` command into it
+install: .venv/locked .venv/installed ## Build .venv from all locks, for development and tests, with the `dragoman` command
 
-.venv/locked: $(LOCKS) scripts/venv.sh
-	scripts/venv.sh .venv $(LOCKS)
+# .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
+# the first one only. A layer is never changed: when its locks change, all is built from nothing.
+.venv/running: $(RUN_LOCKS) scripts/venv.sh
+	scripts/venv.sh .venv $(RUN_LOCKS)
+	@mv .venv/locked $@
 
-.venv/installed: .venv/locked pyproject.toml
+.venv/locked: .venv/running requirements/tracing.txt requirements/dev.txt
+	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
+	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
+
+.venv/installed: .venv/running pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -41,7 +49,7 @@ $(HELM)/node_modules/installed: $(HELM)/package-lock.json .venv/locked
 	@touch $@
 
 .PHONY: run
-run: install ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
+run: .venv/installed ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
 	@exec $(BIN)/python scripts/run.py $(ARGS)
 
 .PHONY: test
@@ -73,6 +81,10 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 .PHONY: test-vllm
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
+
+.PHONY: test-browser
+test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)

@@ -1,18 +1,18 @@
-"""Who is calling: the key in a request's headers to a `Principal`.
+"""Who is calling: from the key in a request's headers to a `Principal`.
 
 A key of ours reads `dgm_<id>_<secret>_<checksum>`:
 
-    id        10 characters, first a letter, by which people find its entry; no secret, may be logged
+    id        10 characters, the first a letter, by which people find the entry. It is no secret and may be logged
     secret    43 characters of base 62, 256 random bits
-    checksum  6 characters of base 62, the CRC-32 of all before its underscore. It makes a typing error recognisable
-              without a look at any table, here and in secret scanners, and is worth nothing against forgery
+    checksum  6 characters of base 62, the CRC-32 of all before its underscore. With it a typing error is recognised
+              without a table, here and in secret scanners. It gives no protection against forgery
 
 The configuration holds only the SHA-256 of a key. That is enough without salt or stretching, because the secret is
-random: there is nothing to guess. Every key is found by its hash alone. So nothing about a refusal takes longer for an
-id that exists or a secret that is nearly right: who does not know a key cannot steer its hash towards a known one.
+random. Every key is found by its hash alone, so a refusal takes no longer for an id that exists or for a secret that is
+nearly right: a caller who does not know a key cannot bring its hash nearer to a known one.
 
-A caller may also sign its requests with an AWS key pair (gateway.sigv4). Whose pair it claims is known from the head;
-that it is theirs only when the whole request is there. Hence a `Claim`.
+A caller may also sign its requests with an AWS key pair (gateway.sigv4). The head says whose pair it is; only the whole
+request proves it. Until then there is a `PendingAuth`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Principal(Struct, frozen=True):
     team      whose key it is, or None
     models    models it may use, aliases resolved; None is all
     dialects  dialects it may speak; None is all
-    priority  of requests that wait, the highest goes first
-    salt      keeps what workers cache of its prompts apart from other callers'; None where all share it
+    priority  among waiting requests the highest goes first
+    salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     """
 
     key: str
@@ -79,15 +79,15 @@ ANONYMOUS = Principal("anonymous")
 
 
 class PendingAuth(Struct, frozen=True):
-    """Whom a request claims to be from. Where there is a `prove`, nothing may be done for it before that was called
-    with (method, raw path, raw query, body): it raises GatewayError when the claim is false."""
+    """The caller that a request names. Where there is a `prove`, call it with (method, raw path, raw query, body)
+    before anything is done for the request. It raises GatewayError when the signature is wrong."""
 
     principal: Principal
     prove: Callable[[str, bytes, bytes, bytes], None] | None = None
 
 
 class _Entry:
-    """Who a key is, and until when (Unix seconds)."""
+    """The caller of a key. expires is in Unix seconds."""
 
     __slots__ = ("disabled", "expires", "principal")
 
@@ -98,7 +98,7 @@ class _Entry:
 
 
 class Keyring:
-    """The keys of one configuration. clock gives Unix seconds. After a reload, make a new one."""
+    """The keys of one configuration. clock returns Unix seconds. A reload makes a new one."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time, tokens: Tokens | None = None) -> None:
         self.open = config.auth == "open"
@@ -110,7 +110,7 @@ class Keyring:
         self._salt = _salts(config.cache_salt)
         self._tokens = tokens
         for name, key in config.keys.items():
-            # A model that is gone stays in the set: an empty set would still mean "none", never "all".
+            # A model that was removed stays in the set, so that the set is never empty by accident.
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
             dialects = None if key.dialects is None else frozenset(key.dialects)
             principal = Principal(name, key.team, models, dialects, key.priority, self._salt(name, key.team))
@@ -124,7 +124,7 @@ class Keyring:
         return f"Keyring(open={self.open}, keys={self._count})"
 
     def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
-        """As `authenticate`, for signed requests too: those still have to be proven."""
+        """As `authenticate`, and also for signed requests, which still have to be proven."""
         if self.open:
             return PendingAuth(ANONYMOUS)
         signature = sigv4.read(headers)
@@ -150,9 +150,9 @@ class Keyring:
         return PendingAuth(entry.principal, prove)
 
     def authenticate(self, headers: Headers, dialect: str | None = None) -> Principal:
-        """Whose key `headers` (lower-case names) show.
+        """The caller whose key is in `headers` (lower-case names).
 
-        Raises GatewayError: UNAUTHENTICATED for no key, several keys or one that is not valid (any more); FORBIDDEN
+        Raises GatewayError: UNAUTHENTICATED for no key, several keys, or an invalid, disabled or expired one; FORBIDDEN
         when the key may not speak `dialect`.
         """
         if self.open:
@@ -165,7 +165,7 @@ class Keyring:
         return self._admit(self._lookup(token), dialect)
 
     def _bearer(self, bearer: Bearer) -> Principal:
-        """Whoever a token names is counted as `jwt:` and its subject: no key's name, which has no colon by itself."""
+        """The caller of a token is `jwt:` and its subject. No configured key has such a name: it may hold no colon."""
         models = bearer.models
         if models is not None:
             models = frozenset(self._resolve(one) or one for one in models)
@@ -173,7 +173,7 @@ class Keyring:
         return Principal(key, bearer.team, models, salt=self._salt(key, bearer.team))
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
-        """From here on the caller has shown the right secret, and may be told what became of it."""
+        """The caller has shown the right secret, so it may learn that its key is disabled or has expired."""
         if entry.disabled:
             raise _refused("the API key is disabled")
         if entry.expires is not None and self._clock() >= entry.expires:
@@ -194,11 +194,11 @@ class Keyring:
 
 
 def find_key(headers: Headers) -> bytes | None:
-    """The one key that `headers` show, or None.
+    """The one key in `headers`, or None.
 
     `Authorization: Bearer K`, `api-key` and `x-api-key` count; the same key in several of them is one key. Raises
-    GatewayError(UNAUTHENTICATED) for different ones and for a repeated Authorization header: the gateway and a proxy
-    before it could each believe another one.
+    GatewayError(UNAUTHENTICATED) for different keys and for a repeated Authorization header: the gateway and a proxy
+    before it could each accept a different one.
     """
     token: bytes | None = None
     seen = False
@@ -229,8 +229,8 @@ def find_key(headers: Headers) -> bytes | None:
 
 
 def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]:
-    """(key, team) -> the salt of those who may share a cache with them: 256 bits in 43 characters, as vLLM asks for.
-    Gateways of one secret make the same one, and nobody can tell it who does not know the secret."""
+    """(key, team) -> the salt of the callers that share a cache: 256 bits in 43 characters, as vLLM asks for. Gateways
+    with the same secret make the same salt. Without the secret nobody can compute it."""
     if options is None:
         return lambda key, team: None
     secret, by_team = options.secret.encode(), options.by == "team"
@@ -247,7 +247,7 @@ def _refused(message: str) -> GatewayError:
 
 
 def well_formed(key: bytes) -> bool:
-    """`key` has the form of ours and its checksum is right. Says nothing about whether it is valid."""
+    """Whether `key` has the form of our keys and the right checksum; not whether it is valid."""
     found = _OURS.match(key)
     return found is not None and checksum(found[1]) == found[2]
 
@@ -255,7 +255,7 @@ def well_formed(key: bytes) -> bool:
 def new_key(name: str, team: str | None = None) -> tuple[str, str]:
     """(the new key, its entry for `keys` as YAML lines). The key is stored nowhere: show it once.
 
-    Raises ValueError when name or team cannot stand in a configuration.
+    Raises ValueError when name or team is not allowed in a configuration.
     """
     _fit("name", name)
     wrong = key_name_fault(name)
@@ -280,13 +280,13 @@ def _fit(what: str, name: str) -> None:
 
 
 def _yaml(text: str) -> str:
-    # Names hold neither quotes nor control characters; a backslash is the one thing left to escape.
+    # Names hold neither quotes nor control characters, so only a backslash must be escaped.
     plain = _PLAIN_YAML.match(text) and text.lower() not in _YAML_WORDS
     return text if plain else '"' + text.replace("\\", "\\\\") + '"'
 
 
 def checksum(stem: bytes) -> bytes:
-    """That of a key's text before its last underscore."""
+    """The checksum of `stem`, which is a key up to its last underscore."""
     return _base62(crc32(stem), 6).encode()
 
 

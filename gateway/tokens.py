@@ -1,7 +1,7 @@
-"""Tokens of an identity provider (JWT, RFC 7519) to a `Principal`. Signatures are PyJWT's business.
+"""Tokens of an identity provider (JWT, RFC 7519): who the bearer is. PyJWT checks the signatures.
 
-Only RS256 and ES256, and each only with a key of its own kind: a public key can never be taken for a shared secret. The
-key set comes from a file, or from a URL that is read again in the background; no request waits for it.
+Only RS256 and ES256 are accepted, each with a key of its own kind, so a public key can never be taken for a shared
+secret. The key set comes from a file, or from a URL that is read again in the background; no request waits for it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gateway.core.errors import GatewayError, Kind
 
 _KINDS = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y")
+_LEAST_RSA_BITS = 2048
 _LEEWAY_S = 30.0
 _LONGEST = 8192
 _REMEMBERED = 10_000
@@ -29,11 +30,11 @@ _EVERY_S = 300.0
 _RETRY_S = 10.0
 
 Fetch = Callable[[str], Any]
-"""Awaited with a URL; gives the body. It must end by itself: a start and a reload wait for it."""
+"""Awaited with a URL; returns the body. It needs a timeout of its own: start and reload wait for it."""
 
 
 class Bearer(Struct, frozen=True):
-    """Whom a valid token names. models None is all; until is Unix seconds."""
+    """Who the bearer of a valid token is. models None means all models; until is Unix seconds."""
 
     subject: str
     team: str | None
@@ -44,8 +45,9 @@ class Bearer(Struct, frozen=True):
 def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
     """Key id -> (public key, its algorithm). Raises ValueError when there is none that can be used.
 
-    Keys of other kinds, and those that are not for signatures, are passed over, as RFC 7517 says. Of a private key,
-    which no provider should show, the public half counts.
+    Skipped, as RFC 7517 says: keys of other kinds, keys whose `use` or `key_ops` is not to verify signatures, and RSA
+    keys below 2,048 bits (RFC 7518, section 3.3). Of a private key, which no provider should show, the public half
+    counts.
     """
     found: dict[str | None, tuple[Any, str]] = {}
     try:
@@ -59,34 +61,41 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
         for one in listed:
             algorithm = _KINDS.get(one.get("kty", ""))
             fits = one.get("use", "sig") == "sig" and one.get("alg", algorithm) == algorithm
+            # The operations of a private key are those of its private half.
+            needed = "sign" if "d" in one else "verify"
+            fits = fits and (needed in one.get("key_ops", (needed,)) or "verify" in one["key_ops"])
             if algorithm is None or not fits or (algorithm == "ES256" and one.get("crv") != "P-256"):
                 continue
             public = {name: one[name] for name in _PUBLIC if name in one}
-            found[one.get("kid")] = (jwt.PyJWK(public, algorithm).key, algorithm)
+            key = jwt.PyJWK(public, algorithm).key
+            if algorithm == "RS256" and key.key_size < _LEAST_RSA_BITS:
+                continue
+            found[one.get("kid")] = (key, algorithm)
     except (KeyError, TypeError, AttributeError, jwt.PyJWTError) as error:
         raise ValueError("is no set of keys (RFC 7517)") from error
     if not found:
-        raise ValueError("holds no RSA or P-256 key for signatures")
+        raise ValueError("holds no RSA key of 2048 bits or more and no P-256 key for signatures")
     return found
 
 
 class Tokens:
     """Raises ValueError when the file of `options` holds no usable key.
 
-    clock gives Unix seconds; told is called with a level and what happened to the keys of a URL, for the log. before is
-    what served until now: keys that it read from the same URL stay known.
+    clock returns Unix seconds. on_event is called with a log level and a sentence when the keys of a URL cannot be
+    read, and when they can again. before is the object of the configuration before this one: keys that it read from the
+    same URL stay known.
     """
 
     def __init__(
         self,
         options: Jwt,
         clock: Callable[[], float],
-        told: Callable[[str, str], None] | None = None,
+        on_event: Callable[[str, str], None] | None = None,
         before: Tokens | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
-        self._told = told
+        self._on_event = on_event
         self._keys: dict[str | None, tuple[Any, str]] = {}
         self._known: dict[bytes, Bearer] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -100,11 +109,11 @@ class Tokens:
 
     @staticmethod
     def like(token: bytes) -> bool:
-        """`token` has the form of one."""
+        """Whether `token` has the form of a JWT."""
         return token.startswith(b"eyJ") and token.count(b".") == 2
 
     def read(self, token: bytes) -> Bearer:
-        """Raises GatewayError(UNAUTHENTICATED) without a word of the token."""
+        """Verifies a token. Raises GatewayError(UNAUTHENTICATED), whose message holds nothing of the token."""
         if len(token) > _LONGEST:
             raise _refused("the token is too long")
         digest = sha256(token).digest()
@@ -137,7 +146,7 @@ class Tokens:
         except KeyError:
             self._unknown.set()
             raise _refused("the token is not signed by a known key") from None
-        except _TOLD as error:  # the provider did sign it, so its bearer may hear what is wrong with it
+        except _TOLD as error:  # the provider signed it, so its bearer may learn what is wrong
             raise _refused(_why(error)) from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             raise _refused("the token is not valid") from None
@@ -147,19 +156,21 @@ class Tokens:
         team = claims.get(options.team_claim) if options.team_claim is not None else None
         models = None
         if options.models_claim is not None:
-            # A claim that is not there allows nothing: whoever restricts by it means all tokens.
+            # A missing claim allows nothing: the restriction is meant for all tokens.
             listed = claims.get(options.models_claim, [])
             if not isinstance(listed, (str, list)):
                 raise _refused(f"the token's claim '{options.models_claim}' must be a list of models")
             models = frozenset(listed.split() if isinstance(listed, str) else [str(one) for one in listed])
+        if isinstance(claims["exp"], (str, bool)):  # PyJWT reads "123"; RFC 7519, section 2, wants a number
+            raise _refused("the token's claim 'exp' must be a number")
         subject = _name("sub", claims["sub"])
         team = None if team is None else _name(str(options.team_claim), team)
         return Bearer(subject, team, models, float(claims["exp"]))
 
-    # -- a key set that is read from elsewhere ----------------------------------------------------------------------
+    # -- a key set that is read from a URL ----------------------------------------------------------------------
 
     async def start(self, fetch: Fetch) -> None:
-        """Reads the URL, if there is one, and goes on reading it."""
+        """Reads the URL, if there is one, and keeps reading it in the background."""
         if self._options.jwks_url is not None:
             await self._refresh(fetch, self._options.jwks_url)
             self._reading = asyncio.create_task(self._go_on(fetch, self._options.jwks_url))
@@ -168,7 +179,7 @@ class Tokens:
         while True:
             await asyncio.sleep(_RETRY_S)
             if not self._trouble:
-                # Whoever shows a key that is not known may have it from a provider that has just changed its own.
+                # A token with an unknown key may be a sign that the provider has just changed its keys.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EVERY_S - _RETRY_S):
                         await self._unknown.wait()
@@ -179,18 +190,18 @@ class Tokens:
         try:
             body = await fetch(url)
             keys = read_keys(body)
-        except Exception as error:  # the known keys stay, whatever the provider does
-            self._tell(f"the keys of tokens cannot be read: {type(error).__name__}")
+        except Exception as error:  # whatever the provider does, the known keys stay
+            self._announce(f"the keys of tokens cannot be read: {type(error).__name__}")
             return
         if body != self._body:
-            self._known.clear()  # what a withdrawn key has signed is worth nothing any more
+            self._known.clear()  # tokens signed with a withdrawn key are no longer valid
         self._keys, self._body = keys, body
-        self._tell("")
+        self._announce("")
 
-    def _tell(self, trouble: str) -> None:
-        if trouble != self._trouble and self._told is not None:
+    def _announce(self, trouble: str) -> None:
+        if trouble != self._trouble and self._on_event is not None:
             level = "warning" if trouble else "info"
-            self._told(level, trouble or "the keys of tokens can be read again")
+            self._on_event(level, trouble or "the keys of tokens can be read again")
         self._trouble = trouble
 
     async def close(self) -> None:

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core import totals
-from gateway.core.ability import refuse_beyond
+from gateway.core.ability import refuse_beyond, write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
 from gateway.core.lanes import lane_for
-from gateway.core.lifecycle import fold
-from gateway.core.messages import Embed, ListModels
+from gateway.core.lifecycle import TokenCount, fold
+from gateway.core.messages import CountTokens, Embed, ListModels
 from gateway.core.ports import Backend, Capabilities, Counting, Dialect, Lane
 
 
@@ -33,12 +33,14 @@ class Refused(Exception):
 
 class Crossing(Struct):
     """A request on its way: as it came, in canonical form, and as the worker gets it. first is what the worker is asked
-    before: how long the prompt is, by which it will then be told how long the output may be."""
+    before: how long the prompt is, by which it will then be told how long the output may be. question reads the answer
+    where that length is all that was asked."""
 
     request: Request
     op: Any
     outgoing: Request
     first: Request | None = None
+    question: Counting | None = None
 
 
 def send(
@@ -61,6 +63,9 @@ def send(
     op.stream = op.stream or stream
     try:
         refuse_beyond(op, can)
+        if isinstance(op, CountTokens):
+            question = backend.count(op.prompt_of, can)
+            return Crossing(request, op, question.request, question=question)
         outgoing, counting = _written(backend, op, can)
         return Crossing(request, op, outgoing, counting.request if counting is not None else None)
     except GatewayError as error:
@@ -68,7 +73,7 @@ def send(
 
 
 def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Counting | None]:
-    return backend.write(totals.without(op), can), totals.length_request(op, backend, can)
+    return write_possible(backend, totals.without(op), can), totals.length_request(op, backend, can)
 
 
 def _requests(
@@ -123,6 +128,8 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
     """
     request, op = crossing.request, crossing.op
     try:
+        if crossing.question is not None:
+            return dialect.write(TokenCount(crossing.question.read(answer)), op).body
         if answer.status != 200:
             raise backend.fault(answer)
         if op.stream and not isinstance(op, Embed):
@@ -186,7 +193,10 @@ def _refusal(
         return None
     try:
         refuse_beyond(op, can)
-        _written(backend, op, can)
+        if isinstance(op, CountTokens):
+            backend.count(op.prompt_of, can)
+        else:
+            _written(backend, op, can)
     except GatewayError as error:
         return error.message if error.kind in (Kind.UNSUPPORTED, Kind.BAD_REQUEST) else None
     return None

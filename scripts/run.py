@@ -16,9 +16,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -28,16 +30,19 @@ from gateway.config import Config, ConfigError, load
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.1
+READ_S = 2.0
+"""How long to wait for the last lines of a program that has ended. One that it started may still hold its output."""
+HELD_LINES = 50
 START_S = 120.0
 """Reading a model file of some gigabytes from a slow disk takes a while."""
 
 
 class Failed(Exception):
-    """Something that ends the run; the message is for the person who started it."""
+    """Ends the run. The message is for the person who started it."""
 
 
 class Stop:
-    """Counts requests to stop. A flag and not an exception, so that none can fall between a start and its record."""
+    """Counts requests to stop. An exception could strike between the start of a program and its entry in our list."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,16 +54,48 @@ class Stop:
 
 
 class Child:
-    """A program in its own process group: a terminal's Ctrl-C reaches this script only, which sees to the order."""
+    """A program in its own process group: a terminal's Ctrl-C reaches this script only, which stops both in order.
+
+    What it prints is held back until `show`, so that what to type is the first thing to be read. When it ends before
+    that, its last lines are printed: they say why.
+    """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._held: deque[bytes] = deque(maxlen=HELD_LINES)
+        self._shown = threading.Event()
+        self._reader = threading.Thread(target=self._read, name=name, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if self._shown.is_set():
+                with contextlib.suppress(BrokenPipeError):
+                    sys.stdout.buffer.write(line)
+                    sys.stdout.buffer.flush()
+            else:
+                self._held.append(line)
+
+    def show(self) -> None:
+        """It has started: from now on print what it prints."""
+        self._shown.set()
 
     def check(self) -> None:
         """Raises Failed when it has ended."""
         status = self.process.poll()
         if status is not None:
+            self._reader.join(READ_S)
+            if not self._shown.is_set():
+                sys.stderr.buffer.write(b"".join(self._held))
+                sys.stderr.buffer.flush()
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             raise Failed(f"the {self.name} {how}")
 
@@ -75,10 +112,10 @@ class Child:
 
 
 def refuse_busy(host: str, port: int, hint: str) -> None:
-    """Raises Failed when somebody listens there: a child's own message would drown in its start-up log."""
+    """Raises Failed when the address is in use, with a hint that the programs themselves cannot give."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do it: connections of an earlier run that linger are no hindrance, a listener is.
+        # As servers do it: closed connections of an earlier run may linger there.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -103,12 +140,13 @@ def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
 
 
 def welcome(base: str, model: str) -> str:
-    """What to try first."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is a dragoman?"}]})
+    """What is printed first: a request to type."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
     return (
-        f"\nDragoman listens on {base} (model: {model}). Try:\n\n"
+        f"Type this in another terminal:\n\n"
         f"  curl {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f"    -d '{body}'\n\nCtrl-C stops it."
+        f"    -d '{body}'\n\n"
+        f"Dragoman listens on {base}, model {model}. Ctrl-C stops it."
     )
 
 
@@ -139,12 +177,14 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
             wait_ok(f"{base}/readyz", children, stop)
         if not stop.count:
             print(welcome(base, name), flush=True)
+            for child in children:
+                child.show()
         while not stop.count:
             for child in children:
                 child.check()
             time.sleep(POLL_S)
     finally:
-        # The gateway first: it lets running replies end, and for that the worker must still be there.
+        # Stop the gateway first: its running replies still need the worker.
         asked = stop.count
         for child in reversed(children):
             child.stop(config.relay.drain_s + 5, lambda: stop.count > asked)
@@ -168,7 +208,7 @@ def main() -> int:
         if options.model_file and not Path(options.model_file).is_file():
             raise Failed(f"MODEL_FILE: there is no file {options.model_file}")
         if not options.dragoman.exists():
-            raise Failed("the `dragoman` command is not installed beside this interpreter: run `make install`")
+            raise Failed("the `dragoman` command is not installed beside this interpreter: start this by `make run`")
         run([str(options.dragoman)], options.config, load(options.config), options.model_file, stop)
     except (Failed, ConfigError) as failure:
         print(f"run: {failure}", file=sys.stderr)

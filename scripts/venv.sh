@@ -1,7 +1,13 @@
 #!/bin/sh
-# Builds a virtual environment from hash-locked files: venv.sh DIRECTORY [LOCK...]
-# Always from nothing, so that no package outlives its line in a lock. DIRECTORY/locked marks success.
+# Builds a virtual environment from hash-locked files: venv.sh [--onto] DIRECTORY [LOCK...]
+# From nothing, so that no package outlives its line in a lock; with --onto, on top of what an earlier call built there.
+# DIRECTORY/locked marks success.
 set -eu
+onto=
+if [ "$1" = --onto ]; then
+    onto=yes
+    shift
+fi
 directory=$1
 shift
 
@@ -16,7 +22,7 @@ if [ -z "$python" ]; then
     exit 1
 fi
 
-"$python" -m venv --clear "$directory"
+[ -n "$onto" ] || "$python" -m venv --clear "$directory"
 pip="$directory/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes"
 nodeps= locks=
 for lock in "$@"; do

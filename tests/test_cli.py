@@ -404,6 +404,91 @@ def test_an_error_in_the_application_is_told_without_its_words(tmp_path: Path, w
         one.close()
 
 
+STARTING = """
+import importlib, os, signal, sys
+number, moment = signal.Signals[sys.argv[1]], sys.argv[2]
+
+def signalled(before):
+    def wrapped(*given, **named):
+        os.kill(os.getpid(), number)
+        return before(*given, **named)
+    return wrapped
+
+if moment == "import":
+    importlib.import_module = signalled(importlib.import_module)
+import gateway.cli
+if moment != "import":
+    import gateway.cli.serve as serve, gateway.app as app
+    if moment == "load":
+        serve.configuration = signalled(serve.configuration)
+    elif moment == "listen":
+        serve._listen = signalled(serve._listen)
+    elif moment == "compose":
+        serve.Gateway = signalled(serve.Gateway)
+    elif moment == "probe":
+        app.Gateway.start = signalled(app.Gateway.start)
+sys.exit(gateway.cli.main(sys.argv[3:]))
+"""
+MOMENTS = ["import", "load", "listen", "compose", "probe"]
+
+
+def start_with(tmp_path: Path, workers: Stack, number: str, moment: str) -> Serving:
+    """`dragoman serve` that gets a signal at one moment of its start."""
+    config = {"listen": {"port": 0}, "models": {"m": {"backend": "vllm", "workers": [workers.sim.url]}}}
+    one = Serving.__new__(Serving)
+    one.file = tmp_path / "gateway.yaml"
+    one.file.write_text(yaml.safe_dump(config))
+    one.process = subprocess.Popen(
+        [sys.executable, "-c", STARTING, number, moment, "serve", "--config", str(one.file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN,
+        cwd=CONFIG.parent,
+    )
+    one.lines, one._queue = [], queue.Queue()
+    one._reader = threading.Thread(target=one._read)
+    one._reader.start()
+    return one
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_end_during_the_start_is_quiet(tmp_path: Path, workers: Stack, number: str, moment: str) -> None:
+    one = start_with(tmp_path, workers, number, moment)
+    try:
+        assert one.end(30) == (0, "")
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_hangup_during_the_start_reloads_once_it_has_started(tmp_path: Path, workers: Stack, moment: str) -> None:
+    one = start_with(tmp_path, workers, "SIGHUP", moment)
+    try:
+        url = one.listening()
+        one.event("reloaded")
+        assert httpx.get(url + "/readyz").status_code == 200
+        one.process.terminate()
+        assert one.end(30) == (0, "")
+    finally:
+        one.close()
+
+
+def test_a_keys_file_that_hangs_stops_no_request(serve: Serve, tmp_path: Path) -> None:
+    """A FIFO, as a mount that does not answer: opened in the ordinary way it keeps its reader for ever."""
+    secret, entry = new_key("team-a")
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(entry)
+    one = serve(auth="keys", keys_file=str(keys))
+    url = one.listening()
+    keys.unlink()
+    os.mkfifo(keys)
+    one.process.send_signal(signal.SIGHUP)
+    (fault,) = one.event("reload refused, the old configuration stays")["faults"]
+    assert "not a regular file" in fault
+    assert httpx.get(url + "/v1/models", headers={"api-key": secret}).status_code == 200
+
+
 # -- the other commands ---------------------------------------------------------------------------------------------
 
 

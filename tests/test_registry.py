@@ -47,7 +47,9 @@ def test_a_dialect_says_who_it_is(name: str) -> None:
     changed = dialects.create(name, Settings(("/elsewhere",), "drop"))
     assert (changed.prefixes, changed.extras) == (("/elsewhere",), "drop")
     assert dialect.prefixes == dialects.REGISTRY[name].prefixes, "another's settings are not its own"
-    assert set(dialect.passthrough) <= {backend().wire for backend in backends.REGISTRY.values()}
+    assert set(dialect.passthrough) <= {
+        backends.create(one).wire_of(Chat(model="m", messages=())) for one in backends.REGISTRY
+    }
     assert (sys.modules[type(dialect).__module__].__doc__ or "").strip()
 
 

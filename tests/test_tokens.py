@@ -81,6 +81,8 @@ def shared() -> bytes:
         pytest.param(token(sub="\ud800"), id="subject that is no text"),
         pytest.param(token(sub="\x9b31m"), id="subject that colours a terminal"),
         pytest.param(token(exp=10**400), id="an end beyond numbers"),
+        pytest.param(token(exp=str(int(time.time()) + 600)), id="an end in words"),
+        pytest.param(token(exp=True), id="an end that is no number"),
         pytest.param(token(nbf=time.time() + 600), id="not yet"),
         pytest.param(token(OTHER), id="another key"),
         pytest.param(token(kid="gone"), id="unknown key"),
@@ -117,7 +119,7 @@ def test_a_remembered_token_still_expires() -> None:
         ("[]", "is no set of keys (RFC 7517)"),
         ("[" * 100_000, "is no set of keys (RFC 7517)"),
         ('{"keys": "a"}', "is no set of keys (RFC 7517)"),
-        ('{"keys": []}', "holds no RSA or P-256 key for signatures"),
+        ('{"keys": []}', "holds no RSA key of 2048 bits or more and no P-256 key for signatures"),
     ],
     ids=lambda one: one[:10],
 )
@@ -137,6 +139,47 @@ def test_a_file_of_no_keys_is_refused_with_the_configuration(tmp_path: Path, tex
 def test_what_is_no_key_set(text: str) -> None:
     with pytest.raises(ValueError):
         read_keys(text)
+
+
+def test_an_end_that_is_no_number_is_said() -> None:
+    with pytest.raises(GatewayError, match="'exp' must be a number"):
+        made().read(token(exp=str(int(time.time()) + 600)))
+
+
+@pytest.mark.parametrize("size", [512, 1024, 2047])
+def test_short_rsa_keys_are_not_used(size: int) -> None:
+    if size == 512:  # the library makes none, yet a provider may show one
+        public = {"kty": "RSA", "n": base64.urlsafe_b64encode(b"\xc1" * 64).decode().rstrip("="), "e": "AQAB"}
+        short = json.dumps({"keys": [public]})
+    else:
+        short = keys(r=rsa.generate_private_key(public_exponent=65537, key_size=size))
+    with pytest.raises(ValueError, match="2048 bits"):
+        read_keys(short)
+    both = json.loads(keys(r=RSA))["keys"] + json.loads(short)["keys"]
+    assert set(read_keys(json.dumps({"keys": both}))) == {"r"}
+
+
+@pytest.mark.parametrize(
+    ("options", "used"),
+    [
+        ({"key_ops": ["verify"]}, True),
+        ({"key_ops": ["sign", "verify"]}, True),
+        ({"key_ops": ["encrypt"]}, False),
+        ({"key_ops": []}, False),
+        ({"key_ops": ["wrapKey"], "use": "sig"}, False),
+        ({"use": "enc"}, False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("key", [RSA, EC], ids=["RSA", "EC"])
+def test_what_a_key_is_for_counts(key: Any, options: dict[str, Any], used: bool) -> None:
+    listed = json.loads(keys(r=key))["keys"]
+    text = json.dumps({"keys": [{**listed[0], **options}]})
+    if used:
+        assert set(read_keys(text)) == {"r"}
+    else:
+        with pytest.raises(ValueError, match="for signatures"):
+            read_keys(text)
 
 
 @pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
@@ -223,7 +266,7 @@ async def test_an_unknown_key_has_the_set_read_again_soon(monkeypatch: pytest.Mo
     async def fetch(url: str) -> str:
         return answers.pop(0)
 
-    monkeypatch.setattr(tokens, "_tell", lambda trouble: reads.put_nowait(None))
+    monkeypatch.setattr(tokens, "_announce", lambda trouble: reads.put_nowait(None))
     await tokens.start(fetch)
     await reads.get()
     with pytest.raises(GatewayError, match="not signed by a known key"):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Complete
+from gateway.core.messages import Generate
 from gateway.core.ports import Backend, Capabilities, Counting
 from tests.harness import Stack, sse_data
 
@@ -91,7 +91,7 @@ class Unsure:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
         counting = self._backend.count(op, can)
 
         def read(response: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import Route as StarletteRoute
 
 from gateway import backends, dialects
+from gateway.app.cors import Application, Cors
 from gateway.app.routes import router
 from gateway.app.state import State
 from gateway.config import Available, Config
@@ -21,7 +22,7 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.queues import QueueMetrics
-from gateway.observe.tracing import Tracing, TraceSettings, installed
+from gateway.observe.tracing import TraceSettings, Tracing, installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
@@ -34,7 +35,7 @@ KNOWN = Available(
     tracing=installed,
 )
 
-# For the error that ends a request which outlived the grace to reach its client.
+# How long the error that ends a request may take to reach its client.
 _LAST_WORDS_S = 2.0
 
 
@@ -49,7 +50,7 @@ class Gateway:
         self.draining = False
         self._limit_metrics = LimitMetrics()
         self.metrics.registry.register(self._limit_metrics)
-        # No reload moves a listener, and none lets clients see what was kept from them.
+        # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
@@ -98,11 +99,14 @@ class Gateway:
         self._limit_metrics.stream = state.stream
         if state.config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
-        self._router = router(state.config, state.runtime)
-        # Nearly every request's path is one of a few literal ones: found by one look-up, not by matching patterns.
+        cors = state.config.cors
+        browsers = Cors(cors).wrap if cors.origins else _unchanged
+        paths = router(state.config, state.runtime)
+        self._router = browsers(paths)
+        # Nearly every request has one of a few literal paths. One look-up finds them; the router would match patterns.
         self._literal: dict[str, Any] = {
-            route.path: route.endpoint
-            for route in self._router.routes
+            route.path: browsers(route.endpoint)
+            for route in paths.routes
             if isinstance(route, StarletteRoute) and "{" not in route.path
         }
         own = {"/livez": _live, "/readyz": self._readyz}
@@ -115,7 +119,7 @@ class Gateway:
         self._lag.start()
 
     async def reload(self, config: Config) -> None:
-        """New requests see `config`; running ones finish under the old one. Workers that stay keep their record."""
+        """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
         async with self._reloading:
             old = self.state
             fleets = old.discovery.read if old.discovery is not None else {}
@@ -152,8 +156,8 @@ class Gateway:
             await old.tracing.close()
 
     async def drain(self) -> None:
-        """Not ready any more; returns when nothing runs and load balancers had time to notice. What outlives the grace
-        is ended in its client's dialect."""
+        """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
+        What still runs after `relay.drain_s` is ended with an error in its client's dialect."""
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._states:
@@ -167,7 +171,7 @@ class Gateway:
         await self._idle(_LAST_WORDS_S)
 
     def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> str:
-        """What the server refused before any dialect: counted and logged. Returns the request's id."""
+        """Counts and logs a request that the server refused before it reached a dialect. Returns the request's id."""
         name = known_as or request_id(headers)
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
@@ -198,7 +202,7 @@ class Gateway:
             await self._lifespan(receive, send)
 
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application of `metrics.listen`: the gateway's own paths and nothing of a dialect."""
+        """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""
         endpoint = self._operations.get(scope["path"], _nothing)
         await endpoint(scope, receive, send)
 
@@ -229,6 +233,10 @@ def _trace_settings(config: Config) -> TraceSettings | None:
     if options is None:
         return None
     return TraceSettings(options.endpoint, options.sample, options.service, tuple(options.headers.items()))
+
+
+def _unchanged(endpoint: Application) -> Application:
+    return endpoint
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

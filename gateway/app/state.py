@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 from gateway import backends
 from gateway.app.memory import room_for_bodies
@@ -19,7 +20,7 @@ from gateway.config import Model as ModelOptions
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
-from gateway.core.ports import Capabilities, Deadlines, RequestRecord
+from gateway.core.ports import UNKNOWN, Capabilities, Deadlines, RequestRecord
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
@@ -28,13 +29,13 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.registry import Registry
 from gateway.fleet.worker import Worker
-from gateway.limiting import Limiting, estimator, redis_settings
-from gateway.limits.store_redis import connect, split_address
+from gateway.limiting import Limiting, estimator
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import Tracing
 from gateway.pipeline import Running, Runtime, ServedModel
+from gateway.redis import RedisSettings, connect, split_address
 from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
@@ -45,7 +46,7 @@ _FETCH_BYTES = 1 << 20
 
 
 class Observer:
-    """What the pipeline reports, to the log and the metrics."""
+    """Passes on what the pipeline reports to the log, the metrics and the stream of usage records."""
 
     def __init__(self, log: Log, metrics: Metrics, stream: Stream | None = None) -> None:
         self._log = log
@@ -56,8 +57,8 @@ class Observer:
     def finished(self, record: RequestRecord) -> None:
         self._metrics.finished(record)
         self._log.request(record)
-        # Where nobody is known there is nobody to bill, and strangers could push out the records of those who are.
-        # Who needs no key is anonymous too, and accounted for what models did.
+        # Skip what unknown callers were refused: there is nobody to bill, and strangers could push the records of
+        # known callers out of the stream. With `auth: open` all are anonymous: what reached a model is recorded.
         if self._stream is not None and (record.model or record.key not in _NOBODY):
             self._stream.add(record)
 
@@ -71,7 +72,7 @@ class Observer:
 
 
 class State:
-    """All that belongs to one configuration. A reload makes another; requests under way finish under theirs."""
+    """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs."""
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class State:
         self._known_workers = known_workers
         self._known_fleets = known_fleets
         self._declared: dict[str, Capabilities] = {}
+        self._members: dict[str, Sequence[FoundWorker]] = {}
         self._trace = partial(log.event, "debug") if config.log.level == "debug" else None
         clock = time.monotonic
         models: dict[str, ServedModel] = {}
@@ -110,13 +112,13 @@ class State:
         if config.jwt is not None:
             self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
         self._keyring = Keyring(config, tokens=self.tokens)
-        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed)
+        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed, self._decided_alone)
         self.stream: Stream | None = None
         if config.accounting.redis_stream is not None:
             self.stream = Stream(
                 config.accounting.redis_stream,
                 config.accounting.max_length,
-                lambda: connect(redis_settings(config.redis)),
+                lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
         body_budget = body_budget or ByteBudget()
@@ -187,7 +189,7 @@ class State:
         )
 
     def _worker(self, model: str, address: str) -> Worker:
-        """That of this configuration, else that of the one before, with all it has learnt, else a new one."""
+        """The worker at `address`: if the previous configuration had it, that one with its load and breaker."""
         options, ours = self.config.models[model], self.config.breaker
         worker = self.workers.get((model, address)) or self._known_workers.get((model, address))
         policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
@@ -208,14 +210,13 @@ class State:
         registered = {name: options.upstream_model or name for name, options in models if _by_registry(options)}
         if registered:
             assert self.config.redis is not None
-            client, self._redis = connect(redis_settings(self.config.redis))
+            client, self._redis = connect(RedisSettings.of(self.config.redis))
             found.append(Registry(client, registered, time.monotonic))
         return found
 
     async def _fleet(self, model: str, members: Sequence[FoundWorker]) -> None:
-        """These are the workers of `model` now."""
-        served = self.runtime.models[model]
-        served.can = able(self._declared[model], [member for member in members if not member.draining] or members)
+        """Called by discovery: `members` are the workers of `model` from now on."""
+        self._members[model] = members
         pool = self.pools[model]
         before = set(pool.workers)
         workers = []
@@ -224,6 +225,7 @@ class State:
             worker.draining = member.draining
             workers.append(worker)
         pool.change(workers)
+        self._narrow(model)
         for worker in before.difference(workers):
             del self.workers[model, worker.address]
             if self.health is not None:
@@ -237,6 +239,30 @@ class State:
                     self._metrics.ready.labels(model, worker.address).set(worker.ready)
                     self.health.add(model, worker)
 
+    def _narrow(self, model: str) -> None:
+        """Sets what may be asked of `model`: what is declared, less what one of its workers says it cannot do. A worker
+        that is in no registry was asked itself."""
+        listed = [FoundWorker(address) for address in self.config.models[model].workers]
+        members = [
+            replace(member, facts=self.workers[model, member.address].facts) if member.facts == UNKNOWN else member
+            for member in self._members.get(model, listed)
+        ]
+        staying = [member for member in members if not member.draining]
+        self.runtime.models[model].can = able(self._declared[model], staying or members)
+
+    async def _ask(self, model: str, worker: Worker, client: httpx.AsyncClient) -> None:
+        """Asks a worker what it can do. One that does not answer is believed able, as before."""
+        served = self.runtime.models[model]
+        path = served.backend.facts_path
+        if path is None or served.paths is not None:  # no other path of it may be called
+            return
+        try:
+            async with asyncio.timeout(self.config.health.timeout_s):
+                worker.facts = served.backend.facts(await _small_body(client, worker.address + path, served.headers))
+        except (GatewayError, httpx.HTTPError, TimeoutError):
+            worker.facts = UNKNOWN
+        self._narrow(model)
+
     def _source_state(self, source: str, trouble: str | None) -> None:
         if trouble is None:
             self._log.event("info", "workers can be looked up again", source=source)
@@ -248,7 +274,7 @@ class State:
         return any(pool.ready for pool in self.pools.values())
 
     async def start(self) -> None:
-        """Probes every worker once, so that the first request already knows who is there."""
+        """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
         if self.limiting is not None:
             await self.limiting.start()
         if self.tokens is not None:
@@ -260,8 +286,10 @@ class State:
             await self.discovery.start()
         policy = HealthPolicy(self.config.health.interval_s, self.config.health.timeout_s, self.config.health.path)
         probed = self._probed if self._trace is not None else None
-        self.health = Health(self.workers, policy, self._probe_client, self._changed, probed)
+        self.health = Health(self.workers, policy, self._probe_client, self._changed, probed, self._ask)
         await self.health.start()
+        for name in self.config.models:
+            self._narrow(name)
         for (model, address), worker in self.workers.items():
             self._metrics.ready.labels(model, address).set(worker.ready)
         self._known_workers, self._known_fleets = {}, {}
@@ -273,7 +301,7 @@ class State:
         return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False, limits=limits)
 
     async def rest(self) -> None:
-        """Looks after the workers no more; those who use them go on."""
+        """Stops discovery and probes. Running requests keep their workers."""
         if self.discovery is not None:
             await self.discovery.close()
         if self.health is not None:
@@ -295,6 +323,10 @@ class State:
     def _limits_changed(self, state: str, reason: str) -> None:
         level = "info" if state == "strict" else "warning"
         self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
+
+    def _decided_alone(self, requests: int, seconds: float) -> None:
+        per_s = round(requests / max(seconds, 0.001), 1)
+        self._log.event("warning", "decided without redis", requests=requests, per_s=per_s)
 
     def _suspect(self, model: str, worker: Worker) -> None:
         if self._trace is not None:
@@ -323,8 +355,25 @@ def _by_registry(options: ModelOptions) -> bool:
     return options.discover is not None and options.discover.redis
 
 
+async def _small_body(client: httpx.AsyncClient, url: str, headers: Headers) -> bytes:
+    """The body of a 200 of at most `_FETCH_BYTES` bytes; b"" for any other answer. Raises httpx.HTTPError."""
+    body = bytearray()
+    plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
+    async with client.stream("GET", url, headers=[*headers, plain]) as answer:
+        if answer.status_code != 200:
+            return b""
+        async for block in answer.aiter_raw():
+            body += block
+            if len(body) > _FETCH_BYTES:
+                return b""
+    return bytes(body)
+
+
 async def _fetch(url: str) -> bytes:
-    """All of a body, soon and small: who drips it or never ends it would keep us from starting."""
+    """The body of a GET, within _FETCH_S and _FETCH_BYTES: a slow or endless reply must not keep us from starting.
+
+    Raises TimeoutError, ValueError, httpx.HTTPError.
+    """
     body = bytearray()
     plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
     async with (

@@ -1,6 +1,8 @@
-"""The worker wires on offer. Adding one is a file or package here and a line in the table."""
+"""The registry of backends. A new backend is a file or package here and a line in the table."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from gateway.backends.llamacpp import LlamaCpp
 from gateway.backends.openai import OpenAI
@@ -9,7 +11,7 @@ from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
-REGISTRY = {
+REGISTRY: Mapping[str, Callable[[ReplyDefaults], Backend]] = {
     "openai": OpenAI,
     "vllm": Vllm,
     "llamacpp": LlamaCpp,

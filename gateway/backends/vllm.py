@@ -6,6 +6,7 @@ Sources: vLLM 0.33.0 `entrypoints/openai/protocol.py` and `serving_*.py`.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from hmac import digest
 from typing import Any
 
@@ -13,13 +14,19 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai import OpenAI
+from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
+from gateway.backends.openai.errors import fault_of
+from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import no_token_ids, unsupported
-from gateway.core.http import Request
-from gateway.core.messages import Chat, Complete, Embed, Op, Output, Sampling
-from gateway.core.ports import Capabilities, Counting
+from gateway.core.errors import GatewayError
+from gateway.core.events import Event
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.lifecycle import Embeddings
+from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
+from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
 # More than any context holds.
 _MOST_TOKENS = 2**31 - 1
@@ -32,80 +39,27 @@ class _CountIn(Struct):
 _count = msgspec.json.Decoder(_CountIn)
 
 
-class Vllm(OpenAI):
-    name = "vllm"
-    salts = True
+NAME = "vllm"
 
-    def write(self, op: Op, can: Capabilities) -> Request:
-        if isinstance(op, (Chat, Complete)):
-            _refuse_for_age(op, can.version)
-            if op.raw is None or op.wire != self.wire:
-                op = _with_processors(op, can)
-        return super().write(op, can)
 
-    def adjust(self, body: dict[str, Any], op: Chat | Complete | Embed) -> None:
-        """vLLM answers 400 to `tools: []`, and to `tool_choice` or `parallel_tool_calls` without tools; clients send
-        both (ollama, friendli-client)."""
-        tools = body.get("tools")
-        if not tools or (isinstance(tools, Raw) and bytes(tools).translate(None, b" \t\r\n") == b"[]"):
-            body.pop("tools", None)
-            body.pop("tool_choice", None)
-            body.pop("parallel_tool_calls", None)
-        if not op.stream:
-            body.pop("stream_options", None)
-        if op.salt is not None:
-            own = body.get("cache_salt")
-            body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
+class _Words(Words):
+    """vLLM's names for what OpenAI's wire has none for."""
 
-    def compose_completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
+    def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
         if op.max_output is None:
             body["max_tokens"] = _rest(op, can)
         if op.beams is None:
-            super().compose_completion(body, op, can)
+            super().completion(body, op, can)
             return
         if op.beams.early_stopping:
-            raise unsupported("early_stopping", self.name)
-        self.refuse_with_beams(op)
+            raise unsupported("early_stopping", NAME)
+        _refuse_with_beams(op)
         body["use_beam_search"] = True
         body["n"] = op.beams.width
         if op.beams.length_penalty is not None:
             body["length_penalty"] = op.beams.length_penalty
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
-        (prompt,) = op.prompts
-        body: dict[str, Any] = {"model": can.upstream_model, "prompt": prompt}
-        if "add_special_tokens" in op.extra:
-            body["add_special_tokens"] = op.extra["add_special_tokens"]
-        return self.counting(op, body, lambda said: _count.decode(said).count)
-
-    def refuse_with_beams(self, op: Complete) -> None:
-        """vLLM's beam search obeys temperature, length_penalty, max_tokens and ignore_eos; it passes over all else in
-        silence. Raises GatewayError(UNSUPPORTED) instead."""
-        for name, neutral in (
-            ("frequency_penalty", 0),
-            ("presence_penalty", 0),
-            ("repetition_penalty", 1),
-            ("min_tokens", 0),
-            ("min_p", 0),
-            ("top_k", 0),
-            ("top_p", 1),
-            ("logit_bias", None),
-            ("stop_tokens", ()),
-            ("eos_tokens", ()),
-            ("bad_words", ()),
-            ("bad_tokens", ()),
-        ):
-            value = getattr(op.sampling, name)
-            if value is not None and value != neutral:
-                raise unsupported(name, self.name)
-        if op.stop:
-            raise unsupported("stop", self.name)
-        if op.output is not None and op.output.kind != "text":
-            raise unsupported("response_format", self.name)
-        if op.logprobs is not None:
-            raise unsupported("logprobs", self.name)
-
-    def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
+    def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         for name in (
             "temperature",
             "top_p",
@@ -129,14 +83,14 @@ class Vllm(OpenAI):
         bias = {str(token): value for token, value in (sampling.logit_bias or {}).items()}
         for sequence in sampling.bad_tokens:
             if len(sequence) != 1:
-                raise unsupported("bad_word_tokens", self.name)
+                raise unsupported("bad_word_tokens", NAME)
             bias[str(sequence[0])] = -100.0
         if bias:
             body["logit_bias"] = bias
         if sampling.no_repeat_ngram is not None and sampling.no_repeat_ngram > 1:
-            raise unsupported("no_repeat_ngram", self.name)
+            raise unsupported("no_repeat_ngram", NAME)
 
-    def compose_output(self, body: dict[str, Any], output: Output) -> None:
+    def output(self, body: dict[str, Any], output: Output) -> None:
         """`response_format` has no regex, choice or grammar type; `structured_outputs` (since 0.12) has all."""
         if output.kind == "regex":
             body["structured_outputs"] = {"regex": output.pattern}
@@ -145,10 +99,119 @@ class Vllm(OpenAI):
         elif output.kind == "choice":
             body["structured_outputs"] = {"choice": output.choices}
         else:
-            super().compose_output(body, output)
+            super().output(body, output)
 
-    def compose_tokens(self, body: dict[str, Any]) -> None:
+    def message(self, message: Message) -> dict[str, Any]:
+        """Thinking under both of its names: `reasoning` since vLLM 0.16, `reasoning_content` before."""
+        written = super().message(message)
+        if "reasoning_content" in written:
+            written["reasoning"] = written["reasoning_content"]
+        return written
+
+    def continuation(self, body: dict[str, Any], op: Chat) -> None:
+        body["continue_final_message"] = True
+        body["add_generation_prompt"] = False
+
+    def tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
+
+
+_WORDS = _Words(NAME)
+
+
+class Vllm:
+    """`vllm`."""
+
+    name = NAME
+    salts = True
+    facts_path: str | None = None
+
+    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
+        self._defaults = defaults
+
+    def wire_of(self, op: Op) -> str:
+        return "openai"
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        assert isinstance(op, (Chat, Complete, Embed))
+        if isinstance(op, (Chat, Complete)):
+            _refuse_for_age(op, can.version)
+            if op.raw is None or op.wire != "openai":
+                op = _with_processors(op, can)
+        body, dropped = outgoing(op, can, _WORDS)
+        _adjust(body, op)
+        return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
+
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        body: dict[str, Any]
+        if isinstance(op, Chat):
+            body = {"model": can.upstream_model, **prompt_of(op, can, _WORDS)}
+            if "chat_template_kwargs" in op.extra:
+                body["chat_template_kwargs"] = op.extra["chat_template_kwargs"]
+            return tokenize(op, self, body, lambda said: _count.decode(said).count)
+        (prompt,) = op.prompts
+        body = {"model": can.upstream_model, "prompt": prompt}
+        if "add_special_tokens" in op.extra:
+            body["add_special_tokens"] = op.extra["add_special_tokens"]
+        return tokenize(op, self, body, lambda said: _count.decode(said).count)
+
+    def read(self, response: Response, op: Generate) -> Iterator[Event]:
+        yield from reader_of(op, self._defaults).whole(response.body)
+
+    def reader(self, op: Generate) -> StreamReader:
+        return reader_of(op, self._defaults)
+
+    def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
+        return read_embeddings(response, op)
+
+    def fault(self, response: Response) -> GatewayError:
+        return fault_of(response, self._defaults.now())
+
+    def facts(self, body: bytes) -> Facts:
+        return UNKNOWN  # its workers enter theirs into the registry
+
+
+def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:
+    """vLLM answers 400 to `tools: []`, and to `tool_choice` or `parallel_tool_calls` without tools; clients send both
+    (ollama, friendli-client)."""
+    tools = body.get("tools")
+    if not tools or (isinstance(tools, Raw) and bytes(tools).translate(None, b" \t\r\n") == b"[]"):
+        body.pop("tools", None)
+        body.pop("tool_choice", None)
+        body.pop("parallel_tool_calls", None)
+    if not op.stream:
+        body.pop("stream_options", None)
+    if op.salt is not None:
+        own = body.get("cache_salt")
+        body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
+
+
+def _refuse_with_beams(op: Complete) -> None:
+    """vLLM's beam search obeys temperature, length_penalty, max_tokens and ignore_eos; it passes over all else in
+    silence. Raises GatewayError(UNSUPPORTED) instead."""
+    for name, neutral in (
+        ("frequency_penalty", 0),
+        ("presence_penalty", 0),
+        ("repetition_penalty", 1),
+        ("min_tokens", 0),
+        ("min_p", 0),
+        ("top_k", 0),
+        ("top_p", 1),
+        ("logit_bias", None),
+        ("stop_tokens", ()),
+        ("eos_tokens", ()),
+        ("bad_words", ()),
+        ("bad_tokens", ()),
+    ):
+        value = getattr(op.sampling, name)
+        if value is not None and value != neutral:
+            raise unsupported(name, NAME)
+    if op.stop:
+        raise unsupported("stop", NAME)
+    if op.output is not None and op.output.kind != "text":
+        raise unsupported("response_format", NAME)
+    if op.logprobs is not None:
+        raise unsupported("logprobs", NAME)
 
 
 def _within(salt: str, own: Raw) -> str:

@@ -1,4 +1,4 @@
-"""`dragoman routes`: method, path and dialect of every route."""
+"""`dragoman routes`: method, path and dialect of every route, and the header that tells its requests apart."""
 
 from __future__ import annotations
 
@@ -17,5 +17,6 @@ def run(options: argparse.Namespace) -> int:
     lines = route_table(load(options.config, KNOWN) if options.config else Config())
     wide = max(len(line.path) for line in lines)
     for line in lines:
-        print(f"{line.method:6} {line.path:{wide}} {line.dialect}")
+        when = f" (with {line.when})" if line.when else ""
+        print(f"{line.method:6} {line.path:{wide}} {line.dialect}{when}")
     return 0

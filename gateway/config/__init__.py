@@ -15,15 +15,15 @@ from gateway.config.model import (
     Discover,
     Health,
     Key,
-    Listen,
     Model,
     Queue,
     Relay,
     Retry,
 )
-from gateway.config.observing import Log, Metrics, Tracing
 from gateway.config.reference import json_schema, reference_markdown
+from gateway.config.serving import Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.tracing import Tracing
 from gateway.config.watch import Watch
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "CacheSalt",
     "Config",
     "ConfigError",
+    "Cors",
     "Deadlines",
     "Detached",
     "DialectOptions",

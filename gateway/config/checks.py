@@ -13,7 +13,7 @@ from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Key
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
-# What a rule matches that nothing is, by its dimension.
+# What is wrong with a value in `match` that no request can have, by its dimension.
 _STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is no model"}
 
 
@@ -52,6 +52,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_timing(config),
         *_bodies(config),
         *_metrics(config),
+        *_cors(config),
         *_sharing(config),
         *_jwt(config),
         *_cache_salt(config),
@@ -63,7 +64,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
 
 
 def _written_names(raw: Mapping[str, Any]) -> set[str]:
-    """All names of models and aliases, those of wrong models too: a name is not unknown because its port is wrong."""
+    """All names and aliases of models, also of models with faults: a reference to one of those is no fault itself."""
     names: set[str] = set()
     models = raw.get("models")
     for name, options in models.items() if isinstance(models, dict) else ():
@@ -148,7 +149,7 @@ def _keys(config: Config, names: set[str]) -> Found:
 def key_name_fault(name: str) -> str | None:
     """Why a key cannot be called `name`, beyond what is true of all names."""
     if masked(name) != name:
-        return "looks like a key, not like its name; a key stands nowhere but with its owner"
+        return "looks like a key, not like its name; never write the key itself into the configuration"
     if name.startswith("jwt:"):
         return "must not begin with jwt: as callers with a token do"
     return None
@@ -213,9 +214,22 @@ def _metrics(config: Config) -> Found:
             yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
 
 
+def _cors(config: Config) -> Found:
+    cors = config.cors
+    if not cors.origins and cors.headers is not None:
+        yield ("cors", "headers"), "has no effect without origins"
+    if "*" in cors.origins and len(cors.origins) > 1:
+        yield ("cors", "origins"), 'must be "*" alone: that is every origin'
+    if "*" in (cors.headers or ()):
+        yield (
+            ("cors", "headers"),
+            'must not hold "*": to browsers that is not authorization; leave headers out for all',
+        )
+
+
 def _overlap(one: str, other: str) -> bool:
-    """Whether two hosts cannot both be listened on at one port. `::` takes IPv4 too; a name is only known as itself,
-    but for localhost."""
+    """Whether two hosts cannot be listened on at the same port. `::` covers IPv4 too. Names are compared as text,
+    except localhost."""
     if one.lower() == other.lower():
         return True
     places = [_LOCALHOST if name.lower() == "localhost" else _addresses(name) for name in (one, other)]
@@ -358,7 +372,8 @@ def _known(config: Config, known: Available) -> Found:
 
 
 def _prefixes(config: Config, known: Available) -> Found:
-    """Two dialects under one prefix would fight for the same paths. What the file says is blamed, not a default."""
+    """Two dialects share a prefix only where both answer there by default: those are told apart request by request. The
+    fault is at the prefix that the file sets, not at a default."""
     taken: dict[str, str] = {}
     order = sorted(known.dialects, key=lambda name: config.dialect(name).prefixes is not None)
     for name in order:
@@ -370,9 +385,9 @@ def _prefixes(config: Config, known: Available) -> Found:
             prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
             holder = taken.setdefault(prefix, name)
-            if holder != name:
+            if holder != name and not {prefix} <= {*known.dialects[name]} & {*known.dialects[holder]}:
                 yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
-            elif index in repeated:
+            elif holder == name and index in repeated:
                 yield path, "is given twice"
 
 

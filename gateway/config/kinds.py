@@ -19,7 +19,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[kKMG]B|[KMG]iB)?\Z")
 _SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-# Half a surrogate pair, which JSON and YAML can hold, is no text: nothing that holds one can be written.
+# JSON and YAML can hold half a surrogate pair; it cannot be encoded as UTF-8.
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]{1,200}\Z")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
@@ -27,14 +27,14 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-# The transport writes these itself, or they belong to one hop (RFC 9110 §7.6.1).
+# The transport writes these itself, or they are for one connection only (RFC 9110 §7.6.1).
 _OWN = """accept-encoding connection content-encoding content-length content-type expect host keep-alive
     proxy-authorization proxy-connection te trailer transfer-encoding upgrade"""
 OWN_HEADERS = frozenset(_OWN.split())
 
 
 class Loose(str):
-    """Text that stands for a value of any kind, as all text in the environment does; a file has kinds of its own."""
+    """Text from the environment: it may stand for a number or a boolean. Text in a file is text."""
 
     __slots__ = ()
 
@@ -184,6 +184,26 @@ def _network(value: str) -> str:
         raise ValueError("must be an address or a network such as 10.0.0.0/8, without host bits") from None
 
 
+def _origin(value: str) -> str:
+    """As browsers write it: lower case, no path, no port that the scheme implies."""
+    if value in ("*", "null"):
+        return value
+    wrong = ValueError(
+        'must be an origin without a path, such as "https://chat.example.com" or "http://localhost:3000"'
+    )
+    found = re.match(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?/?\Z", value.lower())
+    if found is None or (found[3] is not None and not 0 < int(found[3][1:]) < 65536):
+        raise wrong
+    port = "" if (found[1], found[3]) in (("http", ":80"), ("https", ":443")) else found[3] or ""
+    return f"{found[1]}://{found[2]}{port}"
+
+
+def _header_name(value: str) -> str:
+    if not _HEADER_NAME.match(value):
+        raise ValueError("is not a header name")
+    return value
+
+
 def _host(value: str) -> str:
     if not re.match(r"[A-Za-z0-9._:%-]+\Z", value) or value.count(":") == 1:
         raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
@@ -209,7 +229,7 @@ def _hash(value: str) -> str:
 
 
 def _expiry(value: Any) -> Any:
-    """A date means through the end of that day; what has no zone is UTC."""
+    """A date lasts through the end of that day. A time without a zone is UTC."""
     wrong = ValueError('must be a date such as 2027-01-31, or a time such as "2027-01-31T12:00:00Z"')
     if isinstance(value, datetime):
         moment = value
@@ -241,23 +261,23 @@ def header_fault(name: str, value: str) -> str | None:
 
 
 def nothing_is_empty(value: Any) -> Any:
-    """A section whose lines are all commented out is null in YAML, and means an empty one."""
+    """YAML reads a section whose lines are all commented out as null; it means an empty section."""
     return {} if value is None else value
 
 
 def nothing_is_no_item(value: Any) -> Any:
-    """As `nothing_is_empty`, for a list."""
+    """Like `nothing_is_empty`, for lists."""
     return () if value is None else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-"""A whole number; true and false are none, and no text."""
+"""A whole number. true, false and quoted numbers are refused."""
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
-"""true or false; words such as no and on are neither, but from the environment."""
+"""true or false. Words such as no and on are accepted from the environment only."""
 
 Share = Annotated[float, BeforeValidator(_number)]
-"""A number, such as 0.2; true and false are none, and no text."""
+"""A number such as 0.2. true, false and quoted numbers are refused."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), _Also(_DURATION, "30s")]
 """A duration; read from a number of seconds or "500ms", "30s", "2m", "1h", "1d"."""
@@ -283,6 +303,10 @@ RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Network = Annotated[str, AfterValidator(_network)]
 """An IP address or network in CIDR form."""
 
+Origin = Annotated[str, AfterValidator(_origin)]
+"""scheme://host[:port] as a browser sends it, or "*" for all, or "null" for pages that have none."""
+
+HeaderName = Annotated[str, AfterValidator(_header_name)]
 Host = Annotated[str, AfterValidator(_host)]
 UrlPath = Annotated[str, AfterValidator(_path)]
 Variable = Annotated[str, AfterValidator(_variable)]
@@ -309,6 +333,7 @@ Feature = Literal[
     "logprobs",
     "token_ids",
     "prompt_tokens",
+    "system_turns",
     "no_repeat_ngram",
     "bad_word_tokens",
 ]

@@ -1,4 +1,4 @@
-"""`load`: file and environment to a `Config`, or everything that is wrong with them at once."""
+"""`load` reads the file and the environment into a `Config`, or reports all that is wrong with them at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORDS = {
     "frozen_set_type": "must be a list",
 }
 
-# What keeps an entry whose required option is missing or wrong, while the rest of it is checked.
+# Values for required options that are missing or wrong, so that the rest of their entry can still be checked.
 _STAND_INS: dict[str | int, Any] = {
     "backend": "-",
     "workers": ["http://127.0.0.1"],
@@ -99,7 +99,7 @@ class _Gathered:
         self.files: list[str] = []
         self.values: dict[str, Any] = {}
         self.folder = FilePath()
-        self.more_keys = False  # there may be keys, in a file that could not be read
+        self.more_keys = False  # the keys file could not be read: there may be keys in it
         if path is not None:
             self.folder = FilePath(path).parent
             try:
@@ -207,7 +207,7 @@ def _validated(gathered: _Gathered) -> tuple[Config, list[Finding], set[Path]]:
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:
-    """pydantic's complaints, without "too few items" about a list whose items were refused themselves."""
+    """pydantic's errors, without "too few items" for a list whose items have errors of their own."""
     details = error.errors(include_url=False, include_input=False)
     holders = {one["loc"][:-1] for one in details}
     return [one for one in details if one["type"] != "too_short" or one["loc"] not in holders]
@@ -277,7 +277,7 @@ def _message(detail: ErrorDetails, path: Path) -> Message:
 
 
 def _item_of(kind: Any) -> Any:
-    """What a mapping or a list holds."""
+    """The type of the values of a mapping or of the items of a list."""
     if get_origin(kind) is dict:
         return get_args(kind)[-1]
     return get_args(kind)[0] if get_origin(kind) is tuple else None

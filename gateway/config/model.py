@@ -6,7 +6,7 @@ Durations are floats in seconds (names end in `_s`), sizes are integers in bytes
 
 from __future__ import annotations
 
-import ipaddress
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
@@ -18,9 +18,7 @@ from gateway.config.kinds import (
     Feature,
     Flag,
     Hash,
-    Host,
     Name,
-    Network,
     Prefix,
     Seconds,
     Share,
@@ -31,9 +29,10 @@ from gateway.config.kinds import (
     nothing_is_empty,
     nothing_is_no_item,
 )
-from gateway.config.observing import Log, Metrics, Tracing
 from gateway.config.section import Section
+from gateway.config.serving import Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.tracing import Tracing
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
@@ -41,69 +40,8 @@ PREFIX = "DRAGOMAN_"
 _DAY = 86400
 
 
-class Listen(Section):
-    """Where the gateway listens, and what a client may send or hold open."""
-
-    host: Host = Field(
-        default="127.0.0.1", description="Address to listen on. Anything but loopback needs keys or `auth: open`."
-    )
-    port: Whole = Field(default=8080, ge=0, le=65535, description="TCP port; 0 takes any free one.")
-    keep_alive_s: Seconds = Field(
-        default=75.0,
-        gt=0,
-        le=3600,
-        description="How long an idle client connection is kept; more than the proxy in front keeps it.",
-    )
-    header_timeout_s: Seconds = Field(
-        default=10.0, gt=0, le=600, description="The whole request head must have arrived within this."
-    )
-    body_timeout_s: Seconds = Field(
-        default=60.0, gt=0, le=3600, description="Longest pause while a request body arrives."
-    )
-    min_body_rate_bytes: Bytes = Field(
-        default=500,
-        ge=0,
-        le=1 << 30,
-        description="A request body may take `body_timeout_s` and a second for every so many bytes. 0: any time.",
-    )
-    write_idle_s: Seconds = Field(
-        default=60.0, gt=0, le=3600, description="A client that reads nothing for this long is dropped."
-    )
-    max_header_bytes: Bytes = Field(
-        default=32768, ge=1024, le=1 << 20, description="Largest request head; beyond it 431."
-    )
-    max_header_count: Whole = Field(
-        default=100, ge=8, le=10000, description="Most header fields of a request; beyond it 431."
-    )
-    max_body_bytes: Bytes = Field(
-        default=33554432, ge=1024, le=1 << 32, description="Largest request body; beyond it 413."
-    )
-    max_bodies_bytes: Bytes | None = Field(
-        default=None,
-        ge=1024,
-        description="Of request bodies above 64 KiB, all that are under way together; beyond it 503, before they are"
-        " read. In memory one takes three to six times its size. At least `max_body_bytes`. Absent: a tenth of"
-        " the memory that the process may have.",
-    )
-    max_connections: Whole = Field(
-        default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
-    )
-    trusted_proxies: tuple[Network, ...] = Field(
-        default=(),
-        description="Addresses or networks of proxies whose `X-Forwarded-For` tells a client's address.",
-    )
-
-    @property
-    def loopback(self) -> bool:
-        """Only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host.split("%")[0]).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-
 class Key(Section):
-    """One client key. The key itself is stored nowhere: `dragoman keys new` prints it once, with this entry."""
+    """One client key, by its hash. `dragoman keys new` prints the key once, and this entry."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["hash"]}, {"required": ["aws_access_key_id"]}]}
@@ -120,7 +58,7 @@ class Key(Section):
         description="The id inside a `dgm_` key, to find its entry by. Absent for a key that was made elsewhere.",
     )
     team: Name | None = Field(
-        default=None, description="Whose key this is; for accounting, and for limits that keys share."
+        default=None, description="The team it belongs to, for usage records and for limits that several keys share."
     )
     models: tuple[Name, ...] | None = Field(default=None, description="Models (or aliases) it may use. Absent: all.")
     dialects: tuple[Name, ...] | None = Field(default=None, description="Dialects it may speak. Absent: all.")
@@ -129,13 +67,13 @@ class Key(Section):
     )
     disabled: Flag = Field(default=False, description="Refuse it for now.")
     priority: Whole = Field(
-        default=0, ge=-100, le=100, description="Of requests that wait for a worker, the highest goes first."
+        default=0, ge=-100, le=100, description="Requests that wait for a worker go in this order, highest first."
     )
     limits: KeyLimits | None = Field(default=None, description="Limits of its own.")
     aws_access_key_id: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]{4,128}$",
-        description="Also, or only: the id of a key pair with which requests are signed (AWS Signature Version 4).",
+        description="Id of a key pair that signs requests (AWS Signature Version 4), beside a hash or instead of one.",
     )
     aws_secret_file: str | None = Field(
         default=None,
@@ -247,8 +185,8 @@ class DialectOptions(Section):
     )
     extras: Literal["pass", "drop", "error"] | None = Field(
         default=None,
-        description="Fields, and members inside them, that it does not know: forwarded, dropped (and said so), or "
-        "refused. Absent: its own way.",
+        description="Fields, and members inside them, that it does not know: `pass` them on, `drop` them and say so, "
+        "or answer with an `error`. Absent: as its page in docs/dialects says.",
     )
     default_api_version: str | None = Field(
         default=None,
@@ -264,8 +202,8 @@ class Relay(Section):
         default=15.0,
         ge=0,
         le=3600,
-        description="A streaming client hears something at least this often, also while no worker has begun to answer;"
-        " what fails after that is an error in a stream with status 200. 0 is off.",
+        description="Longest silence towards a streaming client. Then a keep-alive is sent, also before any worker "
+        "has answered; an error after that arrives inside a stream with status 200. 0: off.",
     )
     drain_s: Seconds = Field(
         default=30.0, ge=0, le=_DAY, description="On SIGTERM, how long running replies may still take."
@@ -274,22 +212,23 @@ class Relay(Section):
         default=0.0,
         ge=0,
         le=3600,
-        description="On SIGTERM, how long it serves on even when nothing runs: the time in which load balancers see"
-        " that `/readyz` is 503. At most `drain_s`, of which it is a part.",
+        description="On SIGTERM, how long it keeps serving even when idle, so that load balancers see that `/readyz` "
+        "is 503. Part of `drain_s`.",
     )
     max_reply_bytes: Bytes = Field(
         default=67108864,
         ge=1024,
         le=1 << 32,
-        description="Most of one reply that is held in memory: one that is not streamed, or what a stream says twice.",
+        description="Most bytes of one reply held in memory: of one that is not streamed, or of what a stream "
+        "repeats at its end.",
     )
 
 
 class Retry(Section):
-    """Another try on another worker, before the first byte reached the client and never after."""
+    """Retries on another worker, only before the first byte has reached the client."""
 
     attempts: Whole = Field(default=3, ge=1, le=10, description="Most workers tried for one request; 1 is no retry.")
-    budget: Share = Field(default=0.2, ge=0, le=1, description="Retries as a share of requests.")
+    budget: Share = Field(default=0.2, ge=0, le=1, description="Most retries, as a share of requests.")
     min_per_second: Share = Field(
         default=3.0, ge=0, le=10000, description="Retries a second that are allowed in any case."
     )
@@ -304,7 +243,7 @@ class Health(Section):
     )
     path: UrlPath = Field(
         default="/health",
-        description="What is asked, under the worker's address. A server without it answers 404: a sign of life too.",
+        description="Path of the probe. A worker without it answers 404, which counts as alive.",
     )
 
 
@@ -355,8 +294,8 @@ class Config(BaseModel):
     keys_file: str | None = Field(
         default=None,
         min_length=1,
-        description="A further file of keys by name, such as a mounted secret; relative to this one. What"
-        " changes in it holds within 2 s.",
+        description="Another file with keys by name, such as a mounted secret; relative to this one. Changes are "
+        "picked up within 2 s.",
     )
     models: Annotated[dict[Name, Model], BeforeValidator(nothing_is_empty)] = Field(
         default={}, description="Models by the name that clients use."
@@ -368,7 +307,7 @@ class Config(BaseModel):
     relay: Relay = Field(default=Relay(), description="Carrying replies.")
     retry: Retry = Field(
         default=Retry(),
-        description="Another try on another worker, before the first byte reached the client and never after.",
+        description="Retries on another worker, only before the first byte has reached the client.",
     )
     health: Health = Field(
         default=Health(), description="Probing workers: one is ready while it answers with a status below 500."
@@ -389,6 +328,10 @@ class Config(BaseModel):
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
     accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
+    cors: Cors = Field(
+        default=Cors(),
+        description="Pages in browsers that may call the gateway from another origin. Without origins none may.",
+    )
     log: Log = Field(default=Log(), description="What is written to standard output.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
     tracing: Tracing | None = Field(
@@ -411,9 +354,13 @@ class Config(BaseModel):
 
     def resolve(self, name: str) -> str | None:
         """The model that `name` means: itself, or the one it is an alias of; None when unknown."""
-        if name in self.models:
-            return name
-        return next((model for model, options in self.models.items() if name in options.aliases), None)
+        return self.model_names.get(name)
+
+    @cached_property
+    def model_names(self) -> dict[str, str]:
+        """Every name and alias of a model -> the model's name."""
+        names = {alias: model for model, options in self.models.items() for alias in options.aliases}
+        return {**names, **{name: name for name in self.models}}
 
     def dialect(self, name: str) -> DialectOptions:
         """The options of dialect `name`, defaults when the configuration does not mention it."""

@@ -73,7 +73,10 @@ class Redis(Section):
     cert_file: str | None = Field(default=None, min_length=1, description="Certificate to show, PEM.")
     key_file: str | None = Field(default=None, min_length=1, description="That certificate's private key, PEM.")
     timeout_s: Seconds = Field(
-        default=0.05, ge=0.001, le=10, description="The longest that a request waits for an answer."
+        default=0.05,
+        ge=0.001,
+        le=10,
+        description="How long a request waits for an answer at least; longer where answers are slow: docs/limits.md.",
     )
 
     _url: SecretStr | None = PrivateAttr(None)

@@ -1,4 +1,4 @@
-"""Files that change without anybody telling us: the secrets that Kubernetes mounts, whose keys come and go."""
+"""Notices that files have changed, such as the secrets that Kubernetes mounts and replaces without a signal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterable, Mapping
 
 Stamp = tuple[int, int, int] | None
-"""What tells one version of a file from another; None while it cannot be seen."""
+"""Modification time in ns, inode and size; None while the file cannot be found."""
 
 
 class Watch:
-    """Looks at what the file system says of files, never into them."""
+    """Compares time, inode and size of files. Their contents are not read."""
 
     def __init__(self, files: Iterable[str] = ()) -> None:
         self._taken = {name: _stamp(name) for name in files}
         self._seen = self._taken
 
     def changed(self) -> bool:
-        """Whether they are not what they were when last taken up, and have been still since the call before: one that
-        is being written is left alone. True once a change."""
+        """True once for each change, on the second call that sees the same new state: a file that is still being
+        written is left alone."""
         seen, self._seen = self._seen, self.look()
         if self._seen == self._taken or self._seen != seen:
             return False
@@ -26,18 +26,18 @@ class Watch:
         return True
 
     def look(self) -> dict[str, Stamp]:
-        """What they are now; to be called before they are read, for `take`."""
+        """The state of the files now. Call it before reading them, and pass the result to `take`."""
         return {name: _stamp(name) for name in self._taken}
 
     def take(self, files: Iterable[str], looked: Mapping[str, Stamp]) -> None:
-        """From now on `files`, which were read after `looked`."""
+        """Watches `files` from now on, which were read after `looked`."""
         self._taken = {name: looked[name] if name in looked else _stamp(name) for name in files}
         self._seen = self._taken
 
 
 def _stamp(name: str) -> Stamp:
     try:
-        found = os.stat(name)  # of what a link leads to: Kubernetes turns links round
+        found = os.stat(name)  # follows links: Kubernetes replaces the link, not the file
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size

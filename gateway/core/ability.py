@@ -7,12 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Audio, Chat, Complete, Embed, Image, Message, Op, Opaque, Output, Thinking, ToolCall
-from gateway.core.ports import Capabilities
+from gateway.core.http import Request
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    CountTokens,
+    Embed,
+    Image,
+    Message,
+    Op,
+    Opaque,
+    Output,
+    Text,
+    Thinking,
+    ToolCall,
+)
+from gateway.core.ports import Backend, Capabilities
 
 # Content parts without a canonical form whose type nevertheless tells what they are.
 _OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
+_EMBEDDINGS = frozenset({"embeddings"})
 _NOUNS = {"vision": "images", "audio": "audio"}
 # What a constraint on the output needs; any one is enough. A grammar engine that takes a schema takes any JSON.
 _OUTPUT = {
@@ -30,13 +48,57 @@ _NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex"}
 _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
 
 
-def refuse_beyond(op: Op, can: Capabilities) -> None:
+def refuse_beyond(op: Op, can: Capabilities) -> tuple[str, ...]:
     """Raises GatewayError(UNSUPPORTED) for the first thing that `op` asks and that the model's declared features, or
     one of its workers by its own word, lack; GatewayError(CONTEXT_LENGTH) for token ids that exceed its context.
 
     `param` is the field by its name on OpenAI's wire (a dialect with other names renames it), dotted for content parts;
-    `value` is what was asked, where that is a word. Nothing is refused where nothing is known.
+    `value` is what was asked, where that is a word. Nothing is refused where nothing is known. What is optional in `op`
+    is taken out of it instead; returned are the names to tell the client.
     """
+    left: tuple[str, ...] = ()
+    while True:
+        try:
+            _refuse_beyond(op, can)
+            return left
+        except GatewayError as refusal:
+            left = (*left, _without_optional(op, refusal))
+
+
+def write_possible(backend: Backend, op: Op, can: Capabilities) -> Request:
+    """The worker's request. What is optional in `op`, and `backend` refuses to write, is taken out of `op` and named in
+    the request's `dropped`. Raises GatewayError(UNSUPPORTED) for all else that it refuses."""
+    left: tuple[str, ...] = ()
+    while True:
+        try:
+            request = backend.write(op, can)
+        except GatewayError as refusal:
+            left = (*left, _without_optional(op, refusal))
+        else:
+            request.dropped = (*left, *request.dropped)
+            return request
+
+
+def _without_optional(op: Op, refusal: GatewayError) -> str:
+    """Takes what `refusal` is about out of `op` and returns the client's name for it. Raises `refusal` where it is not
+    optional."""
+    param = refusal.param
+    if refusal.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat) or param is None or param not in op.optional:
+        raise refusal
+    if param == "reasoning_effort":
+        op.reasoning = None
+    elif param == "parallel_tool_calls":
+        op.parallel_tools = None
+    else:
+        op.sampling = replace(op.sampling, **{param: None})
+    name = op.optional[param]
+    op.optional = {one: told for one, told in op.optional.items() if one != param}
+    return name
+
+
+def _refuse_beyond(op: Op, can: Capabilities) -> None:
+    if isinstance(op, CountTokens):
+        return
     if can.max_context is not None and isinstance(op, Complete):
         _fits(op, can.max_context)
     if can.features is None and not can.lacks:
@@ -62,12 +124,15 @@ def _fits(op: Complete, max_context: int) -> None:
 
 
 def _chat(op: Chat, features: frozenset[str]) -> None:
+    if features == _EMBEDDINGS:
+        raise _beyond("makes embeddings only", None)
     if op.tools and "tools" not in features:
         raise _beyond("cannot call tools", "tools")
-    for index, message in enumerate(op.messages):
-        for position, need in _content(message):
-            if need not in features:
-                raise _beyond(f"does not understand {_NOUNS[need]}", f"messages.{index}.content.{position}")
+    if not features >= _NOUNS.keys():
+        for index, message in enumerate(op.messages):
+            for position, need in _content(message):
+                if need not in features:
+                    raise _beyond(f"does not understand {_NOUNS[need]}", f"messages.{index}.content.{position}")
     if op.reasoning is not None and "reasoning" not in features:
         raise _beyond("does not reason", "reasoning_effort", op.reasoning)
     _generate(op, features)
@@ -101,6 +166,8 @@ def _output(output: Output, features: frozenset[str]) -> None:
 
 def _content(message: Message) -> Iterator[tuple[int, str]]:
     """(position in the message's content, feature) of every part that needs one."""
+    if len(message.parts) == 1 and type(message.parts[0]) is Text:
+        return  # nearly all there are
     content = [part for part in message.parts if not isinstance(part, (Thinking, ToolCall))]
     for position, part in enumerate(content):
         if isinstance(part, Image):

@@ -65,6 +65,25 @@ class Response(Struct):
         return header_value(self.headers, name)
 
 
+class HeaderTest(Struct, frozen=True):
+    """Tells the requests of one dialect from those of another one at the same path.
+
+    name    of a header, lower-case, that a request must have
+    begins  what its value must begin with, lower-case; b"" for any value
+    """
+
+    name: bytes
+    begins: bytes = b""
+
+    def passes(self, headers: Headers) -> bool:
+        """Whether a request with these headers passes."""
+        return any(name == self.name and value.strip().lower().startswith(self.begins) for name, value in headers)
+
+    def __str__(self) -> str:
+        name = self.name.decode()
+        return f"{name}: {self.begins.decode()}..." if self.begins else name
+
+
 class Route(Struct, frozen=True):
     """One path of a dialect, relative to its prefix.
 
@@ -72,6 +91,8 @@ class Route(Struct, frozen=True):
     name      what the dialect's `read` switches on
     absolute  the path is served as it is, without the dialect's prefixes
     open      needs no key, so its answer may hold only what everybody may know
+    when      which requests are meant, where another dialect has the same method and path; None: all that pass no
+              other one's test
     """
 
     method: str
@@ -79,6 +100,10 @@ class Route(Struct, frozen=True):
     name: str
     absolute: bool = False
     open: bool = False
+    when: HeaderTest | None = None
 
 
 JSON_TYPE = (b"content-type", b"application/json")
+
+REPLY_HEADERS = "dragoman.reply_headers"
+"""A key of an ASGI scope: `Headers` that every reply to this request carries, whatever it is. It may be absent."""

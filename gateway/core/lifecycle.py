@@ -160,6 +160,16 @@ class Embeddings(Struct):
     usage: Usage | None = None
 
 
+class TokenCount(Struct):
+    """The whole reply to `CountTokens`: how many tokens the prompt has."""
+
+    tokens: int
+
+
+WholeReply = Reply | Embeddings | TokenCount
+"""What a dialect writes as one body."""
+
+
 def fold(events: Iterable[Event]) -> Reply:
     """The whole reply that `events` describe.
 

@@ -174,8 +174,17 @@ class Operation(Struct, kw_only=True):
 
 
 class Chat(Operation, kw_only=True):
-    """One chat turn. max_output in tokens; None is the rest of the context. want_tokens asks for the ids of the sampled
-    tokens."""
+    """One chat turn.
+
+    max_output        in tokens; None is the rest of the context
+    want_tokens       asks for the ids of the sampled tokens
+    continue_last     the last message is the assistant's, and the reply goes on with its text
+    fit_output        `max_output` is a wish: what exceeds the model's context is cut off, and named as dropped
+    fold_system       where a chat template takes system messages at the start only, a later one becomes a part of the
+                      user message beside it; it never moves to the front
+    optional          what may be left out for a worker that cannot do it: by vLLM's name for it ("reasoning_effort"),
+                      the name that the client is then told was dropped
+    """
 
     messages: tuple[Message, ...]
     include_usage: bool = False
@@ -190,6 +199,10 @@ class Chat(Operation, kw_only=True):
     reasoning: str | None = None
     logprobs: Logprobs | None = None
     want_tokens: bool = False
+    continue_last: bool = False
+    fit_output: bool = False
+    fold_system: bool = False
+    optional: Mapping[str, str] = {}
     unnamed: tuple[str, ...] = ()
 
 
@@ -226,6 +239,16 @@ class Embed(Operation, kw_only=True):
     dimensions: int | None = None
 
 
+class CountTokens(Operation, kw_only=True):
+    """How many tokens the prompt of `prompt_of` has, as the worker's chat template and tokenizer make them. Nothing is
+    generated: limits on generations and their queue do not apply.
+
+    `stream`, `extra` and `raw` of the operation itself have no meaning here.
+    """
+
+    prompt_of: Chat | Complete
+
+
 class ListModels(Struct, kw_only=True):
     """No operation: a question about what is served here, answered without a worker. `model` narrows it to one; `one`
     to the default model when `model` is None and there is one.
@@ -241,7 +264,7 @@ class ListModels(Struct, kw_only=True):
 
 
 Generate = Chat | Complete
-Op = Chat | Complete | Embed
+Op = Chat | Complete | Embed | CountTokens
 
 
 class ModelCard(Struct, frozen=True):

@@ -14,8 +14,8 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
-from gateway.core.messages import Complete, Embed, Generate, ListModels, Op
+from gateway.core.lifecycle import Embeddings, WholeReply
+from gateway.core.messages import Embed, Generate, ListModels, Op
 from gateway.core.usage import Usage
 
 
@@ -38,6 +38,17 @@ class Capabilities(Struct, frozen=True):
     lacks: frozenset[str] = frozenset()
     beyond: frozenset[str] = frozenset()
     version: tuple[int, ...] = ()
+
+
+class Facts(Struct, frozen=True):
+    """What a worker says of itself; None and absent keys are unknown. max_model_len is its context in tokens."""
+
+    version: str | None = None
+    max_model_len: int | None = None
+    abilities: dict[str, bool] = {}
+
+
+UNKNOWN = Facts()
 
 
 class Settings(Struct, frozen=True):
@@ -129,7 +140,7 @@ class Dialect(Protocol):
     prefixes  path prefixes: its own, unless configuration has others
     extras    what becomes of fields that `fields` does not have: its own, unless configuration says otherwise
     routes    relative to each prefix
-    fields    what becomes of each field, per operation ("chat", "complete", "embed")
+    fields    what becomes of each field, per operation ("chat", "complete", "embed", "count")
     examples  the least requests that it reads, per operation
     errors    Kind -> (status, type, code); total
     passthrough  the bytes lanes it has, by the wire (`Backend.wire_of`) that each relays; mostly none
@@ -148,7 +159,7 @@ class Dialect(Protocol):
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
         ...
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response: ...
+    def write(self, reply: WholeReply, op: Op) -> Response: ...
     def writer(self, op: Generate) -> StreamWriter: ...
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         """The answer, and the code of what happened, as it is recorded: this API's own where it knows better than
@@ -158,17 +169,23 @@ class Dialect(Protocol):
 
 class Counting(Struct, frozen=True):
     """The question to a worker how many tokens a prompt has. `read` finds the number in the answer, whatever its
-    status, or raises GatewayError."""
+    status, or raises GatewayError: UNSUPPORTED where this worker, against expectation, cannot tell."""
 
     request: Request
     read: Callable[[Response], int]
 
 
 class Backend(Protocol):
-    """One worker-side API. name as in configuration; salts: its workers can be told `op.salt`."""
+    """One worker-side API.
+
+    name        as in configuration
+    salts       its workers can be told `op.salt`
+    facts_path  where a worker says what it can do (`facts` reads the answer); None where it does not
+    """
 
     name: str
     salts: bool
+    facts_path: str | None
 
     def wire_of(self, op: Op) -> str:
         """The wire that `op` is answered in. A dialect with a bytes lane for it passes those bytes on."""
@@ -179,9 +196,9 @@ class Backend(Protocol):
         (UNSUPPORTED), naming what the worker cannot do."""
         ...
 
-    def count(self, op: Complete, can: Capabilities) -> Counting:
+    def count(self, op: Generate, can: Capabilities) -> Counting:
         """The question how long the one prompt of `op` is, as the worker will read it. Raises GatewayError
-        (UNSUPPORTED), naming the total, where this worker cannot tell or cannot obey it."""
+        (UNSUPPORTED), naming the total if `op` has one, where this worker cannot tell or cannot obey it."""
         ...
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
@@ -192,6 +209,10 @@ class Backend(Protocol):
     def reader(self, op: Generate) -> StreamReader: ...
     def fault(self, response: Response) -> GatewayError:
         """What a non-2xx answer means."""
+        ...
+
+    def facts(self, body: bytes) -> Facts:
+        """What the answer at `facts_path` says. Raises GatewayError(UPSTREAM) when it is no such answer."""
         ...
 
 
@@ -271,6 +292,11 @@ class Pool(Protocol):
     async def acquire(self, exclude: Sequence[Any], priority: int) -> Any:
         """A `WorkerHandle` that is not in `exclude`, to be given back by `release`. Higher priority waits less. Raises
         GatewayError (NO_WORKER, OVERLOADED)."""
+        ...
+
+    def lend(self, exclude: Sequence[Any]) -> Any:
+        """A `WorkerHandle` that is not in `exclude`, for a question that generates nothing: nobody waits for it, and it
+        takes no generation's place. It is not given back. Raises GatewayError (NO_WORKER)."""
         ...
 
     def release(self, worker: Any) -> None: ...

@@ -1,7 +1,8 @@
-"""Limits on prompt and output together ("totals"), such as `max_total_tokens`.
+"""Limits on prompt and output together: `max_total_tokens`, and a model's context where the output is to be cut to fit.
 
-Workers know limits on the output alone. A total becomes one once the prompt's length in tokens is known, and only a
-worker can tell that of a text.
+Workers know limits on the output alone. A limit on both becomes one once the prompt's length in tokens is known, and
+only a worker can tell that of a text. The context of a model is a limit on both, too: a chat whose `fit_output` is set
+gets the room that the prompt leaves. For that the worker is asked only where an estimate says that it may not fit.
 """
 
 from __future__ import annotations
@@ -11,20 +12,36 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Complete, Op
+from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Backend, Capabilities, Counting
 
 T = TypeVar("T", bound=Op)
 
 
-def length_request(op: Op, backend: Backend, can: Capabilities) -> Counting | None:
-    """The request that asks a worker for the length of the prompt of `op`; None where `op` has no totals.
+def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 0) -> Counting | None:
+    """The request that asks a worker for the length of the prompt of `op`; None where it need not be known, or where
+    no worker of that backend can tell it and `op` can do without. estimate: of that length.
 
-    Raises GatewayError(UNSUPPORTED) where workers of that backend cannot tell.
+    Raises GatewayError(UNSUPPORTED) where `op` has totals and workers of that backend cannot tell.
     """
     if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return backend.count(op, can)
+    if isinstance(op, Chat) and _may_exceed(op, can, estimate):
+        try:
+            return backend.count(op, can)
+        except GatewayError as error:
+            if error.kind is not Kind.UNSUPPORTED:
+                raise
     return None
+
+
+def _may_exceed(op: Chat, can: Capabilities, prompt: int) -> bool:
+    return (
+        op.fit_output
+        and op.max_output is not None
+        and can.max_context is not None
+        and prompt + op.max_output > can.max_context
+    )
 
 
 def without(op: T) -> T:
@@ -34,11 +51,15 @@ def without(op: T) -> T:
     return op
 
 
-def apply_prompt_length(op: Complete, prompt: int) -> None:
-    """Turns the totals of `op`, whose prompt has `prompt` tokens, into limits on its output.
+def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = None) -> tuple[str, ...]:
+    """Turns the totals of `op`, whose prompt has `prompt` tokens, into limits on its output; cuts the output of a chat
+    to the room in the context of `can`. Returns the names of what was not granted.
 
-    Raises GatewayError(BAD_REQUEST) where nothing is left to generate, or the minimum exceeds the maximum.
+    Raises GatewayError: BAD_REQUEST where nothing is left to generate or the minimum exceeds the maximum,
+    CONTEXT_LENGTH where a chat's prompt alone fills the context.
     """
+    if isinstance(op, Chat):
+        return _fit(op, prompt, can)
     named = "min_tokens"
     if op.max_total is not None:
         room = op.max_total - prompt
@@ -52,6 +73,32 @@ def apply_prompt_length(op: Complete, prompt: int) -> None:
         raise _senseless(named, "asks for more than the greatest length allows")
     op.sampling = replace(op.sampling, min_tokens=least or None)
     op.max_total = op.min_total = None
+    return ()
+
+
+def apply_estimate(op: Op, estimate: int, can: Capabilities) -> tuple[str, ...]:
+    """Cuts the output of a chat to the room that is left by a prompt of about `estimate` tokens, where it exceeds the
+    whole context by itself and nobody can tell the prompt's length. Returns the names of what was not granted."""
+    context = can.max_context
+    if context is None or not isinstance(op, Chat) or not op.fit_output or (op.max_output or 0) < context:
+        return ()
+    return _fit(op, min(estimate, context - 1), can)
+
+
+def _fit(op: Chat, prompt: int, can: Capabilities | None) -> tuple[str, ...]:
+    context = can.max_context if can is not None else None
+    if context is None or op.max_output is None:
+        return ()
+    if prompt >= context:
+        raise GatewayError(
+            Kind.CONTEXT_LENGTH,
+            f"the prompt has {prompt} tokens; this model's context is {context}",
+            param="messages",
+        )
+    if op.max_output <= context - prompt:
+        return ()
+    op.max_output = context - prompt
+    return ("max_tokens",)
 
 
 def _senseless(param: str, why: str) -> GatewayError:

@@ -12,7 +12,7 @@ from typing import Any
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import WORDS, Example, Examples, ExtrasPolicy, Field, body_members
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Embeddings, Reply, WholeReply
 from gateway.core.messages import (
     Chat,
     Complete,
@@ -22,7 +22,7 @@ from gateway.core.messages import (
     Op,
 )
 from gateway.core.ports import Passthrough, StreamWriter
-from gateway.wire.json import encode, members, require_json, settle_unknown
+from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai import passthrough
 from gateway.wire.openai import reading as requests
 from gateway.wire.openai import writing as replies
@@ -150,6 +150,7 @@ class OpenAI:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
+    @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         if request.route == "models":
             return ListModels(write=_write_models)
@@ -170,7 +171,7 @@ class OpenAI:
 
     # -- replies ----------------------------------------------------------------------------------------------------
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
         if isinstance(reply, Embeddings):
             body: dict[str, Any] = {
                 "object": "list",
@@ -182,6 +183,7 @@ class OpenAI:
                 "usage": replies.write_usage(reply.usage) if reply.usage is not None else None,
             }
             return Response(200, [JSON_TYPE], encode(body))
+        assert isinstance(reply, Reply)
         assert isinstance(op, (Chat, Complete))
         write = replies.write_choice if isinstance(op, Chat) else replies.write_text_choice
         body = {

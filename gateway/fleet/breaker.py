@@ -29,8 +29,8 @@ _LEAST_SHARE = 0.01
 class Breaker:
     """One worker's record. `policy` may be exchanged at any time.
 
-    generation counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on trial once
-    its time is over; the next one when that has told something, or has told nothing for eject_s.
+    generation counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on
+    trial once its time is over; the next one when that has told something, or has told nothing for eject_s.
     """
 
     __slots__ = ("ejections", "failures", "generation", "open_until", "policy", "returned_at", "trial_until")

@@ -15,21 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.core.ability import BEYOND
-from gateway.core.ports import Capabilities
+from gateway.core.ports import UNKNOWN, Capabilities, Facts
 
 READ_S = 2.0
 """A source that takes longer has failed this time."""
-
-
-class Facts(Struct, frozen=True):
-    """What a worker says of itself; None and absent keys are unknown."""
-
-    version: str | None = None
-    max_model_len: int | None = None
-    abilities: dict[str, bool] = {}
-
-
-UNKNOWN = Facts()
 
 
 class FoundWorker(Struct, frozen=True):

@@ -7,7 +7,7 @@ A server without that path answers 404, which is a sign of life too. httpx serve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import httpx
 from msgspec import Struct
@@ -32,6 +32,7 @@ class Health:
     workers    (model, address) -> worker
     client_of  a client for a model's workers (their CA); closed with this
     on_change  called with model and worker after its `ready` changed
+    ask        asks a worker that becomes ready what it can do, before it takes requests; it raises nothing
     on_probe   called after every probe with model, worker and what came of it: a status, or the error's class; or None
     """
 
@@ -42,6 +43,7 @@ class Health:
         client_of: Callable[[str], httpx.AsyncClient],
         on_change: Callable[[str, Worker], None],
         on_probe: Callable[[str, Worker, str], None] | None = None,
+        ask: Callable[[str, Worker, httpx.AsyncClient], Awaitable[None]] | None = None,
     ) -> None:
         self._first = dict(workers)
         self._policy = policy
@@ -49,6 +51,7 @@ class Health:
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._on_change = on_change
         self._on_probe = on_probe
+        self._ask = ask
         self._wake: dict[Worker, asyncio.Event] = {}
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self._closed = False
@@ -110,6 +113,8 @@ class Health:
             answer = await client.get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
             ready = answer.status_code < 500
             found = str(answer.status_code)
+            if ready and not worker.ready and self._ask is not None:
+                await self._ask(model, worker, client)
         except (httpx.TimeoutException, httpx.ReadError) as error:
             found = type(error).__name__
             # One late answer is a busy machine, not a dead worker.

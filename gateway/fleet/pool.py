@@ -102,6 +102,20 @@ class Pool:
         self._take(worker, now)
         return worker
 
+    def lend(self, exclude: Sequence[Worker] = ()) -> Worker:
+        """A worker for a question that generates nothing, however busy it is. Raises GatewayError(NO_WORKER)."""
+        now = self._clock()
+        candidates = [
+            worker for worker in self.workers if worker.serving and worker.breaker.allows(now) and worker not in exclude
+        ]
+        if not candidates:
+            raise _no_worker()
+        worker = self._policy(candidates, now)
+        self._turn += 1
+        worker.turn = self._turn
+        worker.breaker.begin(now)
+        return worker
+
     def release(self, worker: Worker) -> None:
         worker.in_flight -= 1
         worker.freed()

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.fleet.discovery import Facts, Fleet, FoundWorker
+from gateway.core.ports import Facts
+from gateway.fleet.discovery import Fleet, FoundWorker
 
 INDEX = "{dragoman-workers}"
 READ_S = 0.5

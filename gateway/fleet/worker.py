@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.core.ports import UNKNOWN
 from gateway.fleet.breaker import Breaker, BreakerPolicy
 
 
 class Worker:
     """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests.
-    draining: it finishes what it has and takes nothing new.
+    draining: it finishes what it has and takes nothing new. facts is what it said of itself when it was asked.
 
     on_free holds whom to tell when it may have become free: the pools that it is in, more than one during a reload.
     """
@@ -18,6 +19,7 @@ class Worker:
         "address",
         "breaker",
         "draining",
+        "facts",
         "in_flight",
         "max_in_flight",
         "missed_probes",
@@ -34,6 +36,7 @@ class Worker:
         self.in_flight = 0
         self.ready = False
         self.draining = False
+        self.facts = UNKNOWN
         self.missed_probes = 0
         self.probed = False
         self.turn = 0

@@ -11,11 +11,11 @@ from msgspec import msgpack
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.window import Shape
 
-ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET = 1, 2, 3, 4, 5, 6
+ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE = 1, 2, 3, 4, 5, 6, 7
 
-Item = tuple[int, str, Plan, Sequence[Any], "Future[Verdict] | None", float]
-"""(code, lease, plan, what the code needs, who waits, since when in the loop's seconds). ADMIT: costs. SETTLE:
-settlements. RENEW: slots. BEAT: (key, ttl in us). The script answers all but SETTLE and RENEW."""
+Item = tuple[int, str, Plan, Sequence[Any], "Future[Verdict] | None"]
+"""(code, lease, plan, what the code needs, who waits). ADMIT: costs. SETTLE: settlements. RENEW: slots. BEAT and PROBE:
+(key, ttl in us). The script answers all but SETTLE and RENEW."""
 
 _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder().decode
@@ -29,11 +29,13 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
     seen: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
     ops: list[Any] = []
     last, number = None, 0
-    for code, lease, plan, what, _, _ in items:
-        if plan is not last:  # a busy subject's come one after the other
-            if code == BEAT:
+    for code, lease, plan, what, _ in items:
+        if plan is not last:  # the operations of a busy subject come one after the other
+            if code in (BEAT, PROBE):
                 keys.append(what[0])
                 ops.append((code, lease, len(keys), what[1]))
+                if code == PROBE:
+                    keys.append(what[0] + b":probe")
                 continue
             last, number = plan, seen.get(id(plan), 0)
             if not number:
@@ -48,11 +50,6 @@ def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[byt
     return keys, _encode((deadline, lease_ttl, forms, plans, ops))
 
 
-def frame(words: Sequence[bytes]) -> bytes:
-    """A command as the server reads it (RESP arrays of bulk strings), in one piece."""
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-
-
 def unpack(raw: bytes) -> tuple[int, list[Verdict]]:
     """(server time in microseconds, the results of those items that have one, in their order)."""
     answer = _decode(raw)
@@ -60,10 +57,10 @@ def unpack(raw: bytes) -> tuple[int, list[Verdict]]:
 
 
 def only_releases(item: Item) -> Item | None:
-    """What of a settlement may be sent again when nobody knows whether it ran: releasing a slot twice is harmless,
-    giving tokens back twice is not. What is not given back slides out of its window."""
+    """The part of a settlement that may be sent again when nobody knows whether it ran: releasing a slot twice is
+    harmless, giving tokens back twice is not. Tokens that are not given back slide out of their window."""
     code, lease, plan, what, *_ = item
     if code != SETTLE:
         return None
     slots = tuple(one for one in what if one[0] in plan.slots)
-    return (SETTLE, lease, plan, slots, None, 0.0) if slots else None
+    return (SETTLE, lease, plan, slots, None) if slots else None

@@ -1,24 +1,24 @@
-"""One stream of script calls to one hash slot: batching, the deadline, the breaker. Knows nothing of redis.
+"""One stream of script calls to one hash slot: batching, overlapping calls, the deadline, the breaker.
 
-At most one call is under way. What is asked meanwhile goes with the next one, so the operations of one loop turn, and
-under load those of one round trip, share a call.
+Knows nothing of redis. Calls overlap: a call does not wait for the answer to the one before, so a request waits for one
+round trip, however far away the server is. Operations of one turn of the event loop share a call.
 
-Pacing.  A call costs this process as much as some eight operations in it. One in which several waited is the sign of a
-crowd: the next leaves no sooner than `PACE` after it, and takes along all that came until then. Who asks one thing
-after the other is alone in each call and never held up, nor is anybody while requests are few.
+Pacing.  A call costs this process as much as some eight operations in it. So while a call is under way, the next one
+leaves when the answer has come, or `PACE` after the last one left, whichever is sooner. After a call in which several
+requests waited, the next leaves `PACE` after it and not sooner. A client that asks one thing after the other, alone on
+its gateway, is never held up.
 
-Deadline.  Who waits is given up on when `timeout` has passed since it asked, wherever its operation is by then; what
-the server grants it later is undone. A call is given up on when `timeout` has passed since it was sent, and all that
-queued behind it fails with it.
+Deadline.  `Patience` says how long a call may take, counted from when it was sent. Requests whose call takes longer are
+given up with `StoreDown`, and what the server grants them later is undone. The server runs no admission of a call that
+reaches it after that time: a call carries its deadline in the server's clock.
 
-Breaker.  closed: calls go out. `FAILURES` failed calls in a row open it. open: nothing goes out, `admit` raises at
-once, settlements are kept. A probe in the background (half-open) asks every `PROBE_EVERY`; two prompt answers in a
-row close it again and the kept settlements go first.
+Breaker.  closed: calls go out. It opens when the oldest call has been under way for twice its time, or when `FAILURES`
+calls in a row ended with an error. open: nothing goes out, `ask` raises at once, settlements are kept. A probe in the
+background asks every `PROBE_EVERY`; two answers in a row close the breaker again, and the kept settlements go first.
 
-A call that timed out may still run when the server wakes. It is never sent again. Its admissions carry a deadline in
-the server's clock and do nothing after it, so at most a request that the server decided in time, and whose answer was
-lost, stays charged: its rates slide out of their windows, its slots expire with their lease. Settlements have no
-deadline, as they are right whenever they run.
+A call that was lost may still run when the server wakes. It is never sent again, so at most a request that the server
+decided in time, and whose answer was lost, stays charged: its rates slide out of their windows, its slots expire with
+their lease. Settlements have no deadline, as they are right whenever they run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ import ssl
 from asyncio import Future, Task, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
+from functools import partial
 from random import uniform
 from time import monotonic
 from typing import Any, Protocol, cast
 
-from gateway.limits.batch import ADMIT, BEAT, SETTLE, Item, only_releases, pack, unpack
+from msgspec import Struct
+
+from gateway.limits.batch import ADMIT, BEAT, PROBE, SETTLE, Item, only_releases, pack, unpack
 from gateway.limits.model import Plan, Verdict
+from gateway.limits.patience import Patience
 from gateway.limits.store import StoreDown
+from gateway.redis import Refused
 
 FAILURES = 2
 PROBE_EVERY = 0.5
@@ -45,6 +49,8 @@ PROBE_CONNECT = 1.0
 PACE = 0.001
 """Seconds; the resolution of uvloop's timers makes it up to that."""
 BATCH = 256
+MOST_CALLS = 64
+"""Calls under way at once. More only wait behind each other in the server."""
 KEPT = 20_000
 _NO_PLAN = Plan((), (), ())
 
@@ -52,15 +58,16 @@ Heard = Callable[[bytes | Exception], None]
 
 
 class Link(Protocol):
-    """Takes one call at a time to the server."""
+    """Takes calls to the server."""
 
     def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
         """Runs the script with these keys and this payload. `heard` is told once, and not before this returns: the
-        answer, `Unsent` when the script certainly did not run, or any other exception."""
+        answer, `Unsent` when the script certainly did not run, or any other exception. After an exception nothing is
+        heard of the other calls under way."""
         ...
 
     def drop(self) -> None:
-        """Gives up the call under way: nothing will be heard of it."""
+        """Gives up all calls under way: nothing will be heard of them."""
         ...
 
 
@@ -68,12 +75,18 @@ class Unsent(Exception):
     """The call never reached the server."""
 
 
-class Refused(Exception):
-    """The server answered with this error, which begins with its code."""
+class _Call(Struct, eq=False):
+    """sent in the loop's seconds; clock in microseconds of this process's monotonic clock."""
+
+    items: Sequence[Item]
+    sent: float
+    clock: int
+    given_up: bool = False
 
 
 class Batcher:
-    """key is the lane's heartbeat counter, me this process's name in it; timeout in seconds."""
+    """key is the heartbeat counter of this hash slot, me this process's name in it; timeout in seconds is the least
+    that a call may take."""
 
     def __init__(
         self, link: Link, key: bytes, me: str, timeout: float, beat_ttl: float, changed: Callable[[], None]
@@ -85,15 +98,16 @@ class Batcher:
         self._link = link
         self._key = key
         self._me = me
-        self._timeout = timeout
+        self._patience = Patience(timeout)
         self._beat_ttl = round(beat_ttl * 1_000_000)
         self._changed = changed
         self._queue: deque[Item] = deque()
         self._kept: deque[Item] = deque(maxlen=KEPT)
-        self._rest = True  # no call is under way and none is about to be
-        self._under_way: Sequence[Item] = ()
-        self._sent = 0.0
-        self._pause: TimerHandle | None = None
+        self._calls: dict[_Call, None] = {}  # the oldest first
+        self._last_sent = 0.0
+        self._due = False  # a time at which the queue is sent is set
+        self._crowded = False  # and it is not to be sent before
+        self._next: TimerHandle | None = None
         self._watch: TimerHandle | None = None
         self._flushed: Future[None] | None = None
         self._probe: Task[None] | None = None
@@ -106,40 +120,38 @@ class Batcher:
         """Queues an operation that has an answer. Raises `StoreDown` at once while the breaker is open."""
         if not self.up:
             raise StoreDown(self.reason)
-        loop = self._loop
-        waiter: Future[Verdict] = loop.create_future()
-        self._queue.append((code, lease, plan, what, waiter, loop.time()))
-        if self._rest:
-            self._rest = False
-            loop.call_soon(self._send)
+        waiter: Future[Verdict] = self._loop.create_future()
+        self._queue.append((code, lease, plan, what, waiter))
+        if not self._due:
+            self._schedule()
         return waiter
 
-    def tell(self, code: int, plan: Plan, what: Sequence[Any], lease: str) -> None:
+    def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str) -> None:
         """Queues an operation without an answer. While the breaker is open settlements are kept, renewals dropped."""
         if self.up:
-            self._queue.append((code, lease, plan, what, None, 0.0))
-            if self._rest:
-                self._rest = False
-                self._loop.call_soon(self._send)
+            self._queue.append((code, lease, plan, what, None))
+            if not self._due:
+                self._schedule()
         elif code == SETTLE:
-            self._kept.append((code, lease, plan, what, None, 0.0))
+            self._kept.append((code, lease, plan, what, None))
 
     async def beat(self) -> None:
         with contextlib.suppress(StoreDown):
             self.replicas = max((await self.ask(BEAT, _NO_PLAN, (self._key, self._beat_ttl), self._me))[0], 1)
 
     async def start(self) -> None:
-        """Probes once; if that fails, goes on probing in the background."""
-        if await self._probe_once(PROBE_CONNECT):
+        """Probes; if that fails, goes on probing in the background."""
+        if await self._probe_once(PROBE_CONNECT, connect=True) and await self._probe_once(self._patience.most):
             self._recover()
         else:
             self._probe = self._loop.create_task(self._keep_probing())
 
     async def flush(self) -> None:
         """Sends at once what is queued; returns when nothing is under way."""
-        if not self._rest:
+        if self._calls or self._queue:
             flushed = self._flushed = self._flushed or self._loop.create_future()
-            self._resume()
+            if self._queue:
+                self._send()
             await asyncio.shield(flushed)
 
     async def close(self) -> None:
@@ -147,26 +159,39 @@ class Batcher:
         if self.up:
             with contextlib.suppress(StoreDown):
                 goodbye = self.ask(BEAT, _NO_PLAN, (self._key, 0), self._me)
-                self._resume()
+                self._send()
                 await goodbye
         if self._probe is not None:
             self._probe.cancel()
             await asyncio.wait([self._probe])
         self.up, self.reason = False, "closed"
-        self._link.drop()
-        items, self._under_way = self._under_way, ()
-        self._abandon(items, "closed", ran=True)
-        self._abandon_queue("closed")
-        for timer in (self._pause, self._watch):
-            if timer is not None:
-                timer.cancel()
-        self._pause = self._watch = None
-        self._come_to_rest()
+        self._give_up("closed", ran=True)
 
-    # -- the one call under way -------------------------------------------------------------------------------------
+    # -- calls under way --------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Sets the time at which the queue is sent."""
+        self._due = True
+        if not self._calls:
+            self._loop.call_soon(self._send_if_due)
+        elif len(self._calls) < MOST_CALLS:
+            wait = self._last_sent + PACE - self._loop.time()
+            if wait > 0:
+                self._next = self._loop.call_later(wait, self._send)
+            else:
+                self._loop.call_soon(self._send_if_due)
+        # Else an answer sends it.
+
+    def _send_if_due(self) -> None:
+        if self._due and not self._crowded:
+            self._send()
 
     def _send(self) -> None:
-        """Sends what is queued, or rests."""
+        """Sends what is queued, if anything."""
+        self._due = self._crowded = False
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
         queue = self._queue
         items: list[Item] = []
         while queue and not items:
@@ -175,91 +200,104 @@ class Batcher:
                 queue.clear()
             else:
                 due = [queue.popleft() for _ in range(BATCH)]
-            # Without those whose client left, or whose time was up.
+            # Without the requests whose client has left.
             items = [item for item in due if (waiter := item[4]) is None or not waiter.done()]
         if not items:
             self._come_to_rest()
             return
-        self._under_way = items
-        self._sent = self._loop.time()
-        if self._flushed is None and len([1 for item in items if item[4] is not None]) > 1:
-            self._pause = self._loop.call_later(PACE, self._resume)
+        loop = self._loop
+        now = self._last_sent = loop.time()
+        call = _Call(items, now, 0)
+        self._calls[call] = None
         if self._watch is None:
-            self._watch = self._loop.call_later(self._timeout, self._look_at_watch)
-        self._call(items, self._timeout, self._heard)
+            self._watch = loop.call_later(self._patience.seconds, self._look_at_watch)
+        if self._flushed is None and len([1 for item in items if item[4] is not None]) > 1:
+            self._due = self._crowded = True
+            self._next = loop.call_later(PACE, self._send)
+        elif queue:
+            self._schedule()
+        self._take(call, self._patience.seconds, partial(self._heard, call))
 
-    def _call(self, items: Sequence[Item], within: float, heard: Heard) -> None:
-        self._clock = sent = int(monotonic() * 1_000_000)
+    def _take(self, call: _Call, within: float, heard: Heard) -> None:
+        call.clock = sent = int(monotonic() * 1_000_000)
         # The server's clock as of sending, never early: an answer's time minus the time its call was sent.
         deadline = 1 << 52 if self._offset is None else sent + self._offset + int(within * 1_000_000)
-        self._link.call(*pack(items, deadline, self.lease_ttl), heard)
+        self._link.call(*pack(call.items, deadline, self.lease_ttl), heard)
 
-    def _answer(self, raw: bytes | Exception) -> list[Verdict]:
+    def _answer(self, call: _Call, raw: bytes | Exception) -> list[Verdict]:
         if isinstance(raw, Exception):
             raise raw
         now, answer = unpack(raw)
-        self._offset = now - self._clock
+        self._offset = now - call.clock
         return answer
 
-    def _resume(self) -> None:
-        """Ends the pause after a crowded call."""
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-            if not self._under_way:
-                self._send()
-
     def _come_to_rest(self) -> None:
-        self._rest = True
-        if self._flushed is not None:
+        if self._flushed is not None and not self._calls and not self._queue:
             self._flushed.set_result(None)
             self._flushed = None
 
-    def _heard(self, raw: bytes | Exception) -> None:
-        items, self._under_way = self._under_way, ()
-        try:
-            self._resolve(items, self._answer(raw), self._loop.time() - self._sent < self._timeout / 2)
-        except Exception as error:
-            self._failed(items, error)
-            if self._pause is not None:
-                self._pause.cancel()
-                self._pause = None
-            self._come_to_rest()
+    def _heard(self, call: _Call, raw: bytes | Exception) -> None:
+        calls = self._calls
+        if call not in calls:
             return
-        self._failures = 0
-        if self._pause is None:
-            self._send()
-
-    def _look_at_watch(self) -> None:
-        """Gives up what has waited for `timeout`. Looked at when the oldest may have, so seldom while answers come."""
-        self._watch = None
         now = self._loop.time()
-        next_look = None
-        for item in chain(self._under_way, self._queue):
-            waiter = item[4]
-            if waiter is None or waiter.done():
-                continue
-            left = item[5] + self._timeout - now
-            if left > 0:
-                next_look = left
+        took = now - call.sent
+        try:
+            self._resolve(call.items, self._answer(call, raw), took < self._patience.seconds / 2)
+        except Exception as error:
+            self._failed(error)
+            return
+        del calls[call]
+        self._patience.took(took, now)
+        self._failures = 0
+        if self._queue:
+            if not calls and not self._crowded:
+                self._send()
+            elif not self._due or (self._next is None and len(calls) == MOST_CALLS - 1):
+                self._schedule()
+        elif not calls:
+            self._come_to_rest()
+
+    def _look_at_watch(self, late: bool = False) -> None:
+        """Gives up requests whose call has taken too long. Looked at when the oldest call may have."""
+        self._watch = None
+        if not self._calls:
+            return
+        loop, patience = self._loop, self._patience.seconds
+        now = loop.time()
+        oldest = next((call for call in self._calls if not call.given_up), None)
+        first = next(iter(self._calls))
+        left = first.sent + 2 * patience - now
+        if oldest is not None:
+            left = min(left, oldest.sent + patience - now)
+        if left > 0:
+            self._watch = loop.call_later(max(left, 0.001), self._look_at_watch)
+            return
+        if not late:
+            # This process may have been kept from reading an answer that is here: it is read before the next look.
+            self._watch = loop.call_later(0.001, self._look_at_watch, True)
+            return
+        why = describe(TimeoutError(), patience)
+        if first.sent + 2 * patience <= now:
+            self._failures = FAILURES
+            self._failed(TimeoutError())
+            return
+        for call in self._calls:
+            if call.sent + patience > now:
                 break
-            waiter.set_exception(StoreDown(describe(TimeoutError(), self._timeout)))
-        if self._under_way:
-            left = self._sent + self._timeout - now
-            if left <= 0:
-                self._link.drop()
-                self._heard(TimeoutError())
-                return
-            next_look = left if next_look is None else min(left, next_look)
-        if next_look is not None:
-            self._watch = self._loop.call_later(max(next_look, 0.001), self._look_at_watch)
+            call.given_up = True
+            for item in call.items:
+                waiter = item[4]
+                if waiter is not None and not waiter.done():
+                    waiter.set_exception(StoreDown(why))
+        self._watch = loop.call_later(0.001, self._look_at_watch)
 
     def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict], prompt: bool) -> None:
         late: list[Item] = []
         asked = [item for item in items if item[4] is not None]
         for item, verdict in zip(asked, answer, strict=True):
             waiter = cast("Future[Verdict]", item[4])
-            if waiter.done():  # its client left meanwhile
+            if waiter.done():  # given up, or its client left
                 self._undo(item, verdict)
             elif verdict[0] == -2:
                 late.append(item)
@@ -280,13 +318,13 @@ class Batcher:
         code, lease, plan, costs, *_ = item
         if code == ADMIT and verdict[0] == -1:
             charged = [(i, verdict[4 + 3 * i], -costs[i]) for i in range(len(costs)) if verdict[4 + 3 * i] >= 0]
-            self._queue.append((SETTLE, lease, plan, charged, None, 0.0))  # who calls us sends what is queued
+            self._queue.append((SETTLE, lease, plan, charged, None))  # the caller sends what is queued
 
-    def _failed(self, items: Sequence[Item], error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
+        """A call ended with `error`, and so the others under way are lost too."""
         self._failures += 1
-        reason = describe(error, self._timeout)
-        self._abandon(items, reason, ran=not isinstance(error, Unsent))
-        self._abandon_queue(reason)
+        reason = describe(error, self._patience.seconds)
+        self._give_up(reason, ran=not isinstance(error, Unsent))
         if self._failures >= FAILURES and self.up:
             self.up, self.reason = False, reason
             if self._probe is None:
@@ -296,8 +334,24 @@ class Batcher:
             self._queue.extend(self._kept)
             self._kept.clear()
 
+    def _give_up(self, reason: str, *, ran: bool) -> None:
+        """Drops all calls under way and all that is queued, but for settlements. ran: the calls may have run, or may
+        run yet."""
+        self._link.drop()
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            self._abandon(call.items, reason, ran=ran)
+        queued = list(self._queue)
+        self._queue.clear()
+        self._abandon(queued, reason, ran=False)
+        for timer in (self._next, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._next = self._watch = None
+        self._due = self._crowded = False
+        self._come_to_rest()
+
     def _abandon(self, items: Sequence[Item], reason: str, *, ran: bool) -> None:
-        """ran: the operations may have run, or may run yet."""
         for item in items:
             code, waiter = item[0], item[4]
             if waiter is not None and not waiter.done():
@@ -307,32 +361,31 @@ class Batcher:
                 if keep is not None:
                     self._kept.append(keep)
 
-    def _abandon_queue(self, reason: str) -> None:
-        items = list(self._queue)
-        self._queue.clear()
-        self._abandon(items, reason, ran=False)
-
     async def _keep_probing(self) -> None:
         prompt = 0
         while prompt < 2:
             await asyncio.sleep(uniform(0.8, 1.2) * PROBE_EVERY if prompt == 0 else 0)
             # The first may have to connect, which nobody waits for; the second must be as prompt as a request needs.
-            prompt = prompt + 1 if await self._probe_once(PROBE_CONNECT if prompt == 0 else self._timeout) else 0
+            within = PROBE_CONNECT if prompt == 0 else self._patience.most
+            prompt = prompt + 1 if await self._probe_once(within, connect=prompt == 0) else 0
         self._probe = None
         self._recover()
 
-    async def _probe_once(self, within: float) -> bool:
+    async def _probe_once(self, within: float, *, connect: bool = False) -> bool:
         heard: Future[bytes | Exception] = self._loop.create_future()
 
         def hear(answer: bytes | Exception) -> None:
             if not heard.done():
                 heard.set_result(answer)
 
-        probe: Item = (BEAT, self._me, _NO_PLAN, (self._key, self._beat_ttl), None, 0.0)
+        within = max(within, self._patience.least)
+        began = self._loop.time()
+        probe: Item = (PROBE, self._me, _NO_PLAN, (self._key, self._beat_ttl), None)
         try:
-            self._call([probe], within, hear)
+            call = _Call([probe], began, 0)
+            self._take(call, within, hear)
             async with asyncio.timeout(within):
-                answer = self._answer(await heard)
+                answer = self._answer(call, await heard)
         except Exception as error:
             self._link.drop()
             self.reason = describe(error, within)
@@ -341,33 +394,38 @@ class Batcher:
             self._link.drop()
             raise
         self.replicas = max(answer[0][0], 1)
+        if not connect:
+            now = self._loop.time()
+            self._patience.took(now - began, now)
         return True
 
     def _recover(self) -> None:
         self.up, self.reason, self._failures = True, "", 0
         self._queue.extend(self._kept)
         self._kept.clear()
-        if self._queue and self._rest:
-            self._rest = False
-            self._loop.call_soon(self._send)
+        if self._queue and not self._due:
+            self._schedule()
         self._changed()
 
 
-def describe(error: Exception, timeout: float) -> str:
+def describe(error: BaseException, timeout: float) -> str:
     """For a log line: what kind of failure, without addresses or secrets."""
-    if isinstance(error, TimeoutError):
+    if isinstance(error, Unsent) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, TimeoutError) and not error.errno:
         return f"no answer within {timeout * 1000:.0f} ms"
     if isinstance(error, Refused):
         said = str(error)[:100]
         # Where there is a digit there may be an address.
         return said.partition(" ")[0] if any(map(str.isdigit, said)) else said
-    inner = error.__cause__ if isinstance(error, Unsent) and error.__cause__ is not None else error
-    met = inner.__context__  # the socket's error, which redis-py put its own in place of
+    # redis-py raises an error of its own in place of the socket's, which is then the context.
+    met = error if isinstance(error, OSError) and error.errno else error.__context__
+    kind = "ConnectionError" if isinstance(error, OSError) else type(error).__name__
     if isinstance(met, ssl.SSLCertVerificationError):
-        return f"{type(inner).__name__} ({met.verify_message.partition(',')[0]})"  # a name or an address follows
+        return f"{kind} ({met.verify_message.partition(',')[0]})"  # a name or an address follows
     if isinstance(met, ssl.SSLError):  # whose number is not the system's
-        return f"{type(inner).__name__} ({(met.reason or 'TLS').replace('_', ' ').lower()})"
+        return f"{kind} ({(met.reason or 'TLS').replace('_', ' ').lower()})"
     if isinstance(met, OSError) and met.errno:
         # Its own words hold the address, but for those of a name that is not found (which has a negative number).
-        return f"{type(inner).__name__} ({os.strerror(met.errno) if met.errno > 0 else met.strerror})"
-    return type(inner).__name__
+        return f"{kind} ({os.strerror(met.errno) if met.errno > 0 else met.strerror})"
+    return kind

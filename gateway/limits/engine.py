@@ -1,7 +1,7 @@
-"""The limiter: reserve before a request, settle after it. Decides where to ask; counting is the store's business.
+"""The limiter: reserve before a request, settle after it. The store counts; this decides which store is asked.
 
 While the store is down each rule does as its `on_redis_failure` says. Requests decided here are counted in a memory
-store of our own, which outlives the outage, so that a flapping server does not hand out a fresh window each time.
+store, which is kept after the outage, so that a server that comes and goes does not give a fresh window each time.
 """
 
 from __future__ import annotations
@@ -12,20 +12,29 @@ from asyncio import Future, Task
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
+from random import random
+from time import monotonic
 from weakref import ref
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.limits.model import Cost, Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
-from gateway.limits.plan import Plans, scaled
+from gateway.limits.plan import Plans, Replaced, scaled
 from gateway.limits.store import Settlement, Store, StoreDown
 from gateway.limits.store_memory import MemoryStore
 
 FREE = Cost()
 _RENEWED, _RENEWED_EVERY = 200, 0.01
-"""So many leases at once, then a pause in seconds: admissions behind the renewals of thousands would wait too long."""
+"""Leases renewed at once, and the pause after them in seconds: admissions must not wait behind thousands of them."""
 _MODES = {True: "strict", False: "local"}
 _CLOSED_RETRY = 5.0
 """A closed rule's wait in seconds: the store is asked again within it."""
+_REPLACED_SLOTS = 600.0
+"""Seconds for which slots of a replaced rule are counted at most: requests that hold them have mostly ended by then."""
+_GENERATIONS = 8
+"""Reloads whose replaced rules are remembered."""
+_CROWDS = 10_000
+_SLOT_SPREAD = 5.0
+"""The most by which the waits for a slot are spread, in seconds."""
 
 
 class Limiter:
@@ -34,7 +43,10 @@ class Limiter:
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
     heartbeat   seconds between two signs of life
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
+    on_alone    called with (requests, seconds): so many were decided by this process alone in that time; at most once a
+                heartbeat while the store is up, and when it has come back
     refused     rule name -> requests that it refused        shadowed  the same for shadow rules, which refused nothing
+    alone       requests that this process decided alone, because the store was down or did not answer in time
     """
 
     def __init__(
@@ -45,19 +57,26 @@ class Limiter:
         lease_ttl: float = 30.0,
         heartbeat: float = 5.0,
         on_change: Callable[[str, str], None] | None = None,
+        on_alone: Callable[[int, float], None] | None = None,
         local: MemoryStore | None = None,
     ) -> None:
         self.refused: Counter[str] = Counter()
         self.shadowed: Counter[str] = Counter()
+        self.alone = 0
         # By the names of all rules that were asked, and whether the store decided.
         self._admitted: Counter[tuple[tuple[str, ...], bool]] = Counter()
         self._others: Counter[tuple[str, str, str]] = Counter()
         self._store = store
         self._local = local or MemoryStore()
+        self._rules = tuple(rules)
+        self._replaced: list[Replaced] = []
         self._plans = Plans(rules, store.layout)
+        self._crowds: dict[bytes, tuple[int, float]] = {}  # counter -> refusals, until when their clients were told
+        self._alone_told = (0, monotonic())  # the count as last told, and when
         self._lease_ttl = lease_ttl
         self._every = min(heartbeat, lease_ttl / 3)
         self._on_change = on_change
+        self._on_alone = on_alone
         self._prefix = secrets.token_hex(6)
         self._count = 0
         self._live: dict[str, ref[Lease]] = {}  # those with slots; a lease that its holder lost must not be renewed
@@ -98,8 +117,28 @@ class Limiter:
         return +found
 
     def use(self, rules: Sequence[Rule]) -> None:
-        """From now on these rules; what was counted under a name, window and scope stays counted. Raises ValueError."""
-        self._plans = Plans(rules, self._store.layout)
+        """From now on these rules. What was counted under a kind, window, name and scope stays counted. A rule whose
+        window, name or scope is new begins with an empty counter; so the rule that it replaces is enforced beside it
+        for one more window (the shorter of the two), and nobody is admitted twice. Raises ValueError."""
+        new = Plans(rules, self._store.layout)
+        now = monotonic()
+        longest: dict[str, float] = {}
+        for rule in rules:
+            longest[rule.kind] = max(longest.get(rule.kind, 0.0), rule.per)
+        until = tuple(
+            now + (_REPLACED_SLOTS if rule.kind == "concurrency" else min(rule.per, longest.get(rule.kind, 0.0)))
+            for rule in self._rules
+        )
+        self._replaced = [*self._replaced, Replaced(self._rules, until)][-_GENERATIONS:]
+        self._rules, self._plans = tuple(rules), new
+        self._retire(now)
+
+    def _retire(self, now: float) -> None:
+        """Forgets replaced rules whose time is over."""
+        left = [one for one in (old.alive(now) for old in self._replaced) if any(one.until)]
+        if left != self._replaced or left:
+            self._replaced = left
+            self._plans = Plans(self._rules, self._store.layout, left)
 
     async def start(self) -> None:
         """Connects. Does not raise when the store is down: it starts degraded and recovers by itself."""
@@ -108,7 +147,7 @@ class Limiter:
         self._beating = asyncio.create_task(self._beat())
 
     async def connect(self) -> None:
-        """As `start`, for who only looks: it is not counted as a replica for longer than it takes."""
+        """As `start`, for a caller that only looks: without a heartbeat it soon counts as a replica no more."""
         await self._store.start(self._lease_ttl)
 
     async def close(self) -> None:
@@ -210,6 +249,7 @@ class Limiter:
         await self._store.flush()
 
     def _reserve_alone(self, plan: Plan, cost: Cost, lease_id: str) -> Lease:
+        self.alone += 1
         for rule in plan.rules:
             if rule.on_redis_failure == "closed" and not rule.shadow:
                 self._refuse(rule, "closed")
@@ -239,6 +279,7 @@ class Limiter:
                     Decision(False, rule, None, ()),
                     f"this request needs at least {least} tokens, above the limit '{rule.name}' of {rule.limit} "
                     f"{_per(rule)}",
+                    None,
                 )
             costs[index] = tokens if tokens < limit else limit
         return costs
@@ -247,7 +288,10 @@ class Limiter:
         if raw[0] >= 0:
             decision = decide(plan, raw, strict)
             self._refuse(plan.rules[raw[0]], _MODES[strict])
-            raise Limited(decision, _say(decision))
+            wait = decision.retry_after_s
+            if wait is not None:
+                wait += self._spread(plan, raw[0], costs[raw[0]], wait)
+            raise Limited(decision, _say(decision, wait or 0.0), wait)
         if plan.shadows:
             for index in plan.shadows:
                 if raw[4 + 3 * index] < 0:
@@ -263,11 +307,40 @@ class Limiter:
         self.refused[rule.name] += 1
         self._others[rule.name, mode, "refused"] += 1
 
+    def _spread(self, plan: Plan, index: int, cost: int, wait: float) -> float:
+        """Seconds to be added to a wait. Clients refused by one counter would otherwise all come back at the moment at
+        which there is room for one of them. Each is sent to some moment in the time that those who were refused before
+        it need, but for one window at most; a client that waits alone is sent to the exact moment."""
+        key, shape = plan.keys[index], plan.shapes[index]
+        now = monotonic()
+        count, until = self._crowds.get(key, (0, 0.0))
+        if now >= until:
+            count = 0
+        if plan.rules[index].kind == "concurrency":
+            each, most = 1.0 / shape[1], _SLOT_SPREAD
+        else:
+            most = plan.rules[index].per
+            each = most * cost / shape[1]
+        more = random() * min(count * each * self._store.replicas, most)
+        if len(self._crowds) >= _CROWDS and key not in self._crowds:
+            for old in list(self._crowds)[: _CROWDS // 2]:
+                del self._crowds[old]
+        self._crowds[key] = (count + 1, max(until, now + wait + more))
+        return more
+
+    def _tell_alone(self) -> None:
+        count, since = self._alone_told
+        now = monotonic()
+        self._alone_told = (self.alone, now)
+        if self.alone > count and self._on_alone is not None:
+            self._on_alone(self.alone - count, now - since)
+
     def _changed(self, up: bool, reason: str) -> None:
+        self._tell_alone()
         if up:
             self._renew(list(self._live))
         else:
-            # What runs already holds slots that this process must go on counting.
+            # Requests under way hold slots, which this process must go on counting.
             held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
             for lease in held:
                 plan = scaled(lease.plan, self._store.replicas)
@@ -302,6 +375,10 @@ class Limiter:
                 await asyncio.sleep(_RENEWED_EVERY)
             await self._store.beat()
             await self._local.beat()
+            if self._store.up:
+                self._tell_alone()
+            if self._replaced:
+                self._retire(monotonic())
             await asyncio.sleep(self._every)
 
 
@@ -309,7 +386,8 @@ def _per(rule: Rule) -> str:
     return {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}.get(rule.per, f"in {rule.per:g} s")
 
 
-def _say(decision: Decision) -> str:
+def _say(decision: Decision, wait: float) -> str:
+    """wait is in seconds, as the client is told."""
     rule, state = decision.rule, decision.violated
     assert rule is not None
     assert state is not None
@@ -317,5 +395,5 @@ def _say(decision: Decision) -> str:
         return f"limit '{rule.name}' reached: {state.limit} requests in flight; try again when one has ended"
     return (
         f"limit '{rule.name}' reached: {state.limit} {rule.kind} {_per(rule)}, {state.remaining} left; "
-        f"try again in {ceil(decision.retry_after_s or 0.0)} s"  # as Retry-After, which says nothing finer
+        f"try again in {ceil(wait)} s"  # as Retry-After, which says nothing finer
     )

@@ -5,20 +5,36 @@ each message's frame. With bytes_per_token = 1 that is an upper bound for every 
 tokens stands for at least one byte. The default of 3 is above the real count for natural language and code (measured
 English is near 4.3 bytes a token, code near 3.3, and Chinese, Japanese and Korean near 3), and below it for long runs
 of digits or random text, where tokens are as short as 1 to 2 bytes. Settling corrects either way.
+
+Everything that is sent on and may end up in the prompt counts: members that we have no name for too (`documents`,
+`chat_template_kwargs`, `prompt_embeds`, ...), by their bytes. Only members that are known to steer are left out.
+
+Output is bounded by the client's cap and by what the context leaves, for each choice. The context leaves most where the
+prompt is short, and the estimate of the prompt is high on purpose, so the room is not "context less estimate". Be p the
+true prompt, certain <= p <= estimate; then at most p + n * min(cap, context - p) tokens are used. That grows with p up
+to p = context - cap and falls after it, so it is never above both
+
+    estimate + n * cap    and    context + (n - 1) * cap,    with cap <= context - certain.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import ceil
+from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
+    CountTokens,
     Embed,
     Image,
+    Message,
+    Nested,
     Op,
     Opaque,
     Part,
@@ -33,10 +49,36 @@ from gateway.limits.model import Cost
 _FRAME = 8
 """Role marks, separators and the generation prompt of one message; published chat templates need 3 to 7."""
 
+_COUNTED = frozenset(["messages", "prompt", "input", "tools", "suffix"])
+"""Members of a request that are counted in their canonical form."""
+_STEERING_NAMES = """
+    model stream stream_options temperature top_p top_k min_p typical_p seed frequency_penalty presence_penalty
+    repetition_penalty length_penalty no_repeat_ngram logit_bias stop n best_of use_beam_search early_stopping user
+    max_tokens max_completion_tokens min_tokens tool_choice parallel_tool_calls reasoning_effort logprobs
+    top_logprobs prompt_logprobs service_tier store metadata moderation modalities audio prompt_cache_key
+    prompt_cache_options prompt_cache_retention safety_identifier verbosity web_search_options echo encoding_format
+    dimensions ignore_eos stop_token_ids bad_words allowed_token_ids truncate_prompt_tokens add_generation_prompt
+    continue_final_message add_special_tokens skip_special_tokens spaces_between_special_tokens
+    include_stop_str_in_output priority request_id cache_salt structured_outputs guided_json guided_regex
+    guided_choice guided_grammar guided_decoding_backend grammar return_tokens_as_token_ids return_token_ids
+    kv_transfer_params vllm_xargs logits_processors timeout
+"""
+_STEERING = frozenset(_STEERING_NAMES.split())
+"""Members that never become tokens of the prompt."""
+_KNOWN = _COUNTED | _STEERING
+_CHOICES = ("best_of", "num_beams", "beam_width", "n_cmpl")
+"""Members by which engines are asked for more sequences than `n`."""
+_CAPS = ("n_predict", "max_new_tokens")
+"""Engines' own names for the cap of the output; the larger one counts where two are given."""
+_IMAGES_OF = {"image_url": 1, "image": 1, "image_embeds": 1, "input_image": 1, "video_url": 16, "video": 16}
+"""Media parts without a canonical form -> how many images one is taken for. vLLM samples 32 frames of a video by
+default, and most models make far fewer tokens of a frame than of an image."""
+_SOUNDS = frozenset(["audio_url", "input_audio", "audio"])
+
 
 class Estimator(Struct, frozen=True):
-    """bytes_per_token: see above, at least 1. image and audio_second: tokens. output: assumed where the client sets
-    no cap and the model's context is unknown."""
+    """bytes_per_token: see above, at least 1. image and audio: tokens of one. output: assumed where neither the client
+    nor the model's context bounds the output."""
 
     bytes_per_token: float = 3.0
     image: int = 1_024
@@ -44,38 +86,76 @@ class Estimator(Struct, frozen=True):
     output: int = 1_024
 
     def cost(self, op: Op, max_context: int | None = None) -> Cost:
-        """Prompt plus output cap. max_context in tokens bounds the whole, for each of the n choices."""
+        """Prompt plus output, as above. max_context in tokens bounds the two together, for each choice."""
         if isinstance(op, Chat):  # the most frequent first: for a Struct, to be found no instance is slow
-            prompt = _FRAME * len(op.messages)
-            try:
-                texts = [part.text for message in op.messages for part in message.parts]  # type: ignore[union-attr]
-                prompt += self._text("".join(texts))
-            except AttributeError:  # there is more than text
-                prompt += sum([self._part(part) for message in op.messages for part in message.parts])
+            messages = op.messages
+            prompt = _FRAME * len(messages)
+            parts = [part for message in messages for part in message.parts]
+            prompt += self._text("".join([part.text for part in parts if type(part) is Text]))
+            prompt += sum([self._part(part) for part in parts if type(part) is not Text])
+            for message in messages:
+                if message.name is not None or message.call_id is not None:
+                    prompt += self._text((message.name or "") + (message.call_id or ""))
             if op.tools:
                 prompt += sum([self._tool(tool) for tool in op.tools])
-            return Cost(prompt + op.n * self._output(op.max_output, prompt, max_context), 0, prompt)
+            if op.unnamed:
+                prompt += self._bytes(_nested(messages, op.tools))
+            prompt, choices, cap = self._with_members(op, prompt, op.n, op.max_output, max_context)
+            return Cost(self._whole(prompt, 0, choices, cap, max_context), 0, prompt)
+        if isinstance(op, CountTokens):
+            return Cost(0, 0, self.cost(op.prompt_of).prompt)
         if isinstance(op, Embed):
             tokens, least = self._texts(op.inputs)
+            tokens, _, _ = self._with_members(op, tokens, 1, 0, max_context)
             return Cost(tokens, least, tokens)
+        return self._complete(op, max_context)
+
+    def _complete(self, op: Complete, max_context: int | None) -> Cost:
         tokens, least = self._texts(op.prompts)
-        return Cost(tokens + self._completions(op, tokens, max_context), least, tokens)
-
-    def _completions(self, op: Complete, prompt: int, max_context: int | None) -> int:
-        count = max(len(op.prompts), 1)
-        each = prompt // count
-        cap = op.max_output
+        if op.suffix:
+            tokens += self._text(op.suffix)
+        context = max_context
         if op.max_total is not None:
-            room = max(op.max_total - each, 0)
-            cap = room if cap is None else min(cap, room)
+            context = op.max_total if context is None else min(context, op.max_total)
         choices = op.n if op.beams is None else max(op.n, op.beams.width)
-        return count * choices * self._output(cap, each, max_context)
+        tokens, choices, cap = self._with_members(op, tokens, choices, op.max_output, context)
+        count = max(len(op.prompts), 1)
+        certain = min((0 if isinstance(one, str) else len(one) for one in op.prompts), default=0)
+        # The bound of one prompt is concave in its length, so that of the mean bounds the mean.
+        whole = self._whole(-(-tokens // count), certain, choices, cap, context) * count
+        return Cost(max(whole, tokens), least, tokens)
 
-    def _output(self, cap: int | None, prompt: int, max_context: int | None) -> int:
-        room = None if max_context is None else max(max_context - prompt, 1)
-        if cap is None:
-            return self.output if room is None else room
-        return cap if room is None else min(cap, room)
+    def _whole(self, prompt: int, certain: int, choices: int, cap: int | None, context: int | None) -> int:
+        """The most that one prompt and its choices use."""
+        if context is None:
+            return prompt + choices * (self.output if cap is None else cap)
+        room = max(context - certain, 1)
+        cap = room if cap is None else min(cap, room)
+        # A prompt that is longer than the context is refused by the worker; here it counts in full.
+        return min(prompt + choices * cap, max(context, certain + cap) + (choices - 1) * cap)
+
+    def _with_members(
+        self, op: Chat | Complete | Embed, prompt: int, choices: int, cap: int | None, context: int | None
+    ) -> tuple[int, int, int | None]:
+        """(prompt, choices, cap) with what members outside the canonical form add."""
+        if (
+            isinstance(op, (Chat, Complete))
+            and op.output is not None
+            and op.raw is None
+            and op.output.schema is not None
+        ):
+            prompt += self._bytes(len(bytes(op.output.schema)))
+        raw, extra = op.raw, op.extra
+        if not extra and (raw is None or raw.keys() <= _KNOWN):
+            return prompt, choices, cap
+        given = extra if raw is None else {**extra, **raw}
+        prompt += self._bytes(sum(len(bytes(value)) for name, value in given.items() if name not in _KNOWN))
+        if "chat_template" in given and context is not None:
+            prompt = max(prompt, context)  # a template may write anything, as often as it likes
+        choices = max([choices, *_numbers(given, _CHOICES)])
+        if cap is not None:
+            cap = max([cap, *_numbers(given, _CAPS)])
+        return prompt, choices, cap
 
     def _texts(self, texts: tuple[str | tuple[int, ...], ...]) -> tuple[int, int]:
         """(estimate, what is certain)"""
@@ -83,23 +163,55 @@ class Estimator(Struct, frozen=True):
         return exact + sum(self._text(one) for one in texts if isinstance(one, str)), exact
 
     def _text(self, text: str) -> int:
-        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        return self._bytes(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")))
+
+    def _bytes(self, size: int) -> int:
         return ceil(size / self.bytes_per_token)
 
     def _part(self, part: Part) -> int:
         if isinstance(part, (Text, Thinking, Refusal)):
             return self._text(part.text)
         if isinstance(part, ToolCall):
-            return _FRAME + self._text(part.name) + self._text(part.arguments)
+            return _FRAME + self._text(part.id or "") + self._text(part.name) + self._text(part.arguments)
         if isinstance(part, Image):
             return self.image
         if isinstance(part, Audio):
             return self.audio
         assert isinstance(part, Opaque)
-        return ceil(len(bytes(part.raw)) / self.bytes_per_token)
+        if part.type in _SOUNDS:
+            return self.audio
+        if part.type in _IMAGES_OF:
+            return self.image * _IMAGES_OF[part.type]
+        return self._bytes(len(bytes(part.raw)))
 
     def _tool(self, tool: Tool) -> int:
         size = self._text(tool.name) + self._text(tool.description or "")
         if tool.parameters is not None:
-            size += ceil(len(bytes(tool.parameters)) / self.bytes_per_token)
+            size += self._bytes(len(bytes(tool.parameters)))
         return _FRAME + size
+
+
+def _nested(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+    """Bytes of the members without a canonical name inside messages, their parts, and tools."""
+    found = sum(_size(tool.extra) for tool in tools)
+    for message in messages:
+        found += _size(message.extra) + sum(_size(getattr(part, "extra", None)) for part in message.parts)
+    return found
+
+
+def _size(extra: Nested | None) -> int:
+    if not extra:
+        return 0
+    return sum(len(bytes(one)) if isinstance(one, Raw) else _size(one) for one in extra.values())
+
+
+def _numbers(given: Mapping[str, Any], names: Sequence[str]) -> list[int]:
+    """The whole numbers among the members of these names; anything else is refused by whoever reads it."""
+    found = []
+    for name in names:
+        if name in given:
+            try:
+                found.append(max(0, msgspec.json.decode(bytes(given[name]), type=int)))
+            except msgspec.MsgspecError:
+                continue
+    return found

@@ -1,4 +1,4 @@
-"""What a limit is, whom it counts, and what a decision says. Plain values: no store, no clock, no I/O."""
+"""Limits, the callers they count, and decisions, as plain values: no store, no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 10**12
 
 
 class Subject(Struct, frozen=True):
-    """Whom a request is counted against. key is the key's public id, never its secret; model is the name after
+    """The caller that a request is counted for. key is the key's public id, never its secret; model is the name after
     aliases were resolved; address is an IP address, of which IPv6 counts by its /64. None is "unknown": rules whose
     scope names an unknown dimension do not apply."""
 
@@ -81,9 +81,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True):
-    """What a request may use. tokens is the reservation: the prompt's estimate plus the output cap. least is what it
-    uses for certain (0: unknown); a request whose least is above a token limit can never be admitted. prompt: the part
-    of tokens that is not output."""
+    """What a request may use. tokens is the reservation: prompt and output. least is what it uses for certain (0:
+    unknown); a request whose least is above a token limit can never be admitted. prompt is the prompt's estimate."""
 
     tokens: int = 0
     least: int = 0
@@ -103,7 +102,7 @@ class RuleState(Struct):
 
 
 class Decision(Struct):
-    """What was decided and how every applicable rule stands after it.
+    """A decision, and how every applicable rule stands after it.
 
     rule           the violated rule with the longest wait, or None
     retry_after_s  seconds until the same request would fit, if nothing else came; None when it never will
@@ -130,12 +129,13 @@ class Decision(Struct):
 
 
 class Limited(GatewayError):
-    """A request over a limit: LIMITED, code is the rule's name. `decision` holds what the headers need."""
+    """A request over a limit: LIMITED, code is the rule's name. `decision` holds what the headers need. wait is what
+    the client is told, in seconds: never less than `decision.retry_after_s`, None when the request never fits."""
 
-    def __init__(self, decision: Decision, message: str) -> None:
+    def __init__(self, decision: Decision, message: str, wait: float | None) -> None:
         rule = decision.rule
         assert rule is not None
-        super().__init__(Kind.LIMITED, message, code=rule.name, retry_after=decision.retry_after_s)
+        super().__init__(Kind.LIMITED, message, code=rule.name, retry_after=wait)
         self.decision = decision
 
 
@@ -150,7 +150,7 @@ class Plan(Struct, eq=False):
     costs     what a request is charged, but for tokens
     releases  the settlements that free all its slots
     local   (replicas, the plan of one of them alone), once it was needed
-    told    what whoever tells clients of these limits keeps here
+    told    kept here by the code that writes headers for clients, see `gateway.limiting.gate`
     names   of the rules
     """
 
@@ -197,11 +197,11 @@ class Lease(Struct, eq=False, weakref=True):
 
     @property
     def decision(self) -> Decision:
-        """Made when asked for, as most requests need little of it."""
+        """Made on demand: most requests need only a part of it."""
         return decide(self.plan, self.raw, self.strict)
 
     def tightest(self, kind: LimitKind) -> RuleState | None:
-        """As `Decision.tightest`, at a fraction of its cost: what a success's headers need."""
+        """As `Decision.tightest`, for the headers of a success, at a fraction of the cost."""
         plan, raw, best = self.plan, self.raw, -1
         for index, rule in enumerate(plan.rules):
             if rule.kind == kind and not rule.shadow and (best < 0 or raw[2 + 3 * index] < raw[2 + 3 * best]):

@@ -1,4 +1,4 @@
-"""From a subject to its counters: which rules apply, under which keys. Computed once a subject, then remembered."""
+"""From a subject to its counters: which rules apply, and under which keys. Computed once for each subject."""
 
 from __future__ import annotations
 
@@ -49,10 +49,23 @@ class Layout(Struct, frozen=True):
         return f"{{{self.namespace}:{tag}}}:{name}".encode()
 
 
+class Replaced(Struct, frozen=True):
+    """The rules before a reload. until: for each of them the monotonic seconds until which its counters are enforced
+    where a rule of the same kind has a new counter now; 0 when that is over."""
+
+    rules: tuple[Rule, ...]
+    until: tuple[float, ...]
+
+    def alive(self, now: float) -> Replaced:
+        if all(one == 0 or one > now for one in self.until):
+            return self
+        return Replaced(self.rules, tuple(one if one > now else 0.0 for one in self.until))
+
+
 class Plans:
     """Raises ValueError when the layout would spread the counters of one request over hash slots."""
 
-    def __init__(self, rules: Sequence[Rule], layout: Layout) -> None:
+    def __init__(self, rules: Sequence[Rule], layout: Layout, replaced: Sequence[Replaced] = ()) -> None:
         for rule in rules:
             if layout.partitions > 1 and layout.partition_by not in rule.scope:
                 raise ValueError(
@@ -60,6 +73,9 @@ class Plans:
                     "one request would lie in several hash slots and could not be decided in one step"
                 )
         self._rules = [(rule, shape(rule)) for rule in rules]
+        self._replaced = [
+            [(rule, shape(rule), until) for rule, until in zip(old.rules, old.until, strict=True)] for old in replaced
+        ]
         self._layout = layout
         self._known: dict[Subject, Plan] = {}
         self._shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}  # equal ones are one object: they travel once
@@ -75,15 +91,31 @@ class Plans:
         return plan
 
     def _make(self, subject: Subject) -> Plan:
-        chosen: dict[str, tuple[Rule, Shape]] = {}
-        for rule, numbers in self._rules:
-            if rule.name not in chosen and rule.applies(subject):
-                chosen[rule.name] = (rule, numbers)
         tag = self._layout.tag(subject)
+        chosen = self._chosen(self._rules, subject, tag)
+        for old in self._replaced:
+            before = self._chosen([(rule, numbers) for rule, numbers, _ in old], subject, tag)
+            alive = {id(rule) for rule, _, until in old if until}
+            # A kind of limit that has a counter now which it did not have then.
+            fresh = {rule.kind for key, (rule, _) in chosen.items() if key not in before}
+            for key, (rule, numbers) in before.items():
+                if id(rule) in alive and rule.kind in fresh and not rule.shadow:
+                    chosen.setdefault(key, (rule, numbers))
         shapes = tuple(numbers for _, numbers in chosen.values())
         rules = [rule for rule, _ in chosen.values()]
-        keys = [self._layout.key(tag, counter(rule, subject)) for rule in rules]
-        return _plan(rules, keys, self._shapes.setdefault(shapes, shapes), tag)
+        return _plan(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)
+
+    def _chosen(
+        self, rules: Sequence[tuple[Rule, Shape]], subject: Subject, tag: int
+    ) -> dict[bytes, tuple[Rule, Shape]]:
+        """Counter -> its rule: of each name the first rule that applies."""
+        names = set()
+        found = {}
+        for rule, numbers in rules:
+            if rule.name not in names and rule.applies(subject):
+                names.add(rule.name)
+                found[self._layout.key(tag, counter(rule, subject))] = (rule, numbers)
+        return found
 
 
 def _plan(rules: Sequence[Rule], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
@@ -125,7 +157,8 @@ def plain(dimension: Dimension, value: str) -> str:
 
 
 def scaled(plan: Plan, replicas: int) -> Plan:
-    """What of `plan` one of `replicas` processes enforces alone: its local rules, each at ceil(limit / replicas)."""
+    """The part of `plan` that one of `replicas` processes enforces alone: its local rules, each at
+    ceil(limit / replicas)."""
     if plan.local is not None and plan.local[0] == replicas:
         return plan.local[1]
     kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]

@@ -1,4 +1,4 @@
-"""What a store of counters must offer. Amounts and verdicts are described in `gateway.limits.model`."""
+"""The interface of a store of counters. Amounts and verdicts are described in `gateway.limits.model`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ concurrency rule the slot is released and delta is ignored."""
 
 
 class StoreDown(Exception):
-    """The store cannot decide now. What was asked has no effect, or one that expires by itself."""
+    """The store cannot decide now. The operation has no effect, or one that expires by itself."""
 
 
 class Store(Protocol):

@@ -1,9 +1,8 @@
-"""Counters in this process: the embedded default, and what stands in while a shared store is down.
+"""Counters in this process: the default without Redis, and the stand-in while Redis is down.
 
-Exact while at most `max_keys` counters are live at once. Beyond that, a new counter displaces the one that is least
-used among the eight longest untouched, so memory is bounded and what is forgotten is what matters least: to have a
-counter forgotten that is near its limit, somebody must keep all its neighbours nearer. Counters with requests in
-flight are never displaced; there are no more of them than requests in flight.
+Exact while at most `max_keys` counters are live at once. Beyond that, a new counter displaces the least used of the
+eight longest untouched. So memory is bounded, and a counter near its limit is forgotten only where all its neighbours
+are nearer to theirs. Counters with requests in flight are never displaced; there are no more of them than requests.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class MemoryStore:
         self._max_keys = max(max_keys, 64)  # more than one request may touch
         self._clock = clock
         self._ttl = 30_000_000
-        # By how long they are kept, so that within a group the longest untouched, which come first, expire first.
+        # Grouped by how long they are kept: the first in a group is the longest untouched and expires first.
         self._groups: dict[int, Group] = {}
         self._size = 0
 
@@ -84,7 +83,7 @@ class MemoryStore:
                 continue
             group = self._groups.get(shape[7])
             found = group.get(key) if group is not None else None
-            if found is not None:  # else there is nothing to give back to: the counter is gone
+            if found is not None:  # else the counter is gone, and nothing can be given back
                 found[0].settle(now, entry, delta, shape, lease)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
@@ -147,7 +146,7 @@ class MemoryStore:
         return counter
 
     def _drop_expired(self, group: Group, now: int, most: int) -> None:
-        """Up to `most` of the longest untouched. Two for each new one, so that a flood cannot outrun it."""
+        """Drops up to `most` of the longest untouched. Two for each new counter, so that a flood is kept up with."""
         for _ in range(most):
             key = next(iter(group), None)
             if key is None or group[key][0].expires > now:

@@ -17,8 +17,8 @@ No double rate at window edges: there is no edge, as the sum always covers at le
 
 Plain GCRA with burst N admits almost 2 N in an interval of W (N at once, and N more while it drains). It is used here
 only for pacing: a rule with burst < limit has also a theoretical arrival time p, each unit costs W/N, and a request
-must leave p at most burst * W/N ahead. The window holds over it, so pacing only delays. What settling adds puts p at
-most W ahead: a reply of many times N would else be owed for as many windows, longer than the counter lives.
+must leave p at most burst * W/N ahead. The window is checked too, so pacing only delays. Settling moves p at most W
+ahead: else a reply of many times N would block the counter for as many windows, which is longer than it is kept.
 
 Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
 counts; a slice that has slid out has nothing to give back. Settling for more adds the difference to the slice of now,
@@ -35,11 +35,11 @@ SLICES = 120
 MAX_GUARD = 100_000
 RATE, SLOTS = 0, 1
 RETRY_SLOT = 1_000_000
-"""No clock frees a slot, so clients are told to come back in a second."""
+"""Microseconds. A slot is freed by a request that ends, not by time, so clients are told to come back in a second."""
 
 Shape = tuple[int, ...]
 """(kind, limit, width, guard, burst, shadow, span, keep): kind RATE or SLOTS; width, guard and span = 120 width + guard
-in microseconds; burst 0 is no pacing; keep in milliseconds, after which an untouched counter is worth nothing."""
+in microseconds; burst 0 is no pacing; keep in milliseconds, after which an untouched counter may be forgotten."""
 
 
 def shape(rule: Rule, limit: int | None = None) -> Shape:
@@ -86,7 +86,7 @@ class Window:
         over = self.used + cost - shape[1]
         wait = 0
         if over > 0:
-            wait = shape[2]  # stands only for a cost above the limit, which never fits
+            wait = shape[2]  # kept only for a cost above the limit, which never fits
             for index, amount in self.slices.items():
                 over -= amount
                 if over <= 0:
@@ -161,7 +161,7 @@ class Window:
 
 
 class Slots:
-    """What is in flight: lease id -> when its holder must have renewed it. Methods as those of `Window`."""
+    """Requests in flight: lease id -> when it expires unless renewed. The methods are those of `Window`."""
 
     __slots__ = ("expires", "held", "stale")
 

@@ -297,6 +297,13 @@ GROUPS = (
                 "min(dragoman_limits_strict) == 0",
             ),
             Figure(
+                "dragoman_limits_alone_total",
+                "counter",
+                (),
+                "Requests that this gateway decided alone, because Redis was down or too slow.",
+                "sum(rate(dragoman_limits_alone_total[5m]))",
+            ),
+            Figure(
                 "dragoman_limits_replicas",
                 "gauge",
                 (),

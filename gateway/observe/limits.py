@@ -1,4 +1,4 @@
-"""What the limiter and the accounting stream do, for `/metrics`. Read when scraped."""
+"""What the limiter and the accounting stream do, for `/metrics`. It is read when scraped; requests pay nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.observe import exposition
 
 
 class Limiter(Protocol):
-    """What of a limiter is shown."""
+    """What the metrics read of a limiter."""
 
     @property
     def refused(self) -> Mapping[str, int]: ...
@@ -20,6 +20,8 @@ class Limiter(Protocol):
     def shadowed(self) -> Mapping[str, int]: ...
     @property
     def decisions(self) -> Mapping[tuple[str, str, str], int]: ...
+    @property
+    def alone(self) -> int: ...
     @property
     def state(self) -> str: ...
     @property
@@ -29,7 +31,7 @@ class Limiter(Protocol):
 
 
 class Stream(Protocol):
-    """What of the accounting stream is shown."""
+    """What the metrics read of the accounting stream."""
 
     written: int
     lost: int
@@ -61,6 +63,9 @@ def _limiter(limiter: Limiter) -> Iterator[Metric]:
         gauge = exposition.gauge(name)
         gauge.add_metric([], value)
         yield gauge
+    alone = exposition.counter("dragoman_limits_alone_total")
+    alone.add_metric([], limiter.alone)
+    yield alone
     decisions = exposition.counter("dragoman_limit_decisions_total")
     for labels, count in limiter.decisions.items():
         decisions.add_metric(labels, count)

@@ -1,7 +1,8 @@
 """Structured logging: one JSON object a line on standard output, or a line to be read by people, one record a request.
 
-Lines are handed over in batches to a thread of their own, so that a slow reader of our output never stalls the event
-loop; when it is so slow that the backlog is full, lines are dropped and counted.
+A thread of its own writes the lines in batches, so that a slow reader of the output never stalls the event loop. While
+the output takes nothing (the reader is slow, the disk is full), lines wait. When _BACKLOG of them wait, further ones
+are dropped and counted. As soon as the output takes lines again, it gets those that waited, and how many were lost.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Output(Protocol):
 
 
 class _Ration(Struct):
-    """One event's lines in the second that began at `since`, by the monotonic clock; held ones were not written."""
+    """Counts one event's lines in the second that began at `since` (monotonic clock): those written and those held."""
 
     since: float
     level: str
@@ -65,6 +66,8 @@ class Log:
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
         )
         self._lines: list[RequestRecord | dict[str, Any]] = []
+        # What is left of a batch that could be written in part only: the rest goes out first, so that no line is torn.
+        self._rest = b""
         self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -89,8 +92,8 @@ class Log:
             self._put({"time": _now(), "level": level, "event": message, **fields})
 
     def rationed(self, level: str, message: str, **fields: Any) -> None:
-        """As `event`, for what strangers can cause at will: at most 10 lines a second of one `message`; of more, one
-        line with their number, `suppressed`, at the second's end."""
+        """Like `event`, for events that strangers can cause at will. Writes at most 10 lines a second of one
+        `message`, and at the end of that second one line whose `suppressed` counts the others."""
         if LEVELS[level] < self._level:
             return
         with self._lock:
@@ -107,13 +110,13 @@ class Log:
         self.event("info", "prompt", id=id, bytes=len(body), body=text)
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
-        """An exception that nobody expected: where it was raised, by request id. Its text may quote a client, so it
-        is left out."""
+        """Logs an unexpected exception: its class, where it was raised and the request's id. Its text may quote a
+        client and is left out."""
         self.event("error", "bug", id=record.id, error=type(error).__name__, trace=_places(error.__traceback__))
 
     @contextlib.contextmanager
     def libraries(self) -> Iterator[None]:
-        """Meanwhile, what libraries log (uvicorn, asyncio) is written here, from level warning on."""
+        """A context in which this log also gets what libraries (uvicorn, asyncio) log at level warning or above."""
         handler = _Libraries(self)
         root = logging.getLogger()
         root.addHandler(handler)
@@ -128,7 +131,7 @@ class Log:
         self._thread.join(_LAST_WORDS_S)
 
     def _put(self, line: RequestRecord | dict[str, Any]) -> None:
-        """Encoded by the thread, many at a time: a tight loop costs half of what it costs among a request's work."""
+        """Queues a line. The thread encodes many together, at half the CPU that each would take during its request."""
         with self._lock:
             if len(self._lines) < _BACKLOG:
                 self._lines.append(line)
@@ -136,6 +139,9 @@ class Log:
                 self.lost += 1
 
     def flush(self) -> None:
+        """Writes what waits, or as much of it as the output takes. Raises ValueError when the output is closed."""
+        if not self._written(self._rest):
+            return
         with self._lock:
             self._tell_held(time.monotonic())
             lines, self._lines = self._lines, []
@@ -143,7 +149,7 @@ class Log:
         if lost:
             lines.append({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost})
         if lines:
-            self._write(self._encode(lines))
+            self._written(self._encode(lines))
 
     def _tell_held(self, now: float) -> None:
         for message, ration in list(self._rations.items()):
@@ -154,14 +160,21 @@ class Log:
                         {"time": _now(), "level": ration.level, "event": message, "suppressed": ration.held}
                     )
 
-    def _write(self, data: bytes) -> None:
+    def _written(self, data: bytes) -> bool:
+        """Whether the output took all of `data`. What it did not take is kept for the next call."""
         left = memoryview(data)
-        while left:
-            written = self._out.write(left)  # type: ignore[arg-type]  # any buffer will do
-            if written is None:  # someone made our output non-blocking
-                time.sleep(_BATCH_S)
-            else:
-                left = left[written:]
+        try:
+            while left:
+                written = self._out.write(left)  # type: ignore[arg-type]  # any buffer will do
+                if written is None:  # someone made our output non-blocking
+                    time.sleep(_BATCH_S)
+                else:
+                    left = left[written:]
+        except OSError:  # a full disk, a reader that left: it may have room or a reader again
+            self._rest = bytes(left)
+            return False
+        self._rest = b""
+        return True
 
     def _run(self) -> None:
         closing = False
@@ -169,13 +182,13 @@ class Log:
             closing = self._closing.wait(_BATCH_S)
             try:
                 self.flush()
-            except (OSError, ValueError):
-                return  # nobody reads our output any more
+            except ValueError:
+                return  # the output is closed: nothing can be written any more
 
 
 class _Libraries(logging.Handler):
-    """Only the first line of a message's own text is written, not what is put into it: that may be a client's, or a
-    secret. An exception is told as in `Log.bug`."""
+    """Writes the first line of a message's format and leaves out its arguments: they may quote a client or a secret.
+    Exceptions are written as in `Log.bug`."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -191,7 +204,8 @@ class _Libraries(logging.Handler):
 
 
 def _encoded(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
-    """A line that is no text (the name of a file may hold any bytes) takes none of the others along."""
+    """One JSON object a line. A line that cannot be encoded (a file's name may hold any bytes) is counted as lost and
+    the others are kept."""
     try:
         return _encode_lines(lines)
     except UnicodeEncodeError:

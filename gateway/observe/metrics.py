@@ -23,7 +23,7 @@ _TOGETHER = 256
 MOST_TEAMS = 100
 """Teams that have series of their own; the rest together are `other`."""
 
-# The library's own counters would tell when they were made, as gauges beside them; ours do not.
+# Without this the library adds a gauge `..._created` beside each of its own counters.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -39,7 +39,7 @@ class _Times:
 
 
 class _Series:
-    """What is added up for requests that are alike: one look-up a request, then plain additions."""
+    """The sums of all requests with the same labels. A request costs one look-up and a few additions."""
 
     __slots__ = ("count", "dropped", "input", "key", "output", "times")
 
@@ -126,7 +126,7 @@ class Metrics:
             self._count()
 
     def _count(self) -> None:
-        """Many at a time: a tight loop costs half of what it costs among a request's work."""
+        """Adds up waiting records, many together: at half the CPU that each would take during its request."""
         pending, self._pending = self._pending, []
         for record in pending:
             self._add(record)
@@ -165,7 +165,7 @@ class Metrics:
             self._genai.add(record)
 
     def _new(self, key: _Key) -> _Series:
-        """The series for a first request of its kind; teams beyond the bound share those of `other`."""
+        """The series of labels that are new. Teams beyond MOST_TEAMS share the series of `other`."""
         team = key.team or "none"
         if team != "none" and team not in self._teams:
             if len(self._teams) < MOST_TEAMS:

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.lanes import lane_for
-from gateway.core.lifecycle import fold
+from gateway.core.lifecycle import TokenCount, fold
 from gateway.core.messages import Embed
 from gateway.core.ports import Dialect, Exchange, Lane, RequestRecord, RequestTrace, WorkerHandle
 from gateway.core.usage import Usage
@@ -67,6 +67,7 @@ class Attempts:
         if record.stream:
             self._reply.keep_alive(self._new_lane)
         clock, spans = runtime.clock, self._trace
+        question = self._outgoing.question
         tried: list[Any] = []
         failure: GatewayError | None = None
         while True:
@@ -74,7 +75,7 @@ class Attempts:
             if spans is not None:
                 spans.waiting()
             try:
-                worker = await pool.acquire(tried, priority)
+                worker = await pool.acquire(tried, priority) if question is None else pool.lend(tried)
             except GatewayError as error:
                 raise failure or error from None
             finally:
@@ -113,7 +114,8 @@ class Attempts:
                 pool.abandoned(worker, generation)
                 raise
             finally:
-                pool.release(worker)
+                if question is None:
+                    pool.release(worker)
                 record.upstream_ms += _ms((self._answered_at or clock()) - sent_at)
                 if spans is not None:
                     spans.attempt_ended(ended)
@@ -136,12 +138,14 @@ class Attempts:
         op: Any = outgoing.op
         served, limit = outgoing.served, self._runtime.max_reply_bytes
         if outgoing.unmeasured:
-            await outgoing.measure(worker, limit)
+            cut = await outgoing.measure(worker, limit)
+            if cut:
+                self._reply.name_dropped(cut)
         exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
         if self._runtime.trace is not None:
             self._runtime.trace("worker answered", id=self._record.id, worker=worker.address, status=exchange.status)
         try:
-            if exchange.status != 200:
+            if exchange.status != 200 and outgoing.question is None:
                 body = await exchange.body(_MAX_FAULT_BYTES)
                 raise served.backend.fault(Response(exchange.status, exchange.headers, body))
             if op.stream:
@@ -150,7 +154,7 @@ class Attempts:
         finally:
             exchange.close()
         self._answered_at = self._runtime.clock()
-        await self._reply.respond(self._whole(op, Response(200, exchange.headers, body)))
+        await self._reply.respond(self._whole(op, Response(exchange.status, exchange.headers, body)))
         return None
 
     async def _stream(self, exchange: Exchange, worker: WorkerHandle, generation: int) -> GatewayError | None:
@@ -174,7 +178,9 @@ class Attempts:
 
     def _whole(self, op: Any, response: Response) -> Response:
         """The client's reply, made of the worker's."""
-        dialect, backend = self._dialect, self._outgoing.served.backend
+        dialect, backend, question = self._dialect, self._outgoing.served.backend, self._outgoing.question
+        if question is not None:
+            return dialect.write(TokenCount(question.read(response)), op)
         passthrough = dialect.passthrough.get(backend.wire_of(op))
         if passthrough is not None:
             out, self._usage = passthrough.whole(response, op)

@@ -1,4 +1,4 @@
-"""Long steps of large requests, run in a thread while others are served.
+"""Long steps of heavy requests (`wire.bulk.is_heavy`), run in a thread while others are served.
 
 A thread alone is not enough. The long steps are a few calls that hold the interpreter's lock for milliseconds each
 (msgspec over 20 MB), and the event loop asks for that lock again for every connection that has something to say. So
@@ -16,9 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-LARGE = 1 << 20
-"""A body of more bytes takes milliseconds to read and to write, some of them 2 a MiB."""
 
 # How long the thread may run before it lets the loop go round.
 _SLICE_S = 0.002

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gateway.core import totals
+from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
-from gateway.core.messages import Complete, Op
+from gateway.core.messages import Chat, Complete, CountTokens, Op
 from gateway.core.ports import Counting, WorkerHandle
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import offload
@@ -15,16 +18,18 @@ from gateway.pipeline.request_ids import worker_request_id
 class Outgoing:
     """The request to a worker, the same for every worker that is tried.
 
-    It is written once. Only where the client limits prompt and output together, it is written again when the first
-    worker has told the prompt's length (core/totals.py).
+    It is written once. Only where prompt and output together are limited, it is written again when the first worker has
+    told the prompt's length (core/totals.py).
 
     request     for a worker, once `write` was called, and unless `unmeasured`
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
+    question    the whole of `op` is the question how long a prompt is; it reads the answer to `request`
     large       writing takes milliseconds, so it is to be done in a thread
     context     headers that tell workers of the client's trace; `carry` exchanges them
     """
 
     request: Request
+    question: Counting | None = None
 
     def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
         self.op = op
@@ -37,34 +42,59 @@ class Outgoing:
 
     def write(self) -> None:
         """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
-        self._write(totals.without(self.op))
+        op, served = self.op, self.served
+        if isinstance(op, CountTokens):
+            self.question = served.backend.count(op.prompt_of, served.can)
+            self.request = self.question.request
+            self._address(self.request)
+        else:
+            self._write(totals.without(op))
 
-    def check(self) -> None:
-        """Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
+    def check(self, estimate: Callable[[Op], int]) -> tuple[str, ...]:
+        """Returns the names of what the model's context does not allow, as far as that is known before a worker is
+        asked. estimate: tokens of a prompt.
+
+        Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
         length of a prompt that must be known."""
         op, served = self.op, self.served
-        if served.paths is not None and self.request.path not in served.paths:
+        if served.paths is not None and self.request.path not in served.paths and self.question is None:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
-        counting = self._counting = totals.length_request(op, served.backend, served.can)
+        if isinstance(op, Chat) and not op.fit_output:
+            return ()
+        guess = estimate(op) if isinstance(op, Chat) else 0
+        counting = self._counting = totals.length_request(op, served.backend, served.can, guess)
         if counting is not None:
             self.unmeasured = True
             self._address(counting.request)
+            return ()
+        cut = totals.apply_estimate(op, guess, served.can)
+        if cut:
+            self._write(op)
+        return cut
 
-    async def measure(self, worker: WorkerHandle, max_reply_bytes: int) -> None:
-        """Asks `worker` for the prompt's length and writes the request that fits it. Raises GatewayError: what sending
-        raises, and BAD_REQUEST where the totals leave nothing to generate."""
+    async def measure(self, worker: WorkerHandle, max_reply_bytes: int) -> tuple[str, ...]:
+        """Asks `worker` for the prompt's length and writes the request that fits it. Returns the names of what the
+        model's context does not allow. Raises GatewayError: what sending raises, BAD_REQUEST where the totals leave
+        nothing to generate, and CONTEXT_LENGTH where the context does not."""
         counting, op, served = self._counting, self.op, self.served
         assert counting is not None
-        assert isinstance(op, Complete)  # no other has totals
+        assert isinstance(op, (Chat, Complete))  # no other has limits on prompt and output
         exchange = await served.transport.send(counting.request, worker.address, served.deadlines)
         try:
             body = await exchange.body(max_reply_bytes)
         finally:
             exchange.close()
-        length = counting.read(Response(exchange.status, exchange.headers, body))
-        totals.apply_prompt_length(op, length)
+        try:
+            length = counting.read(Response(exchange.status, exchange.headers, body))
+        except GatewayError as error:
+            if error.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat):
+                raise
+            self.unmeasured = False  # this worker cannot tell: whether the prompt fits, it says itself
+            return ()
+        cut = totals.apply_prompt_length(op, length, served.can)
         self.unmeasured = False
         await offload(self._write, op) if self.large else self._write(op)
+        return cut
 
     def carry(self, context: Headers) -> None:
         """From now on the request carries these headers of a trace, instead of those before."""
@@ -73,7 +103,7 @@ class Outgoing:
         self._context = context
 
     def _write(self, op: Op) -> None:
-        self.request = request = self.served.backend.write(op, self.served.can)
+        self.request = request = write_possible(self.served.backend, op, self.served.can)
         self._address(request)
 
     def _address(self, request: Request) -> None:

@@ -9,18 +9,19 @@ from typing import Any
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Request, Route
-from gateway.core.messages import ListModels, Op
+from gateway.core.http import REPLY_HEADERS, Request, Route
+from gateway.core.messages import CountTokens, ListModels, Op
 from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
 from gateway.core.trace_context import trace_context
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
-from gateway.pipeline.offload import LARGE, offload
+from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.runtime import Runtime
+from gateway.wire.bulk import is_heavy
 
 _NOBODY = PendingAuth(ANONYMOUS)
 
@@ -80,6 +81,7 @@ class Run:
         )
         self.client = connect(scope, receive, send, runtime.extension, record.id)
         self.reply = ClientReply(self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s)
+        self.reply.headers += scope.get(REPLY_HEADERS, ())
         self._began = runtime.clock()
 
     async def go(self) -> None:
@@ -119,7 +121,7 @@ class Run:
         principal = self._authenticate(pending)
         if runtime.log_prompt is not None:
             runtime.log_prompt(record.id, request.body)
-        read, large = endpoint.dialect.read, len(request.body) > LARGE
+        read, large = endpoint.dialect.read, is_heavy(request.body)
         asked = await offload(read, request) if large else read(request)
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)
@@ -132,8 +134,10 @@ class Run:
         record.model, record.stream = served.name, op.stream
         if runtime.trace is not None:
             runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
-        refuse_beyond(op, served.can)
-        if runtime.gate is not None:
+        left_out = refuse_beyond(op, served.can)
+        if left_out:
+            self.reply.name_dropped(left_out)
+        if runtime.gate is not None and not isinstance(op, CountTokens):
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         if op.timeout is not None or served.total_s is not None:
             self._set_deadline(op, served)
@@ -143,7 +147,9 @@ class Run:
         await offload(outgoing.write) if large else outgoing.write()
         if outgoing.request.dropped:
             self.reply.name_dropped(outgoing.request.dropped)
-        outgoing.check()
+        cut = outgoing.check(runtime.estimate)
+        if cut:
+            self.reply.name_dropped(cut)
         runtime.earn()
         on_done = self._settle if self.permit is not None else None
         self.attempts = Attempts(

@@ -1,8 +1,8 @@
-"""Ordinary chunks of a stream differ from one another in their text alone: what is the same, learned from one of them.
+"""Templates of ordinary chunks: the bytes before and after the text, which are the same in chunk after chunk.
 
-A lane that knows it need not parse the next ones, which is most of what a streamed token costs. A quote inside a JSON
-string is always escaped: an event that begins and ends as the stencil does, with the inside of one JSON string between,
-is the same document with another text.
+A lane learns the template from one chunk and need not parse the next ones; parsing is most of what a streamed token
+costs. This is safe because a quote inside a JSON string is always escaped: an event that begins and ends as the
+template does, with the inside of one JSON string between, is the same document with another text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-# How often one stream may learn: a worker whose chunks always differ elsewhere must not make it learn at every token.
+# How often one stream may learn a template. A worker whose chunks always differ elsewhere would have it learn at every
+# token.
 TRIES = 8
 
 _HOLES = {
@@ -21,8 +22,8 @@ _HOLES = {
     for name in ("content", "text", "reasoning", "reasoning_content", "refusal")
 }
 _ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
-# In no reply by chance: a literal that stands for the text while a stencil is tried.
-MARK = rb"\u0001stencil\u0002"
+# The literal that stands for the text while a template is tried. No reply has it by chance.
+MARK = rb"\u0001template\u0002"
 _TOKEN = 1_000_003
 
 id_of = msgspec.json.Decoder(int).decode
@@ -45,9 +46,9 @@ class ChunkTemplate(Struct, frozen=True):
 
 
 def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
-    """The stencil of the event `data`, JSON on one line, whose text is the member `name` of what `holder` leads to.
-    token: its choice has one of `token_ids`. None where the text cannot be told apart from the rest, or where `data` is
-    unusual in any other way: it raises nothing."""
+    """The template of the event `data`, which is JSON on one line. Its text is the member `name` of the object at the
+    path `holder`. token: the choice has `token_ids` with one id. Returns None, and raises nothing, where the text
+    cannot be told apart from the rest or `data` is unusual in any other way."""
     holes = list(_HOLES[name].finditer(data))
     if len(holes) != 1 or 10 in data:
         return None

@@ -7,7 +7,10 @@ nothing is lost on a wire that can carry them; the typed view of the same bytes 
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from collections.abc import Callable
+from functools import wraps
+from operator import is_not
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +22,8 @@ from gateway.core.messages import Extra
 from gateway.wire.bulk import refuse_bulk
 
 T = TypeVar("T")
+D = TypeVar("D")
+R = TypeVar("R")
 
 encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw])
@@ -38,6 +43,10 @@ _ESCAPED = tuple(
     for digit in (digits[:1], digits[1:])
     if digit
 )
+_SEPARATORS = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"), ("\u0085".encode(), b"\\u0085"))
+# Members in which numbers are a user's own, whatever they look like.
+_FREE = frozenset({"messages", "tools", "response_format", "format", "metadata"})
+_FRACTION = re.compile(rb"[.eE]")
 # msgspec names the place as `$.messages[0].content`
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
 
@@ -165,6 +174,66 @@ def valid(raw: Raw) -> bool:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
     return True
+
+
+def one_line(text: bytes) -> bytes:
+    """JSON text without the characters beyond ASCII at which some readers of lines split (Python's `str.splitlines`, so
+    httpx's `iter_lines` too): they are written as escapes. Those within ASCII are escaped in any JSON."""
+    if text.isascii():
+        return text
+    for character, escape in _SEPARATORS:
+        text = text.replace(character, escape)
+    return text
+
+
+def encode_line(value: Any) -> bytes:
+    """`value` as JSON on one line, for every reader."""
+    return one_line(encode(value))
+
+
+def whole_numbers(read: Callable[[D, Request], R]) -> Callable[[D, Request], R]:
+    """Reads `100.0` where an integer is expected, as JSON Schema and vLLM do, by reading a request that was refused for
+    it once more, with integers in such places. They are passed on as integers."""
+
+    @wraps(read)
+    def again(dialect: D, request: Request) -> R:
+        try:
+            return read(dialect, request)
+        except GatewayError as error:
+            if error.code != "invalid_value" or "got `float`" not in error.message or not _make_whole(request):
+                raise
+        return read(dialect, request)
+
+    return again
+
+
+def _make_whole(request: Request) -> bool:
+    """Whether the body had such numbers, outside of members that are a user's own JSON."""
+    top = _members.decode(request.body)
+    changed = False
+    for name, raw in top.items():
+        if name not in _FREE and _FRACTION.search(raw):
+            value = _anything.decode(raw)
+            whole = _whole(value)
+            if whole is not value:
+                top[name] = Raw(encode(whole))
+                changed = True
+    if changed:
+        request.body = encode(top)
+    return changed
+
+
+def _whole(value: Any) -> Any:
+    """`value` itself where it has no such numbers."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, list):
+        items = [_whole(item) for item in value]
+        return items if any(map(is_not, items, value)) else value
+    if isinstance(value, dict):
+        inner = {name: _whole(item) for name, item in value.items()}
+        return inner if any(inner[name] is not value[name] for name in value) else value
+    return value
 
 
 def sent_names(body: bytes) -> frozenset[str]:

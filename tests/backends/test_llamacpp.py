@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -17,8 +18,20 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, UsageReport
 from gateway.core.http import Response
 from gateway.core.lifecycle import checked, fold
-from gateway.core.messages import Beams, Chat, Complete, Embed, Logprobs, Message, Output, Sampling, Text, Tool
-from gateway.core.ports import Capabilities
+from gateway.core.messages import (
+    Beams,
+    Chat,
+    Complete,
+    Embed,
+    Logprobs,
+    Message,
+    NamedTool,
+    Output,
+    Sampling,
+    Text,
+    Tool,
+)
+from gateway.core.ports import Capabilities, Facts
 from gateway.core.usage import Usage
 from tests.harness import Stack, sse_data
 
@@ -109,7 +122,7 @@ def test_everything() -> None:
         "frequency_penalty": 0.5,
         "presence_penalty": 0.25,
         "repeat_penalty": 1.1,
-        "repeat_last_n": -1,
+        "repeat_last_n": 512,
         "ignore_eos": True,
         "logit_bias": [[5, -1.5], [9, False]],
         "seed": 3,
@@ -178,10 +191,10 @@ def test_expressions_that_would_be_passed_over_in_silence(pattern: str, kind: Ki
         ({"n": 2, "seeds": (1, 5)}, "seed"),
         ({"n": 2, "seeds": (2**32 - 2, 2**32 - 1)}, "seed"),
         ({"sampling": Sampling(min_tokens=1)}, "min_tokens"),
-        ({"sampling": Sampling(stop_tokens=(1,))}, "stop_tokens"),
-        ({"sampling": Sampling(eos_tokens=(1,))}, "eos_tokens"),
+        ({"sampling": Sampling(stop_tokens=(1,))}, "stop_token_ids"),
+        ({"sampling": Sampling(eos_tokens=(1,))}, "eos_token"),
         ({"sampling": Sampling(bad_words=("a",))}, "bad_words"),
-        ({"sampling": Sampling(bad_tokens=((1, 2),))}, "bad_tokens"),
+        ({"sampling": Sampling(bad_tokens=((1, 2),))}, "bad_word_tokens"),
         ({"sampling": Sampling(no_repeat_ngram=2)}, "no_repeat_ngram"),
     ],
 )
@@ -219,7 +232,7 @@ def test_chats_without_tools_say_nothing_of_them() -> None:
         "max_tokens": 4,
         "temperature": 1.0,
         "repeat_penalty": 1.2,
-        "repeat_last_n": -1,
+        "repeat_last_n": 512,
         **OFF,
     }
 
@@ -232,6 +245,120 @@ def test_a_second_word_for_what_was_counted_is_refused(own: str, name: str) -> N
         with pytest.raises(GatewayError, match=f"use '{name}'") as caught:
             sent(op)
         assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, own)
+
+
+@pytest.mark.parametrize(
+    ("given", "members"),
+    [
+        ({"choice": ["a", "b"]}, {"grammar": 'root ::= "a" | "b"'}),
+        ({"regex": "a+"}, {"grammar": "%llguidance {}\nstart: /a+/"}),
+        ({"grammar": "root ::= x"}, {"grammar": "root ::= x"}),
+        ({"json": {"type": "integer"}}, {"json_schema": {"type": "integer"}}),
+        ({"json": '{"type":"integer"}'}, {"json_schema": {"type": "integer"}}),
+        ({"json_object": True}, {"json_schema": {"type": "object"}}),
+    ],
+)
+def test_structured_outputs_are_constraints(given: Any, members: dict[str, Any]) -> None:
+    extra = {"structured_outputs": Raw(json.dumps(given).encode())}
+    for op in (chat(extra=extra), chat(raw={"messages": Raw(b"[]"), **extra}, wire="openai"), complete(extra=extra)):
+        found = sent(op)
+        assert "structured_outputs" not in found
+        assert {name: found[name] for name in members} == members
+
+
+@pytest.mark.parametrize("given", [{}, {"structural_tag": "x"}, {"regex": "a", "choice": ["b"]}, {"json": "{"}, 7])
+def test_structured_outputs_that_it_cannot_follow_are_refused(given: Any) -> None:
+    with pytest.raises(GatewayError) as caught:
+        sent(chat(extra={"structured_outputs": Raw(json.dumps(given).encode())}))
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "structured_outputs")
+
+
+def test_members_of_vllm_that_change_nothing_are_no_reason_to_refuse() -> None:
+    neutral = {"skip_special_tokens": Raw(b"true"), "length_penalty": Raw(b"1.0"), "bad_words": Raw(b"[]")}
+    assert sent(chat(raw={"messages": Raw(b"[]"), **neutral}, wire="openai"))["messages"] == []
+    with pytest.raises(GatewayError, match="prompt_logprobs"):
+        sent(chat(raw={"messages": Raw(b"[]"), "prompt_logprobs": Raw(b"1")}, wire="openai"))
+
+
+@pytest.mark.parametrize("can", [CAN, Capabilities("small")])
+@pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
+def test_penalties_look_back_on_the_whole_context(name: str, can: Capabilities) -> None:
+    """A window that its server takes, and that costs no memory to speak of."""
+    sampling = msgspec.structs.replace(Sampling(), **{name: 1.5})
+    raw = {"messages": Raw(b"[]"), name: Raw(b"1.5")}
+    for op in (complete(sampling=sampling), chat(sampling=sampling), chat(sampling=sampling, raw=raw, wire="openai")):
+        found = json.loads(BACKEND.write(op, can).body)
+        assert found["repeat_last_n"] == (512 if can is CAN else 65_536)
+        assert "repetition_penalty" not in found
+    own = {**raw, "repeat_last_n": Raw(b"7")}
+    assert sent(chat(sampling=sampling, raw=own, wire="openai"))["repeat_last_n"] == 7
+
+
+def test_a_named_tool_is_the_only_one() -> None:
+    tools, choice = (Tool("f"), Tool("g")), NamedTool("g")
+    for op in (
+        chat(tools=tools, tool_choice=choice),
+        chat(tools=tools, tool_choice=choice, raw={"messages": Raw(b"[]"), "tools": Raw(b"[1]")}, wire="openai"),
+    ):
+        found = sent(op)
+        assert [tool["function"]["name"] for tool in found["tools"]] == ["g"]
+        assert found["tool_choice"] == "required"
+    with pytest.raises(GatewayError, match="'h'"):
+        sent(chat(tools=tools, tool_choice=NamedTool("h")))
+
+
+@pytest.mark.parametrize("pattern", ["a" * 1001, "(a)" * 101, "(" * 21 + ")" * 21, "(a" * 100_000])
+def test_patterns_are_bounded_before_they_are_compiled(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.backends.llamacpp.patterns.re", None)
+    with pytest.raises(GatewayError, match="regular expression has") as caught:
+        BACKEND.write(complete(output=Output("regex", pattern=pattern)), CAN)
+    assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, "response_format")
+
+
+def test_every_choice_of_a_chat_is_counted() -> None:
+    """Each has a usage chunk of its own, which counts the prompt again; a whole reply counts the first only."""
+    op = chat(n=2)
+    request = BACKEND.write(op, CAN)
+    assert json.loads(request.body)["stream"] is True
+    assert (BACKEND.wire_of(op), BACKEND.wire_of(chat())) == ("llamacpp chat", "openai")
+
+    def chunk(*choices: dict[str, Any], **more: Any) -> bytes:
+        return (
+            b"data: "
+            + json.dumps({"id": "x", "created": 1, "model": "m", "choices": choices, **more}).encode()
+            + b"\n\n"
+        )
+
+    def usage(output: int) -> dict[str, Any]:
+        return {"usage": {"prompt_tokens": 9, "completion_tokens": output}}
+
+    said = [chunk({"index": index, "delta": {"content": str(index)}}) for index in (1, 0)]
+    ended = [
+        chunk({"index": 1, "delta": {}, "finish_reason": "stop"}) + chunk(**usage(3)),
+        chunk({"index": 0, "delta": {}, "finish_reason": "length"}) + chunk(**usage(4)),
+    ]
+    body = b"".join([*said, *ended, b"data: [DONE]\n\n"])
+    reader = BACKEND.reader(op)
+    for found in (list(BACKEND.read(Response(200, [], body), op)), [*reader.feed(body), *reader.eof()]):
+        reply = fold(found)
+        assert [choice.text() for choice in reply.choices] == ["0", "1"]
+        assert reply.usage == Usage(9, 7)
+        assert sum(isinstance(event, UsageReport) for event in found) == 1
+
+
+def test_what_it_says_of_itself() -> None:
+    """Recorded, shortened."""
+    props = {
+        "default_generation_settings": {"params": {"temperature": 0.8}, "n_ctx": 2048},
+        "modalities": {"vision": False, "audio": False},
+        "chat_template_caps": {"supports_tools": False, "supports_reasoning_effort": True},
+    }
+    facts = BACKEND.facts(json.dumps(props).encode())
+    assert facts == Facts(None, 2048, {"tools": False, "reasoning": True, "vision": False, "audio": False})
+    assert BACKEND.facts(b"{}") == Facts()
+    for body in (b"", b"<html>", b'{"modalities":7}', b'{"default_generation_settings":{"n_ctx":1e400}}'):
+        with pytest.raises(GatewayError):
+            BACKEND.facts(body)
 
 
 # -- replies --------------------------------------------------------------------------------------------------------
@@ -604,3 +731,31 @@ def test_real_chats_have_all_their_choices(gateway: httpx.Client, path: str) -> 
     assert [choice["index"] for choice in gateway.post(path, json=body).json()["choices"]] == [0, 1]
     *_, mark = sse_data(gateway.post(path, json={**body, "stream": True}).content)
     assert mark == b"[DONE]"
+
+
+def test_real_tools_are_refused_where_the_template_has_no_words_for_them(gateway: httpx.Client) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}}):
+        body = {"messages": [{"role": "user", "content": "hi"}], "tools": tools, "tool_choice": choice}
+        answer = gateway.post("/v1/chat/completions", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_real_chats_of_several_choices_have_one_usage(gateway: httpx.Client, stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "n": 2, "stream": stream}
+    if stream:
+        answer = gateway.post("/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}})
+        chunks = [json.loads(data) for data in sse_data(answer.content) if data != b"[DONE]"]
+        assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
+        (usage,) = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    else:
+        usage = gateway.post("/v1/chat/completions", json=body).json()["usage"]
+    assert usage["completion_tokens"] == 8
+
+
+def test_how_long_a_chat_is_is_asked_of_its_own_endpoint() -> None:
+    counting = BACKEND.count(Chat(model="m", messages=(Message("user", (Text("hi"),)),)), CAN)
+    assert counting.request.path == "/v1/chat/completions/input_tokens"
+    assert json.loads(counting.request.body)["messages"] == [{"role": "user", "content": "hi"}]
+    assert counting.read(Response(200, [], b'{"object":"response.input_tokens","input_tokens":7}')) == 7

@@ -12,7 +12,7 @@ from msgspec import Raw
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
-from gateway.core.messages import Beams, Chat, Complete, Embed, Message, Op, Output, Sampling, Text, Tool
+from gateway.core.messages import Beams, Chat, Complete, Embed, Message, Op, Output, Sampling, Text, Thinking, Tool
 from gateway.core.ports import Capabilities
 
 BACKEND = Vllm()
@@ -160,3 +160,36 @@ def test_a_worker_that_does_not_tell(status: int, said: bytes, kind: Kind, param
     with pytest.raises(GatewayError) as caught:
         counting.read(Response(status, [], said))
     assert (caught.value.kind, caught.value.param) == (kind, param)
+
+
+def test_how_long_a_chat_is_is_asked_with_all_that_its_template_reads() -> None:
+    turn = Message("assistant", (Thinking("hm"), Text("Once")))
+    asked = Chat(
+        model="m",
+        messages=(*HI, turn),
+        tools=(Tool("f"),),
+        continue_last=True,
+        sampling=Sampling(temperature=0.5),
+        extra={"chat_template_kwargs": Raw(b'{"a":1}'), "other": Raw(b"1")},
+    )
+    counting = BACKEND.count(asked, Capabilities("sim"))
+    assert counting.request.path == "/tokenize"
+    assert json.loads(counting.request.body) == {
+        "model": "sim",
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "Once", "reasoning_content": "hm", "reasoning": "hm"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+        "chat_template_kwargs": {"a": 1},
+    }
+    with pytest.raises(GatewayError, match="cannot tell how many tokens") as caught:
+        counting.read(Response(404, [], b"{}"))
+    assert caught.value.kind is Kind.UNSUPPORTED
+
+
+def test_the_last_message_is_gone_on_with() -> None:
+    told = body(Chat(model="m", messages=(*HI, Message("assistant", (Text("Once"),))), continue_last=True))
+    assert (told["continue_final_message"], told["add_generation_prompt"]) == (True, False)

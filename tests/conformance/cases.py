@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway import backends, dialects
 from gateway.core.events import Event
@@ -31,8 +32,12 @@ OPS: dict[str, Chat | Complete] = {
 }
 
 
-def wire_of(backend: str, operation: str) -> str:
-    return BACKENDS[backend].wire_of(OPS[operation])
+def wire_of(backend: str, operation: str, scenario: Scenario | None = None) -> str:
+    """The wire that `backend` is answered in: it may depend on how many choices `scenario` asks for."""
+    op = OPS[operation]
+    if scenario is not None:
+        op = replace(op, n=scenario.asks.get("n", 1))
+    return BACKENDS[backend].wire_of(op)
 
 
 class Watched:
@@ -73,7 +78,7 @@ class Case(Struct, frozen=True):
 
     @property
     def worker(self) -> Worker:
-        return WORKERS[wire_of(self.backend, self.client.operation)]
+        return WORKERS[wire_of(self.backend, self.client.operation, self.scenario)]
 
     @property
     def frames(self) -> list[bytes]:
@@ -96,8 +101,8 @@ class Case(Struct, frozen=True):
         return EventLane(watched, dialect.writer(op)), watched
 
 
-def lanes(client: Client, backend: str) -> tuple[str, ...]:
-    same = wire_of(backend, client.operation) in DIALECTS[client.dialect].passthrough
+def lanes(client: Client, backend: str, scenario: Scenario | None = None) -> tuple[str, ...]:
+    same = wire_of(backend, client.operation, scenario) in DIALECTS[client.dialect].passthrough
     return ("events", "bytes") if same else ("events",)
 
 
@@ -105,14 +110,14 @@ def crossed(*scenarios: Scenario) -> list[Case]:
     """Every client, backend and lane with each scenario that both ends have words for."""
     found = []
     for client, backend in itertools.product(CLIENTS, BACKENDS):
-        worker = WORKERS.get(wire_of(backend, client.operation))
-        if client.dialect not in DIALECTS or worker is None:
-            continue
         for scenario in scenarios:
+            worker = WORKERS.get(wire_of(backend, client.operation, scenario))
+            if client.dialect not in DIALECTS or worker is None:
+                continue
             words = {*scenario.needs, scenario.name, scenario.operation}
             if scenario.operation == client.operation and not words & {*client.blind, *worker.lacks}:
                 told = worker.adapt(scenario)
-                found += [Case(client, backend, told, lane) for lane in lanes(client, backend)]
+                found += [Case(client, backend, told, lane) for lane in lanes(client, backend, scenario)]
     return found
 
 

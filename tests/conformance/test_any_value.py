@@ -162,7 +162,7 @@ def test_a_whole_reply_with_any_value_is_strict_or_an_error(cases: list[Case], d
     case = data.draw(st.sampled_from(cases))
     op, dialect, backend = case.op(stream=False), DIALECTS[case.client.dialect], BACKENDS[case.backend]
     whole = case.worker.whole(case.scenario)
-    body = drawn(data, whole.body)
+    body = drawn(data, whole.body) if whole.body[:1] in (b"{", b"[") else whole.body
     response = Response(200, [*whole.headers, (b"x-prompt-tokens", b"9" * data.draw(st.sampled_from([1, 5000])))], body)
     try:
         if case.lane == "bytes":

@@ -300,6 +300,23 @@ class LlamaCppWorker:
         return {**end, "tokens_predicted": USAGE.output if first else 0, "timings": {}}
 
 
+class LlamaCppChoices(OpenAIWorker):
+    """Chats of llama.cpp's server with several choices: each is counted in a usage chunk of its own, and a whole reply
+    is asked for as a stream."""
+
+    def frames(self, scenario: Scenario) -> list[bytes]:
+        frames = super().frames(scenario)
+        if scenario.usage == "alone":
+            # The prompt is counted again; so that the sum is that of the scenario, this choice said nothing.
+            again = {**_usage(), "completion_tokens": 0}
+            head = _head(scenario.operation, streamed=True)
+            frames.insert(-1, sse(msgspec.json.encode({**head, "choices": [], "usage": again}), scenario.framing))
+        return frames
+
+    def whole(self, scenario: Scenario) -> Response:
+        return Response(200, JSON, b"".join(self.frames(scenario)))
+
+
 class TgiWorker:
     """text-generation-inference 3.3: `/generate_stream` for texts; its chats resemble OpenAI's."""
 
@@ -387,4 +404,9 @@ def _token(number: int, text: str) -> dict[str, Any]:
     return {"id": number, "text": text, "logprob": -0.25, "special": False}
 
 
-WORKERS: Mapping[str, Worker] = {"openai": OpenAIWorker(), "llamacpp": LlamaCppWorker(), "tgi": TgiWorker()}
+WORKERS: Mapping[str, Worker] = {
+    "openai": OpenAIWorker(),
+    "llamacpp": LlamaCppWorker(),
+    "llamacpp chat": LlamaCppChoices(),
+    "tgi": TgiWorker(),
+}

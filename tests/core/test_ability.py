@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from msgspec import Raw
 
-from gateway.core.ability import refuse_beyond
+from gateway import backends
+from gateway.core.ability import refuse_beyond, write_possible
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.messages import (
     Audio,
@@ -20,12 +24,13 @@ from gateway.core.messages import (
     Opaque,
     Output,
     Part,
+    Sampling,
     Text,
     Thinking,
     Tool,
     ToolCall,
 )
-from gateway.core.ports import Capabilities
+from gateway.core.ports import Backend, Capabilities
 
 ALL = frozenset({"tools", "vision", "audio", "reasoning", "json", "json_schema", "regex", "beams", "embeddings"})
 ALL |= {"completions", "logprobs", "token_ids", "prompt_tokens"}
@@ -83,3 +88,34 @@ def test_json_needs_either_of_two_features() -> None:
 def test_plain_chats_and_text_need_nothing() -> None:
     none = Capabilities("m", features=frozenset())
     refuse_beyond(chat(output=Output("text"), n=2, stop=("a",)), none)
+
+
+# -- what is optional -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_optional_is_left_out_and_named_instead_of_refused() -> None:
+    op = Chat(model="m", messages=(), reasoning="high", optional={"reasoning_effort": "effort"})
+    assert refuse_beyond(op, Capabilities("w")) == ()
+    assert op.reasoning == "high"
+    assert refuse_beyond(op, Capabilities("w", features=frozenset({"tools"}))) == ("effort",)
+    assert op.reasoning is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "op", "name", "absent"),
+    [
+        (backends.create("tgi"), {"reasoning": "high"}, "reasoning_effort", "reasoning_effort"),
+        (backends.create("openai"), {"sampling": Sampling(top_k=4, temperature=0.5)}, "top_k", "top_k"),
+    ],
+)
+def test_what_a_backend_refuses_to_write_is_left_out_where_it_is_optional(
+    backend: Backend, op: dict[str, Any], name: str, absent: str
+) -> None:
+    messages = (Message("user", (Text("hi"),)),)
+    with pytest.raises(GatewayError):
+        write_possible(backend, Chat(model="m", messages=messages, **op), Capabilities("w"))
+    request = write_possible(
+        backend, Chat(model="m", messages=messages, optional={name: "theirs"}, **op), Capabilities("w")
+    )
+    assert request.dropped == ("theirs",)
+    assert absent not in json.loads(request.body)

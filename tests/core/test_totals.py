@@ -69,3 +69,56 @@ def test_a_worker_is_asked_only_for_them() -> None:
     assert (bare.max_total, bare.min_total, bare.prompts) == (None, None, asked.prompts)
     with pytest.raises(GatewayError, match="max_total_tokens"):
         totals.length_request(asked, OpenAI(), CAN)
+
+
+# -- the room that a context has ------------------------------------------------------------------------------------
+
+
+def chat(output: int | None, fit: bool = True) -> Chat:
+    return Chat(model="m", messages=(), max_output=output, fit_output=fit)
+
+
+ROOM = Capabilities("w", 100)
+
+
+@pytest.mark.parametrize(
+    ("op", "can", "estimate"),
+    [
+        (chat(None), ROOM, 90),
+        (chat(50), ROOM, 50),
+        (chat(1000, fit=False), ROOM, 50),
+        (chat(1000), Capabilities("w"), 50),
+    ],
+)
+def test_a_worker_is_not_asked_where_the_output_fits(op: Chat, can: Capabilities, estimate: int) -> None:
+    assert totals.length_request(op, Vllm(), can, estimate) is None
+    assert totals.apply_estimate(op, estimate, can) == ()
+
+
+def test_a_worker_is_asked_where_the_output_may_not_fit() -> None:
+    assert totals.length_request(chat(51), Vllm(), ROOM, 50) is not None
+    assert totals.length_request(chat(51), OpenAI(), ROOM, 50) is None, "it cannot tell, and the chat can do without"
+
+
+@pytest.mark.parametrize(("asked", "prompt", "granted"), [(51, 50, 50), (1000, 99, 1), (50, 50, 50)])
+def test_the_output_is_cut_to_the_room_and_named(asked: int, prompt: int, granted: int) -> None:
+    op = chat(asked)
+    assert totals.apply_prompt_length(op, prompt, ROOM) == (() if asked == granted else ("max_tokens",))
+    assert op.max_output == granted
+
+
+def test_a_prompt_that_fills_the_context_is_refused() -> None:
+    with pytest.raises(GatewayError, match="the prompt has 100 tokens; this model's context is 100") as caught:
+        totals.apply_prompt_length(chat(5), 100, ROOM)
+    assert caught.value.kind is Kind.CONTEXT_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("asked", "estimate", "granted"),
+    [(100, 40, 60), (5000, 40, 60), (99, 40, 99), (100, 4000, 1)],
+    ids=["all of it", "more", "less, which may fit", "an estimate refuses nothing"],
+)
+def test_where_nobody_can_tell_only_what_never_fits_is_cut(asked: int, estimate: int, granted: int) -> None:
+    op = chat(asked)
+    assert totals.apply_estimate(op, estimate, ROOM) == (() if asked == granted else ("max_tokens",))
+    assert op.max_output == granted

@@ -198,7 +198,8 @@ def test_embeddings() -> None:
 
 def test_the_bytes_lane_of_whole_replies() -> None:
     body = (
-        b'{"model":"sim","choices":[{"message":{"content":"a"},"finish_reason":"stop"}],'
+        b'{"id":"c","object":"chat.completion","created":1,"model":"sim",'
+        b'"choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}],'
         b'"usage":{"prompt_tokens":1,"completion_tokens":2}}'
     )
     worker = Response(200, [(b"server", b"uvicorn")], body)

@@ -105,6 +105,11 @@ def _measure(dialect: str, operation: str, field: Field, value: Any, backend: st
     return Outcome("acted" if _acts(before[0], op, drawn[0]) else "nothing")
 
 
+def request_with(dialect: str, operation: str, field: Field) -> Request:
+    """The least request with the sample of `field`."""
+    return _with(DIALECTS[dialect].examples[operation][0], field, field.sample)
+
+
 def asking(example: Example, body: Mapping[str, Any]) -> Request:
     """A request like `example` with another body."""
     return Request("POST", "/", [JSON_TYPE], json.dumps(body).encode(), example.query, example.route, {}, "r")

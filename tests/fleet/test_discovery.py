@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.ports import Capabilities
-from gateway.fleet.discovery import Discovery, Dns, Facts, Fleet, FoundWorker, able
+from gateway.core.ports import Capabilities, Facts
+from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, able
 from gateway.fleet.registry import INDEX, LINGER_S, READ_S, Registry, decode
 from workers import registry as writer
 

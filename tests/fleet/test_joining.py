@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from gateway.fleet.registry import Registry
-from gateway.limits.store_redis import connect
+from gateway.redis import connect
 from tests.harness import Stack, sse_data
 from tests.limits.server import Server, free_port
 from workers import registry as writer

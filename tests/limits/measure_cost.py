@@ -20,6 +20,8 @@ import uvloop
 
 from gateway.limits import Cost, Limiter, MemoryStore, Rule, Store, Subject, batcher
 from gateway.limits.store_redis import RedisStore
+from gateway.redis import RedisSettings, Servers, connect
+from gateway.redis.connection import frame
 from tests.limits.server import Server
 
 RULES = (
@@ -93,6 +95,34 @@ async def measure(store: Store, options: argparse.Namespace) -> None:
         await limiter.close()
 
 
+async def round_trips(settings: RedisSettings, calls: int) -> None:
+    """CPU of one call and its answer, nothing else: by redis-py's public interface, and by our own connection."""
+    pool = connect(settings)[0].connection_pool
+    theirs = await pool.get_connection()
+    packed = frame((b"ECHO", b"x" * 200))
+    cpu = time.process_time()
+    for _ in range(calls):
+        await theirs.send_packed_command(packed)
+        await theirs.read_response()
+    used = {"redis-py": time.process_time() - cpu}
+    await theirs.disconnect()
+    answered: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
+
+    def hear(answer: bytes | Exception) -> None:
+        answered.set_result(answer)
+
+    ours = await Servers(settings).open(b"key", hear, hear)
+    cpu = time.process_time()
+    for _ in range(calls):
+        answered = asyncio.get_running_loop().create_future()
+        ours.write(packed)
+        await answered
+    used["ours"] = time.process_time() - cpu
+    ours.close()
+    for name, seconds in used.items():
+        sys.stdout.write(f"{name:12s} {seconds / calls * 1e6:6.2f} us CPU a call and its answer\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=32)
@@ -101,9 +131,13 @@ def main() -> None:
     parser.add_argument("--hold", type=float, default=0.0, help="seconds between reserve and settle")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second at random moments; 0: closed loop")
     parser.add_argument("--pace", type=float, default=batcher.PACE, help="seconds between calls in a crowd")
+    parser.add_argument("--connection", action="store_true", help="one round trip alone, by redis-py and by ours")
     options = parser.parse_args()
     batcher.PACE = options.pace
     with tempfile.TemporaryDirectory() as directory, Server(Path(directory)) as server:
+        if options.connection:
+            uvloop.run(round_trips(server.settings, 20_000))
+            return
         uvloop.run(measure(MemoryStore(), options))
         uvloop.run(measure(RedisStore(server.settings), options))
 

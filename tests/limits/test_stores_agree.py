@@ -56,7 +56,7 @@ class Script:
         self._items: list[Item] = []
 
     def add(self, code: int, plan: Plan, what: Any, lease: str = "") -> None:
-        self._items.append((code, lease, plan, what, None, 0.0))
+        self._items.append((code, lease, plan, what, None))
 
     def run(self, now: int) -> list[Verdict]:
         keys, payload = pack(self._items, 1 << 52, round(TTL * 1e6))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import logging
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,16 +264,86 @@ def test_nobody_waits_for_a_blocked_output(monkeypatch: pytest.MonkeyPatch) -> N
     assert lines[-1]["lost"] == 500
 
 
-def test_an_output_without_a_reader_ends_the_log_and_nothing_else() -> None:
+class Failing(Output):
+    """Takes `room` bytes, then fails with `number` until there is more room, as a full disk or a pipe does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.room = 10
+
+    def write(self, data: Any, /) -> int:
+        if self.room <= 0:
+            raise OSError(self.number, os.strerror(self.number))
+        taken = super().write(bytes(data[: self.room]))
+        self.room -= taken
+        return taken
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EPIPE])
+def test_a_log_that_could_not_be_written_goes_on_and_counts_what_it_lost(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.observe.log._BACKLOG", 3)
+    monkeypatch.setattr("gateway.observe.log._BATCH_S", 60)  # its own thread stays out of it
+    out = Failing(number)
+    log = Log("info", True, out)
+    log.event("info", "first")
+    log.flush()
+    for name in ("second", "third", "fourth", "fifth", "sixth"):
+        log.event("info", name)
+        log.flush()
+    assert len(out.getvalue()) == 10, "no more than the room there was"
+    out.room = 1000
+    log.flush()
+    assert [line["event"] for line in out.lines()] == ["first", "second", "third", "fourth", "log lines lost"]
+    assert out.lines()[-1]["lost"] == 2
+    log.event("info", "afterwards")
+    log.flush()
+    assert out.lines()[-1]["event"] == "afterwards"
+    log.close()
+
+
+def test_the_log_of_a_process_goes_on_when_there_is_room_again() -> None:
+    """By its own thread, on a file that the kernel refuses to let grow (RLIMIT_FSIZE)."""
+    script = (
+        "import resource, signal, sys, time\n"
+        "from gateway.observe.log import Log\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))\n"
+        "log = Log('info', True)\n"
+        "log.event('info', 'first', pad='x' * 100)\n"
+        "while not log._rest: time.sleep(0.01)\n"
+        "log.event('info', 'second')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "log.close()\n"
+    )
+    with tempfile.TemporaryFile() as file:
+        subprocess.run([sys.executable, "-c", script], stdout=file, check=True, timeout=60)
+        file.seek(0)
+        assert [json.loads(line)["event"] for line in file.read().splitlines()] == ["first", "second"]
+
+
+def test_an_output_without_a_reader_ends_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb", buffering=0) as out:
         log = Log("info", True, out)
         log.event("info", "nobody hears")
-        log._thread.join(5)
-        assert not log._thread.is_alive()
         log.request(record())
         log.close()
+        log._thread.join(5)
+        assert not log._thread.is_alive()
+
+
+def test_a_closed_output_ends_the_log() -> None:
+    out = io.BytesIO()
+    out.close()
+    log = Log("info", True, out)
+    log.event("info", "nobody hears")
+    log._thread.join(5)
+    assert not log._thread.is_alive()
+    log.close()
 
 
 def test_an_output_that_takes_little_at_a_time_gets_all() -> None:

@@ -18,16 +18,11 @@ from gateway.core.http import Request, Response
 from gateway.core.lanes import EventLane
 from gateway.core.messages import Op
 from gateway.pipeline.attempts import Attempts
+from tests.clients import REQUESTS
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, plain_asgi, raw_request, read_whole, scripted
 
-PATHS = {
-    "openai": "/v1/chat/completions",
-    "friendli": "/friendli/v1/chat/completions",
-    "sagemaker": "/sagemaker/invocations",
-    "ollama": "/ollama/chat/completions",
-    "azure": "/azure/chat/completions?api-version=2024-05-01-preview",
-}
+PATHS = {name: path for name, (path, _) in REQUESTS.items()}
 
 
 @pytest.fixture(params=["direct", "asgi"])

@@ -20,6 +20,9 @@ STAND_IN = """\
 #!{python}
 import http.server, os, pathlib, sys, threading
 role = sys.argv[1]
+print("noise of", role, flush=True)
+if os.environ.get("BROKEN") == role:
+    sys.exit("there is no model")
 port = int(sys.argv[sys.argv.index("--port") + 1] if role == "worker" else os.environ["DRAGOMAN_LISTEN__PORT"])
 pathlib.Path({notes!r}, role).write_text(str(os.getpid()) + " " + " ".join(sys.argv[1:]))
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -107,7 +110,9 @@ def wait_welcome(process: subprocess.Popen[str]) -> str:
 def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals) -> None:
     process = run.start()
     welcome = wait_welcome(process)
-    assert f"curl http://127.0.0.1:{run.port}/openai/v1/chat/completions" in welcome
+    first, _, command, *_ = welcome.splitlines()
+    assert first == "Type this in another terminal:", "nothing of the programs comes before it"
+    assert command.startswith(f"  curl http://127.0.0.1:{run.port}/openai/v1/chat/completions ")
     assert run.alive() == ["worker", "serve"]
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
@@ -120,7 +125,16 @@ def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) 
     process = run.start(**{f"FAIL_{role.upper()}": "1.5"})
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert errors == f"run: the {named} ended with status 3\n"
+    assert errors.endswith(f"run: the {named} ended with status 3\n")
+    assert run.alive() == []
+
+
+@pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
+def test_what_does_not_start_says_why(run: Started, role: str, named: str) -> None:
+    process = run.start(BROKEN=role)
+    said, errors = process.communicate(timeout=30)
+    assert (process.returncode, said) == (1, "")
+    assert errors == f"noise of {role}\nthere is no model\nrun: the {named} ended with status 1\n"
     assert run.alive() == []
 
 

@@ -33,14 +33,14 @@ def text_chunk(text: str, **more: Any) -> bytes:
     return json.dumps({**HEAD, "choices": [choice]}, ensure_ascii=False).encode()
 
 
-def test_a_stencil_is_all_but_the_text() -> None:
+def test_a_template_is_all_but_the_text() -> None:
     found = cut(chunk("a"), DELTA, "content")
     assert found is not None
     assert found.filled(b"b", 0) == sse.frame(chunk("b"))
     assert found.end == b""
 
 
-def test_a_stencil_with_a_token_id() -> None:
+def test_a_template_with_a_token_id() -> None:
     found = cut(chunk("a", token_ids=[5], prompt_token_ids=None), DELTA, "content", token=True)
     assert found is not None
     assert found.filled(b"b", 17) == sse.frame(chunk("b", token_ids=[17], prompt_token_ids=None))
@@ -69,11 +69,11 @@ def test_a_stencil_with_a_token_id() -> None:
         b'["content":"a"]',
     ],
 )
-def test_no_stencil_where_the_text_is_in_doubt(data: bytes) -> None:
+def test_no_template_where_the_text_is_in_doubt(data: bytes) -> None:
     assert cut(data, DELTA, "content") is None
 
 
-def test_no_stencil_for_several_ids_or_an_id_before_the_text() -> None:
+def test_no_template_for_several_ids_or_an_id_before_the_text() -> None:
     assert cut(chunk("a", token_ids=[5, 6]), DELTA, "content", token=True) is None
     assert cut(b'{"token_ids":[5],"choices":[{"delta":{"content":"a"}}]}', DELTA, "content", token=True) is None
     assert cut(chunk("a", more={"token_ids": [5]}, token_ids=[5]), DELTA, "content", token=True) is None

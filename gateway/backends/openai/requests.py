@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import (
@@ -17,6 +19,7 @@ from gateway.core.messages import (
     NamedTool,
     Nested,
     Opaque,
+    Part,
     Refusal,
     Text,
     Thinking,
@@ -129,6 +132,48 @@ def no_token_ids(backend: str) -> GatewayError:
     )
 
 
+def refuse_members(members: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], backend: str) -> None:
+    """`members` are JSON texts by name; `neutral` has, by name, the values that change nothing. Raises
+    GatewayError(UNSUPPORTED) for the first member that `neutral` names and whose value is another."""
+    for name in members:
+        if name in neutral and msgspec.json.decode(members[name]) not in (None, *neutral[name]):
+            raise unsupported(name, backend)
+
+
+VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "detokenize": (True,),
+    "documents": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_reasoning": (True, False),  # there is none
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (-1,),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+}
+"""Members of vLLM's wire without a canonical place that change what is generated or answered, and that other engines
+pass over without a word; beside each the values that change nothing."""
+
 RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
 """Of seeds."""
 
@@ -144,6 +189,41 @@ def unwritten(op: Chat | Complete) -> Iterator[str]:
         yield "response_format.json_schema.strict"
     if op.output is not None and op.output.description is not None:
         yield "response_format.json_schema.description"
+
+
+def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
+    """For a worker that cannot tell how long a prompt is: by the total that `op` asks for, if it asks for one."""
+    if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
+        return unsupported(total_of(op), backend)
+    message = f"the {backend} worker of this model cannot tell how many tokens a prompt has"
+    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The messages with every system message behind the first turn made a part of the user message before it, else of
+    the one after it, else a user message by itself. For chat templates that take system messages at the start only."""
+    found: list[Message] = []
+    waiting: list[Part] = []
+    leading = True
+    for message in messages:
+        system = message.role in ("system", "developer")
+        leading = leading and system
+        if system and not leading:
+            if found and found[-1].role == "user" and not waiting:
+                found[-1] = replace(found[-1], parts=(*found[-1].parts, *message.parts))
+            else:
+                waiting += message.parts
+        elif message.role == "user" and waiting:
+            found.append(replace(message, parts=(*waiting, *message.parts)))
+            waiting = []
+        else:
+            if waiting and message.role == "assistant":
+                found.append(Message("user", tuple(waiting)))
+                waiting = []
+            found.append(message)
+    if waiting:
+        found.append(Message("user", tuple(waiting)))
+    return found
 
 
 def total_of(op: Complete) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
-from gateway.backends.openai import OpenAI
-from gateway.backends.openai.errors import counted, retry_after
-from gateway.backends.openai.requests import put, unsupported
+from gateway.backends.openai.compose import PATHS, Words, compose, messages_of, stream_options, tokenize
+from gateway.backends.openai.errors import counted
+from gateway.backends.openai.requests import cannot_count, put, unsupported
 from gateway.backends.tgi.errors import fault_of
 from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
 from gateway.backends.tgi.requests import (
@@ -33,21 +33,53 @@ from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Audio, Chat, Complete, Embed, Extra, Generate, Op, Opaque, Output, Sampling
-from gateway.core.ports import Capabilities, Counting, StreamReader
+from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
 # To TGI a chat's `model` is the id of a LoRA adapter, unless it is this word.
 _NO_ADAPTER = "tgi"
 _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
-class Tgi(OpenAI):
+class _Words(Words):
+    """Of TGI's chats."""
+
+    def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
+        """`presence_penalty` never goes there: TGI makes a repetition penalty of it, 2 where it is 0."""
+        if sampling.repetition_penalty not in (None, 1):
+            raise unsupported("repetition_penalty", NAME)
+        if greedy(sampling):
+            body["temperature"] = 0.0
+        else:
+            if sampling.top_k is not None and sampling.top_k > 0:
+                raise unsupported("top_k", NAME)
+            put(body, temperature=sampling.temperature, top_p=below_one(sampling.top_p))
+        put(body, seed=sampling.seed, frequency_penalty=sampling.frequency_penalty or None)
+
+    def output(self, body: dict[str, Any], output: Output) -> None:
+        grammar = grammar_of(output)
+        if grammar is not None:
+            body["response_format"] = grammar
+
+
+_WORDS = _Words(NAME)
+
+
+class Tgi:
     """`tgi`."""
 
     name = NAME
-    # Its chat endpoint resembles OpenAI's wire, yet no stream of it is fit for a client as it is: see the page.
-    wire = "tgi"
+    salts = False
+    facts_path: str | None = None
+
+    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
+        self._defaults = defaults
+
+    def wire_of(self, op: Op) -> str:
+        """Its chat endpoint resembles OpenAI's wire, yet no stream of it is fit for a client as it is: see the page."""
+        return NAME
 
     def write(self, op: Op, can: Capabilities) -> Request:
         assert isinstance(op, (Chat, Complete, Embed))
@@ -57,72 +89,57 @@ class Tgi(OpenAI):
         refuse(op, rest)
         dropped = tuple(left_out(op))
         if isinstance(op, Chat):
-            return Request("POST", self.paths[Chat], [JSON_TYPE], encode(self._chat(op, can, rest)), dropped=dropped)
+            return Request("POST", PATHS[Chat], [JSON_TYPE], encode(_chat_body(op, can, rest)), dropped=dropped)
         path = "/generate_stream" if op.stream else "/generate"
         return Request("POST", path, [JSON_TYPE], encode(text_body(op, rest)), dropped=dropped)
 
-    def _chat(self, op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
-        if op.reasoning is not None:
-            raise unsupported("reasoning_effort", self.name)
-        if op.want_tokens:
-            raise unsupported("tokens", self.name)
-        for index, message in enumerate(op.messages):
-            for position, part in enumerate(message.parts):
-                if isinstance(part, (Audio, Opaque)):
-                    raise unsupported(f"messages.{index}.content.{position}", self.name)
-        body = self.compose(msgspec.structs.replace(op, extra={}), can)
-        body["messages"] = [written for message in op.messages for written in split_message(message)]
-        body["model"] = _NO_ADAPTER
-        for tool in body.get("tools", ()):
-            tool["function"].setdefault("parameters", _NO_PARAMETERS)
-        if not op.tools:
-            body.pop("tool_choice", None)
-        body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call at most
-        if op.stream:
-            body["stream"] = True
-            body["stream_options"] = self.stream_options(op)
-        for name, raw in rest.items():
-            body.setdefault(name, raw)
-        return body
-
-    def compose_sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        """`presence_penalty` never goes there: TGI makes a repetition penalty of it, 2 where it is 0."""
-        if sampling.repetition_penalty not in (None, 1):
-            raise unsupported("repetition_penalty", self.name)
-        if greedy(sampling):
-            body["temperature"] = 0.0
-        else:
-            if sampling.top_k is not None and sampling.top_k > 0:
-                raise unsupported("top_k", self.name)
-            put(body, temperature=sampling.temperature, top_p=below_one(sampling.top_p))
-        put(body, seed=sampling.seed, frequency_penalty=sampling.frequency_penalty or None)
-
-    def compose_output(self, body: dict[str, Any], output: Output) -> None:
-        grammar = grammar_of(output)
-        if grammar is not None:
-            body["response_format"] = grammar
-
-    def count(self, op: Complete, can: Capabilities) -> Counting:
-        """`/tokenize` reads the same body as `/generate`, what it truncates included."""
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        """`/tokenize` reads the same body as `/generate`, what it truncates included. Of chats it cannot tell."""
+        if isinstance(op, Chat):
+            raise cannot_count(op, NAME)
         if op.min_total is not None:
-            raise unsupported("min_total_tokens", self.name)
-        body = text_body(msgspec.structs.replace(op, max_total=None), rest_of(op))
-        return self.counting(op, body, count)
+            raise unsupported("min_total_tokens", NAME)
+        return tokenize(op, self, text_body(replace(op, max_total=None), rest_of(op)), count)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        reader = reader_of(op, self.defaults)
+        reader = reader_of(op, self._defaults)
         if isinstance(reader, TextReader):
             reader.input = counted(response.header(b"x-prompt-tokens"))
         return Mended(op).mend(reader.whole(response.body))
 
     def reader(self, op: Generate) -> StreamReader:
-        return Stream(op, self.defaults)
+        return Stream(op, self._defaults)
 
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         raise wire.malformed()
 
     def fault(self, response: Response) -> GatewayError:
-        error = fault_of(response)
-        if error.retry_after is not None:
-            error.retry_after = retry_after(response, self.defaults.now()) or error.retry_after
-        return error
+        return fault_of(response, self._defaults.now())
+
+    def facts(self, body: bytes) -> Facts:
+        return UNKNOWN
+
+
+def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
+    if op.reasoning is not None:
+        raise unsupported("reasoning_effort", NAME)
+    if op.want_tokens:
+        raise unsupported("tokens", NAME)
+    for index, message in enumerate(op.messages):
+        for position, part in enumerate(message.parts):
+            if isinstance(part, (Audio, Opaque)):
+                raise unsupported(f"messages.{index}.content.{position}", NAME)
+    body = compose(replace(op, extra={}), can, _WORDS)
+    body["messages"] = [written for message in messages_of(op, can) for written in split_message(message)]
+    body["model"] = _NO_ADAPTER
+    for tool in body.get("tools", ()):
+        tool["function"].setdefault("parameters", _NO_PARAMETERS)
+    if not op.tools:
+        body.pop("tool_choice", None)
+    body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call at most
+    if op.stream:
+        body["stream"] = True
+        body["stream_options"] = stream_options(op)
+    for name, raw in rest.items():
+        body.setdefault(name, raw)
+    return body

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from gateway.backends.openai.errors import with_wait
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
 from gateway.wire.openai import answers as wire
@@ -40,13 +41,13 @@ _CONTEXT = ("`inputs` tokens + `max_new_tokens` must be", "`inputs` must have le
 _NAMES = {"max_new_tokens": "max_tokens", "stop": "stop", "top_n_tokens": "logprobs", "grammar": "response_format"}
 
 
-def fault_of(response: Response) -> GatewayError:
-    """What an answer that is no 200 means."""
+def fault_of(response: Response, now: float) -> GatewayError:
+    """What an answer that is no 200 means. `now` in Unix seconds: `Retry-After` may be a date."""
     try:
-        found = _decoder.decode(response.body)
+        error = _fault(response.status, _decoder.decode(response.body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return wire.classify(response.status, None, None)
-    return _fault(response.status, found)
+        error = wire.classify(response.status, None, None)
+    return with_wait(error, response, now)
 
 
 def late_fault(data: bytes) -> GatewayError | None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from gateway.backends.openai.requests import put, unsupported, unwritten, write_message
+from gateway.backends.openai.requests import (
+    VLLM_MEMBERS,
+    put,
+    refuse_members,
+    unsupported,
+    unwritten,
+    write_message,
+)
 from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
 from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
@@ -17,30 +24,6 @@ NAME = "tgi"
 MAX_STOPS = 4
 """TGI's own default of --max-stop-sequences."""
 
-# Members of OpenAI's and vLLM's wire without a canonical place that change what is generated or answered, and that TGI
-# would ignore without a word; values that change nothing.
-_ENGINE: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "include_reasoning": (True, False),  # there is none
-    "include_stop_str_in_output": (False,),
-    "kv_transfer_params": (),
-    "length_penalty": (1,),
-    "prompt_logprobs": (),
-    "skip_special_tokens": (True,),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (-1,),
-    "use_beam_search": (False,),
-}
 # Parameters of /generate that only clients who know TGI send.
 _OWN = frozenset({"adapter_id", "truncate", "typical_p", "watermark"})
 
@@ -62,9 +45,7 @@ def refuse(op: Chat | Complete, rest: Extra) -> None:
     for name in ("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
         if getattr(sampling, name):
             raise unsupported(name, NAME)
-    for name, values in _ENGINE.items():
-        if name in rest and msgspec.json.decode(rest[name]) not in values:
-            raise unsupported(name, NAME)
+    refuse_members(rest, VLLM_MEMBERS, NAME)
 
 
 def text_body(op: Complete, rest: Extra) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Embeddings, Reply, WholeReply
 from gateway.core.messages import Chat, Embed, Generate, ListModels, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.azure.errors import ERRORS, error_event, refuse
 from gateway.dialects.azure.fields import EXAMPLES, FIELDS, KNOWN
 from gateway.dialects.azure.replies import info, write
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
-from gateway.wire.json import encode, members, require_json, settle_unknown
+from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai import writing
 
 
@@ -43,6 +43,7 @@ class Azure:
     # A worker's chunk has keys, finish reasons and framings that this API does not have.
     passthrough: Mapping[str, Passthrough] = {}
 
+    @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         check_version(request, self.api_version)
         deployment = deployment_of(request)
@@ -61,7 +62,8 @@ class Azure:
         op.model = deployment or op.model
         return op
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        assert isinstance(reply, (Reply, Embeddings))
         return write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:

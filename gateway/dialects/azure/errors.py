@@ -11,7 +11,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Embed, Op
 from gateway.wire import sse
-from gateway.wire.json import encode, find
+from gateway.wire.json import encode, encode_line, find
 from gateway.wire.openai import writing
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
@@ -49,7 +49,7 @@ _LONGEST_VALUE = 1024
 def error_event(error: GatewayError) -> bytes:
     """azure-ai-inference skips it in silence: what its caller notices is the cut connection that follows."""
     code = error.code or ERRORS[error.kind][2]
-    return sse.frame(encode({"error": {"code": code, "message": error.message}}))
+    return sse.frame(encode_line({"error": {"code": code, "message": error.message}}))
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:

@@ -13,14 +13,14 @@ from functools import partial
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Reply, WholeReply
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, Writer, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
-from gateway.wire.json import members, require_json, settle_unknown
+from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 
 
 class Friendli:
@@ -39,6 +39,7 @@ class Friendli:
     # Its events are its own, and its chats have defaults and reasons of their own.
     passthrough: Mapping[str, Passthrough] = {}
 
+    @whole_numbers
     def read(self, request: Request) -> Op:
         require_json(request)
         raw = members(request)
@@ -50,7 +51,7 @@ class Friendli:
         op.dropped = (*dropped, *op.dropped)
         return op
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
         assert isinstance(reply, Reply)
         assert isinstance(op, (Chat, Complete))
         return write(reply, op)

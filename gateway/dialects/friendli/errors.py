@@ -13,7 +13,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Chat, Complete, Op
 from gateway.dialects.friendli.fields import FIELDS, TIMEOUT
 from gateway.wire import sse
-from gateway.wire.json import encode, sent_names
+from gateway.wire.json import encode, encode_line, sent_names
 from gateway.wire.openai import writing
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
@@ -40,7 +40,7 @@ class _Told(Struct, frozen=True):
 def error_event(error: GatewayError, op: Op) -> bytes:
     """friendli-client raises InvalidGenerationError at it, and its text holds what is said here."""
     told = _in_own_words(error, None, op, error.kind)
-    return sse.frame(encode({"event": "error", "message": told.message, "error": told.object}))
+    return sse.frame(encode_line({"event": "error", "message": told.message, "error": told.object}))
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:

@@ -16,7 +16,7 @@ from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, Complete, Generate
 from gateway.core.usage import Usage
 from gateway.wire import sse
-from gateway.wire.json import encode
+from gateway.wire.json import encode, encode_line, one_line
 from gateway.wire.openai import writing
 
 # The client types every other word as an error.
@@ -125,7 +125,7 @@ class Writer:
             told.texts.append(text)
             if len(tokens) == 1 and not told.waiting:
                 told.tokens.append(tokens[0])
-                out = b'%b%b, "token": %d}\n\n' % (told.head, encode(text), tokens[0])
+                out = b'%b%b, "token": %d}\n\n' % (told.head, encode_line(text), tokens[0])
             else:
                 out = self._several(told, text, tokens)
             self.buffered_bytes += len(out) or len(told.head) + len(text)
@@ -136,7 +136,7 @@ class Writer:
             told = self._told.setdefault(event.choice, _Told(event.choice))
             told.reason = event.reason
             if told.waiting:
-                return b'%b%b, "token": null}\n\n' % (told.head, encode("".join(told.waiting)))
+                return b'%b%b, "token": null}\n\n' % (told.head, encode_line("".join(told.waiting)))
         elif isinstance(event, UsageReport):
             self._usage = event.usage
         elif isinstance(event, Failed):
@@ -155,7 +155,7 @@ class Writer:
         told.tokens += tokens
         silent = b"".join(b'%b"", "token": %d}\n\n' % (told.head, token) for token in tokens[:-1])
         text, told.waiting = "".join(told.waiting), []
-        return b'%b%b%b, "token": %d}\n\n' % (silent, told.head, encode(text), tokens[-1])
+        return b'%b%b%b, "token": %d}\n\n' % (silent, told.head, encode_line(text), tokens[-1])
 
     def _complete(self) -> bytes:
         """One line, and no `token` beside `event`: friendli-client would take it for one more token."""
@@ -165,7 +165,7 @@ class Writer:
         ]
         usage = _usage(self._op, self._usage, sum(len(told.tokens) for told in self._told.values()))
         said = {"event": "complete", "choices": choices, "usage": usage}
-        return sse.frame(json.dumps(said, ensure_ascii=False).encode())
+        return sse.frame(one_line(json.dumps(said, ensure_ascii=False).encode()))
 
 
 class ChatWriter(writing.StreamWriter):

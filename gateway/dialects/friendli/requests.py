@@ -26,6 +26,9 @@ Body = TypeVar("Body", bound=Struct)
 # Of drawn seeds. Every engine takes them as they are: llama.cpp's have 32 bits.
 _SEEDS = 2**31
 
+# To compile one takes time and memory, of whoever does it, that a longer pattern multiplies.
+_LONGEST_PATTERN = 1 << 14
+
 _Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Ids = Annotated[list[_Id], Meta(min_length=1)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -237,6 +240,8 @@ def _output(found: _FormatIn) -> Output:
     if found.type == "regex":
         if not isinstance(schema, str):
             raise _senseless("response_format.schema", "must be the regular expression")
+        if len(schema) > _LONGEST_PATTERN:
+            raise _senseless("response_format.schema", f"must have at most {_LONGEST_PATTERN} characters")
         return Output("regex", pattern=schema)
     if schema is None:
         return Output("json")

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Reply, WholeReply
 from gateway.core.messages import Generate, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.ollama.errors import ERRORS, error_object, refuse
 from gateway.dialects.ollama.fields import EXAMPLES, FIELDS
 from gateway.dialects.ollama.replies import EventWriter, LineWriter, write
 from gateway.dialects.ollama.requests import read
+from gateway.wire.json import whole_numbers
 
 
 class Ollama:
@@ -35,10 +36,11 @@ class Ollama:
     errors = ERRORS
     passthrough: Mapping[str, Passthrough] = {}
 
+    @whole_numbers
     def read(self, request: Request) -> Op:
         return read(request, self.extras)
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
         assert isinstance(reply, Reply)
         return write(reply, op)
 

@@ -14,7 +14,7 @@ from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.lifecycle import Reply, ReplyPart
 from gateway.core.messages import Op
 from gateway.wire import sse
-from gateway.wire.json import encode
+from gateway.wire.json import encode, encode_line
 from gateway.wire.openai import writing
 
 
@@ -84,7 +84,7 @@ class _Writer:
             if not event.text:
                 return b""
             form = _THINKING if event.index in self._thinking else _TEXT
-            return self._next(form, encode(event.text))
+            return self._next(form, encode_line(event.text))
         if isinstance(event, PartStart):
             if event.kind == "tool":
                 self._calls[event.index] = (event, [])
@@ -94,7 +94,7 @@ class _Writer:
             start, pieces = self._calls.pop(event.index)
             text = "".join(pieces)
             self.buffered_bytes -= _PIECE * len(pieces) + len(text)
-            return self._next(_CALLS, encode(_call(start.call_id, start.name, text)))
+            return self._next(_CALLS, encode_line(_call(start.call_id, start.name, text)))
         return b""
 
     def _next(self, form: bytes, value: bytes) -> bytes:
@@ -116,7 +116,7 @@ class LineWriter(_Writer):
     def write(self, event: Event) -> bytes:
         if isinstance(event, Delta):
             if event.last and event.index not in self._calls and event.index not in self._thinking:
-                self._held = encode(event.text)
+                self._held = encode_line(event.text)
                 return b""
             chunk = self.chunk(event)
             return chunk + b"\n" if chunk else b""
@@ -124,7 +124,7 @@ class LineWriter(_Writer):
             return self._next(_LAST, self._held or b'""')
         if isinstance(event, Failed):
             held = self._next(_TEXT, self._held) + b"\n" if self._held is not None else b""
-            return held + encode({"error": self._error_object(event.error), "done": True}) + b"\n"
+            return held + encode_line({"error": self._error_object(event.error), "done": True}) + b"\n"
         chunk = self.chunk(event)
         return chunk + b"\n" if chunk else b""
 
@@ -143,7 +143,7 @@ class EventWriter(_Writer):
         if isinstance(event, End):
             return self.END
         if isinstance(event, Failed):
-            return sse.frame(encode(self._error_object(event.error)), b"error") + self.END
+            return sse.frame(encode_line(self._error_object(event.error)), b"error") + self.END
         chunk = self.chunk(event)
         return b"data: " + chunk + b"\n\n" if chunk else b""
 

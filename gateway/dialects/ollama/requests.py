@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, validate
@@ -16,7 +16,7 @@ from gateway.dialects.ollama.fields import KNOWN, OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
 from gateway.wire.openai import reading
-from gateway.wire.openai.request_views import CHAT_MEMBERS
+from gateway.wire.openai.request_views import CHAT_MEMBERS, MOST_PARTS
 
 _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
 
@@ -24,7 +24,7 @@ _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_p
 class _OwnIn(Struct):
     """What a message may have beside OpenAI's members."""
 
-    images: list[str] | None = None
+    images: Annotated[list[str], Meta(max_length=MOST_PARTS)] | None = None
     thinking: str | None = None
     tool_name: str | None = None
 
@@ -161,6 +161,7 @@ def _with_own(messages: tuple[Message, ...], owns: Mapping[int, _OwnIn]) -> tupl
             if any(isinstance(part, Thinking) for part in parts):
                 raise _twice(f"{place}.thinking", f"{place}.reasoning")
             parts = (Thinking(own.thinking), *parts)
+        pictures = []
         for position, image in enumerate(own.images or ()):
             url = images.as_url(image)
             if url is None:
@@ -168,7 +169,8 @@ def _with_own(messages: tuple[Message, ...], owns: Mapping[int, _OwnIn]) -> tupl
                 raise GatewayError(
                     Kind.BAD_REQUEST, f"'{at}' is not the base64 of an image of a known format", param=at
                 )
-            parts = (*parts, Image(url))
+            pictures.append(Image(url))
+        parts = (*parts, *pictures)
         if own.tool_name:
             if name not in (None, own.tool_name):
                 raise _twice(f"{place}.tool_name", f"{place}.name")

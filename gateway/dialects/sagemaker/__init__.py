@@ -14,7 +14,7 @@ from msgspec import Raw
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.lifecycle import Reply, WholeReply
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
 from gateway.core.ports import Passthrough
 from gateway.dialects.sagemaker.errors import exception, refuse
@@ -32,7 +32,7 @@ from gateway.dialects.sagemaker.replies import (
     write_usage,
 )
 from gateway.wire import sse
-from gateway.wire.json import check_depth, encode, members
+from gateway.wire.json import check_depth, encode, members, whole_numbers
 from gateway.wire.openai import reading as requests
 from gateway.wire.openai import writing as replies
 from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
@@ -61,6 +61,7 @@ class SageMaker:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
+    @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         if request.route == "ping":
             return ListModels(write=_ping)
@@ -100,7 +101,7 @@ class SageMaker:
 
     # -- replies ----------------------------------------------------------------------------------------------------
 
-    def write(self, reply: Reply | Embeddings, op: Op) -> Response:
+    def write(self, reply: WholeReply, op: Op) -> Response:
         assert isinstance(reply, Reply)
         assert isinstance(op, (Chat, Complete))
         chat = isinstance(op, Chat)

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.wire import awsevent
-from gateway.wire.json import encode
+from gateway.wire.json import encode, encode_line
 from gateway.wire.openai import writing as replies
 
 AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
@@ -89,7 +89,7 @@ _internal_stream_failure = _framed_exception("InternalStreamFailure")
 def exception(error: GatewayError) -> bytes:
     """The frame that ends a stream in order: boto3 raises what it says."""
     if error.kind is Kind.TIMEOUT:
-        return _model_stream_error(encode({"Message": error.message, "ErrorCode": "ModelInvocationTimeExceeded"}))
+        return _model_stream_error(encode_line({"Message": error.message, "ErrorCode": "ModelInvocationTimeExceeded"}))
     if error.upstream is not None or error.blame is Blame.WORKER:
-        return _model_stream_error(encode({"Message": error.message, "ErrorCode": "StreamBroken"}))
-    return _internal_stream_failure(encode({"Message": error.message}))
+        return _model_stream_error(encode_line({"Message": error.message, "ErrorCode": "StreamBroken"}))
+    return _internal_stream_failure(encode_line({"Message": error.message}))

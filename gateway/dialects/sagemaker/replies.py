@@ -14,13 +14,15 @@ from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.dialects.sagemaker.fields import MODEL
 from gateway.wire import awsevent, sse
-from gateway.wire.json import encode
+from gateway.wire.json import encode, encode_line, one_line
 from gateway.wire.openai import writing as replies
 
 VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
 """A header of every reply to boto3."""
 
-_UUID = re.compile(r"(?:chat)?cmpl-[0-9a-f]{32}(?=-|\Z)")
+_UUID = re.compile(
+    r"(?:chat)?cmpl-(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?=-|\Z)"
+)
 
 
 def id_of(said: str, chat: bool) -> str:
@@ -152,7 +154,7 @@ class Writer:
         if type(event) is Delta:
             part = self._open[event.choice, event.index]
             if event.logprobs is None and not event.last:
-                return self._frame(part.before + encode(event.text) + part.ordinary)
+                return self._frame(part.before + encode_line(event.text) + part.ordinary)
             return self._special(event, part)
         if isinstance(event, PartStart):
             return self._part(event)
@@ -185,7 +187,7 @@ class Writer:
             "created": event.created,
             "model": MODEL,
         }
-        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        self._head = b"data: " + encode_line(head)[:-1] + b',"choices":['
         if not self._chat:
             return b""
         role = b'%b{"index":%d,"delta":{"role":"assistant","content":""}'
@@ -205,7 +207,7 @@ class Writer:
                 "type": "function",
                 "function": {"name": event.name, "arguments": ""},
             }
-            out = self._chunk(before + b'"delta":{"tool_calls":[' + encode(call) + b"]}", b"null")
+            out = self._chunk(before + b'"delta":{"tool_calls":[' + encode_line(call) + b"]}", b"null")
             before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
         else:
             name = {"text": b"content", "thinking": b"reasoning_content"}.get(event.kind, b"refusal")
@@ -215,14 +217,14 @@ class Writer:
 
     def _special(self, event: Delta, part: _Open) -> bytes:
         """A text with logprobs, or the last one of its choice."""
-        chunk = part.before + encode(event.text) + part.after
+        chunk = part.before + encode_line(event.text) + part.after
         logprobs = b"null"
         if event.logprobs is not None and self._chat:
-            logprobs = b'{"content":' + bytes(event.logprobs) + b"}"
+            logprobs = b'{"content":' + one_line(bytes(event.logprobs)) + b"}"
         elif event.logprobs is not None:
             offset = self._offsets.get(event.choice, 0)
             self._offsets[event.choice] = offset + len(event.text)
-            logprobs = encode(replies.text_logprobs((event.logprobs,), offset))
+            logprobs = encode_line(replies.text_logprobs((event.logprobs,), offset))
         if not event.last:
             return self._chunk(chunk, logprobs)
         self._held[event.choice] = (chunk, logprobs)
@@ -233,7 +235,7 @@ class Writer:
         if not chunk:
             empty = b'"delta":{"content":""}' if self._chat else b'"text":""'
             chunk = b'%b{"index":%d,%b' % (self._head, event.choice, empty)
-        return self._chunk(chunk, logprobs, encode(event.reason), encode(_stop(event.stop_sequence)))
+        return self._chunk(chunk, logprobs, encode(event.reason), encode_line(_stop(event.stop_sequence)))
 
     def _usage(self, usage: Usage) -> bytes:
         return self._frame(self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n")

@@ -19,7 +19,7 @@ from gateway.core.usage import Usage
 from gateway.wire.json import NULL
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""Tokens of a reply. Callers are charged and billed by what workers say: a number that makes no sense is malformed."""
+"""Tokens of a reply. Callers are charged by what workers say, so a number that makes no sense is malformed."""
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """The place of a choice, of a tool call or of a vector."""
 Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -6,7 +6,8 @@ Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -364,16 +365,44 @@ def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if all(message.role != "tool" or message.call_id is not None for message in messages):
         return messages
     found = []
-    waiting: list[ToolCall] = []
+    waiting = _OpenCalls(())
     for message in messages:
-        waiting = [part for part in message.parts if isinstance(part, ToolCall)] or waiting
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        if calls:
+            waiting = _OpenCalls(calls)
         if message.role == "tool":
-            if message.call_id is None and waiting:
-                answered = next((call for call in waiting if call.name == message.name), waiting[0])
-                message = replace(message, call_id=answered.id)
-            waiting = [call for call in waiting if call.id != message.call_id]
+            if message.call_id is None:
+                message = replace(message, call_id=waiting.first(message.name))
+            waiting.close(message.call_id)
         found.append(message)
     return tuple(found)
+
+
+class _OpenCalls:
+    """The calls of one message that are not answered yet. All steps together take time in proportion to their number:
+    those that were answered are skipped once in each order, not searched for."""
+
+    def __init__(self, calls: Sequence[ToolCall]) -> None:
+        self._open = dict(enumerate(calls))
+        self._in_order = deque(self._open)
+        self._by_name: dict[str, deque[int]] = {}
+        self._by_id: dict[str | None, list[int]] = {}
+        for position, call in self._open.items():
+            self._by_name.setdefault(call.name, deque()).append(position)
+            self._by_id.setdefault(call.id, []).append(position)
+
+    def first(self, name: str | None) -> str | None:
+        """The id of the first of that name, else of the first of all; None where none is left."""
+        for order in (self._by_name.get(name or "", deque()), self._in_order):
+            while order:
+                if order[0] in self._open:
+                    return self._open[order[0]].id
+                order.popleft()
+        return None
+
+    def close(self, call_id: str | None) -> None:
+        for position in self._by_id.pop(call_id, ()):
+            self._open.pop(position, None)
 
 
 def read_part(raw: Raw, place: str) -> Part:

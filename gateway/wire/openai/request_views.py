@@ -21,6 +21,10 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
+MOST_PARTS = 4096
+"""Content parts, images, tool calls of one message; tools of a request."""
+
+
 class Object(Struct, forbid_unknown_fields=True):
     """An object inside a body. `None` as the type of a member: clients that send back what a reply held send it null;
     any other value is unknown."""
@@ -40,9 +44,9 @@ class CallIn(Object):
 
 class MessageIn(Object):
     role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[Raw] | None = None
+    content: str | Annotated[list[Raw], Meta(max_length=MOST_PARTS)] | None = None
     name: str | None = None
-    tool_calls: list[CallIn] | None = None
+    tool_calls: Annotated[list[CallIn], Meta(max_length=MOST_PARTS)] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
@@ -143,7 +147,7 @@ class Body(Struct):
 class ChatBody(Body, kw_only=True):
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=16384)]
     max_completion_tokens: _Count | None = None
-    tools: list[ToolIn] | None = None
+    tools: Annotated[list[ToolIn], Meta(max_length=MOST_PARTS)] | None = None
     tool_choice: str | NamedToolIn | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None

@@ -18,7 +18,7 @@ from gateway.core.lifecycle import ReplyChoice
 from gateway.core.messages import Chat, Generate, Op
 from gateway.core.usage import Usage
 from gateway.wire import sse
-from gateway.wire.json import encode
+from gateway.wire.json import encode, encode_line, one_line
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
     kind: (status, type_, kind.value)
@@ -47,12 +47,18 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
 """Kind -> (status, type, code) in OpenAI's words."""
 
 
+_LONGEST_WAIT_S = 10_000_000.0
+"""Seconds: two windows of the longest that a limit may have, with room to spare."""
+
+
 def error_headers(error: GatewayError, status: int) -> Headers:
     """Retry-After, and the same in milliseconds, only on 429 and 503: azure-ai-inference retries any status that
-    carries it. Whole seconds, 1 to 60: openai-python 1.x ignores more."""
+    carries it. Of a limit it is the true wait, rounded up; of anything else 60 s at most, as openai-python 1.x ignores
+    more."""
     headers: Headers = []
     if status in (429, 503) and error.retry_after is not None:
-        wait = min(60_000, max(1, -int(-error.retry_after * 1000 // 1)))
+        limited = error.kind is Kind.LIMITED and error.upstream is None
+        wait = max(1, -int(-min(error.retry_after, _LONGEST_WAIT_S if limited else 60.0) * 1000 // 1))
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
         headers.append((b"retry-after-ms", b"%d" % wait))
     elif error.kind is Kind.LIMITED and error.upstream is None:
@@ -69,7 +75,7 @@ def error_object(error: GatewayError) -> dict[str, Any]:
 
 
 def error_event(error: GatewayError) -> bytes:
-    return sse.frame(encode(error_object(error)))
+    return sse.frame(encode_line(error_object(error)))
 
 
 def refusal(error: GatewayError) -> tuple[Response, str]:
@@ -187,7 +193,7 @@ class StreamWriter:
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
             part = self._open[event.choice, event.index]
-            text = encode(event.text)
+            text = encode_line(event.text)
             if event.logprobs is None and not part.twice:
                 return part.before + text + part.ordinary
             return self._special(event, part, text)
@@ -217,7 +223,7 @@ class StreamWriter:
             head["system_fingerprint"] = event.fingerprint
         if event.tier is not None:
             head["service_tier"] = event.tier
-        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        self._head = b"data: " + encode_line(head)[:-1] + b',"choices":['
         if not self._chat:
             return b""
         role = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -240,7 +246,7 @@ class StreamWriter:
                 "type": "function",
                 "function": {"name": event.name, "arguments": ""},
             }
-            out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode(call) + b"]}")
+            out = self._chunk(event.choice, b'"delta":{"tool_calls":[' + encode_line(call) + b"]}")
             before, after = before + b'"delta":{"tool_calls":[{"index":%d,"function":{"arguments":' % position, b"}}]}"
         else:
             name = {"text": b"content", "thinking": b"reasoning"}.get(event.kind, b"refusal")
@@ -256,11 +262,11 @@ class StreamWriter:
         if event.logprobs is None:
             return part.before + text + part.ordinary
         if self._chat:
-            logprobs = b'{"content":%b,"refusal":null}' % bytes(event.logprobs)
+            logprobs = b'{"content":%b,"refusal":null}' % one_line(bytes(event.logprobs))
         else:
             offset = self._offsets.get(event.choice, 0)
             self._offsets[event.choice] = offset + len(event.text)
-            logprobs = encode(text_logprobs((event.logprobs,), offset))
+            logprobs = encode_line(text_logprobs((event.logprobs,), offset))
         return b'%b%b%b,"logprobs":%b,"finish_reason":null}]}\n\n' % (part.before, text, part.after, logprobs)
 
     def _finish(self, event: Finish) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.backends.openai.requests import write_message
+from gateway.backends.openai.requests import fold_system, write_message
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import (
     Audio,
@@ -30,6 +30,7 @@ from gateway.core.messages import (
     Tool,
     ToolCall,
 )
+from gateway.core.ports import Capabilities
 from tests.backends.openai.exchange import BACKEND, CAN, chat, text
 
 
@@ -231,7 +232,7 @@ def test_output_beyond_openai_is_refused(kind: Any) -> None:
         ({"min_p": 0.1}, "min_p"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"min_tokens": 1}, "min_tokens"),
-        ({"stop_tokens": (1,)}, "stop_tokens"),
+        ({"stop_tokens": (1,)}, "stop_token_ids"),
         ({"bad_words": ("x",)}, "bad_words"),
         ({"ignore_eos": True}, "ignore_eos"),
     ],
@@ -300,3 +301,59 @@ def test_no_word_tells_how_long_a_prompt_is(members: dict[str, Any], param: str)
 )
 def test_a_message(message: Message, expected: dict[str, Any]) -> None:
     assert write_message(message) == expected
+
+
+# -- system messages behind the first turn ----------------------------------------------------------------------------
+
+
+def said(*turns: str) -> list[Message]:
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return [Message(roles[turn[0]], (Text(turn),)) for turn in turns]
+
+
+def shape(messages: list[Message]) -> list[str]:
+    return [message.role[0] + ":" + "+".join(part.text for part in message.parts) for message in messages]  # type: ignore[union-attr]  # all are text
+
+
+@pytest.mark.parametrize(
+    ("turns", "folded"),
+    [
+        (("s1", "u1"), ["s:s1", "u:u1"]),
+        (("s1", "s2", "u1"), ["s:s1", "s:s2", "u:u1"]),
+        (("u1", "s1"), ["u:u1+s1"]),
+        (("s1", "u1", "s2", "s3"), ["s:s1", "u:u1+s2+s3"]),
+        (("u1", "a1", "s1", "u2"), ["u:u1", "a:a1", "u:s1+u2"]),
+        (("u1", "a1", "s1"), ["u:u1", "a:a1", "u:s1"]),
+        (("u1", "a1", "t1", "s1", "a2", "u2"), ["u:u1", "a:a1", "t:t1", "u:s1", "a:a2", "u:u2"]),
+        (("u1", "a1", "t1", "s1", "u2", "s2"), ["u:u1", "a:a1", "t:t1", "u:s1+u2+s2"]),
+        (("u1", "a1", "s1", "t1", "u2"), ["u:u1", "a:a1", "t:t1", "u:s1+u2"]),
+    ],
+)
+def test_a_later_system_message_stays_where_it_was_as_a_part_of_a_user_message(
+    turns: tuple[str, ...], folded: list[str]
+) -> None:
+    assert shape(fold_system(said(*turns))) == folded
+
+
+@pytest.mark.parametrize("length", range(1, 8))
+def test_what_was_said_before_does_not_change_with_what_is_said_later(length: int) -> None:
+    """Else a prefix cache would forget it: of all but the last turn."""
+    turns = ("s1", "u1", "s2", "a1", "t1", "s3", "u2", "a2")
+    whole, part = shape(fold_system(said(*turns))), shape(fold_system(said(*turns[:length])))
+    assert whole[: len(part) - 1] == part[:-1]
+
+
+def test_only_who_asks_for_it_and_does_not_need_it_otherwise_is_folded() -> None:
+    messages = tuple(said("u1", "s1"))
+    assert [one["role"] for one in body(Chat(model="m", messages=messages))["messages"]] == ["user", "system"]
+    folded = Chat(model="m", messages=messages, fold_system=True)
+    assert [one["role"] for one in body(folded)["messages"]] == ["user"]
+    can = Capabilities("m", features=frozenset({"system_turns"}))
+    written = json.loads(BACKEND.write(folded, can).body)
+    assert [one["role"] for one in written["messages"]] == ["user", "system"]
+
+
+def test_a_reply_that_goes_on_with_the_last_message_is_beyond_this_wire() -> None:
+    with pytest.raises(GatewayError, match=r"messages\.1") as caught:
+        BACKEND.write(Chat(model="m", messages=tuple(said("u1", "a1")), continue_last=True), CAN)
+    assert caught.value.kind is Kind.UNSUPPORTED

@@ -1,0 +1,88 @@
+"""Browsers: which pages of other origins may call the gateway (CORS, the CORS protocol of https://fetch.spec.whatwg.org).
+
+A browser sends `Origin` with every request of a page to another origin, and hides the reply from that page unless the
+reply allows it. Before most requests it asks first, without any key: that is a preflight.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+
+from gateway.config import Cors as CorsOptions
+from gateway.core.http import REPLY_HEADERS, Headers, header_value
+from gateway.pipeline import Receive, Scope, Send
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+METHODS = b"GET, HEAD, POST"
+EXPOSED = (
+    *("x-request-id", "x-dragoman-dropped", "retry-after", "retry-after-ms", "x-should-retry", "www-authenticate"),
+    *(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
+    *("x-ms-error-code", "azureml-model-deployment"),
+    *("x-amzn-requestid", "x-amzn-errortype", "x-amzn-invoked-production-variant", "x-amz-retry-after"),
+    *("x-amzn-sagemaker-content-type", "x-amzn-sagemaker-custom-attributes"),
+)
+"""Reply headers that a page may read, beside those that it always may, such as Content-Type."""
+
+_VARY = (b"vary", b"origin")
+_EXPOSE = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
+# What a preflight may ask for: a list of header names.
+_NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,8192}\Z")
+
+
+class Cors:
+    """Wraps endpoints. A request without `Origin` is no browser's and only passes through."""
+
+    def __init__(self, options: CorsOptions) -> None:
+        self._any = "*" in options.origins
+        self._origins = frozenset(origin.encode() for origin in options.origins)
+        self._headers = ", ".join(options.headers).lower().encode() if options.headers is not None else None
+        self._max_age = b"%d" % options.max_age
+
+    def wrap(self, endpoint: Application) -> Application:
+        """`endpoint`, with preflights answered before it and the headers for browsers on all of its replies."""
+
+        async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+            origin = header_value(scope["headers"], b"origin")
+            if origin is None:
+                if not self._any:
+                    scope[REPLY_HEADERS] = [_VARY]  # a cache must not give this reply to a page
+            elif scope["method"] == "OPTIONS" and self._asks(scope["headers"]):
+                await self._preflight(origin, scope["headers"], send)
+                return
+            else:
+                scope[REPLY_HEADERS] = self._allowed(origin, _EXPOSE)
+            await endpoint(scope, receive, send)
+
+        return wrapped
+
+    @staticmethod
+    def _asks(headers: Headers) -> bool:
+        return header_value(headers, b"access-control-request-method") is not None
+
+    def _allowed(self, origin: bytes, *more: tuple[bytes, bytes]) -> Headers:
+        """What lets pages of `origin` read a reply; nothing for an origin that is not listed."""
+        if self._any:
+            return [(b"access-control-allow-origin", b"*"), *more]
+        if origin not in self._origins:
+            return [_VARY]
+        # A page may ask its browser to send what it knows for this host. Keys in headers need no such permission.
+        credentials = (b"access-control-allow-credentials", b"true")
+        return [(b"access-control-allow-origin", origin), credentials, _VARY, *more]
+
+    async def _preflight(self, origin: bytes, headers: Headers, send: Send) -> None:
+        asked = header_value(headers, b"access-control-request-headers") or b""
+        names = self._headers if self._headers is not None else asked if _NAMES.match(asked) else b""
+        answer: Headers = [
+            (b"access-control-allow-methods", METHODS),
+            *([(b"access-control-allow-headers", names)] if names else []),
+            (b"access-control-max-age", self._max_age),
+        ]
+        found = self._allowed(origin, *answer)
+        status, body = 204, b""
+        if found == [_VARY]:
+            status, body = 403, b"the gateway's cors.origins does not list this origin\n"
+            found += [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": found})
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,65 @@
+"""Regular expressions for llama.cpp's grammar engine (llguidance).
+
+It generates without any constraint, and says nothing, when it cannot compile an expression. So what it cannot compile
+is refused here, and what is malformed is the client's error.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+from gateway.core.errors import GatewayError, Kind
+
+LONGEST = 1000
+"""Characters. Python compiles some 5 µs for each, on the event loop."""
+MOST_GROUPS = 100
+DEEPEST = 20
+
+# Look-arounds, back-references and boundaries, where the backslash is not itself escaped.
+_UNCOMPILABLE = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bBAzZaG])")
+_UNICODE_CLASS = re.compile(r"\\[pP](?:\{\w+\}|\w)")
+_TO_ESCAPE = re.compile(r"\\.|[/\n\r]", re.S)
+_ESCAPED = {"/": "\\/", "\n": "\\n", "\r": "\\r"}
+
+
+def grammar(pattern: str) -> str:
+    """The grammar of texts that match `pattern`.
+
+    Raises GatewayError: UNSUPPORTED for what llguidance cannot compile, BAD_REQUEST for what is malformed, or too large
+    to be looked at.
+    """
+    _refuse_large(pattern)
+    if _UNCOMPILABLE.search(pattern):
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            "'response_format' cannot be executed by the llamacpp worker of this model: its regular expressions have no"
+            " look-arounds, back-references or boundaries",
+            param="response_format",
+        )
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            # Python's syntax is near enough to Rust's to find what is malformed; of Unicode classes it knows none.
+            re.compile(_UNICODE_CLASS.sub("x", pattern))
+        except (re.error, RecursionError, OverflowError):
+            raise _wrong("is malformed") from None
+    escaped = _TO_ESCAPE.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern)
+    return f"%llguidance {{}}\nstart: /{escaped}/"
+
+
+def _refuse_large(pattern: str) -> None:
+    if len(pattern) > LONGEST:
+        raise _wrong(f"has more than {LONGEST} characters")
+    if pattern.count("(") > MOST_GROUPS:
+        raise _wrong(f"has more than {MOST_GROUPS} groups")
+    depth = 0
+    for letter in pattern:
+        depth += (letter == "(") - (letter == ")")
+        if depth > DEEPEST:
+            raise _wrong(f"has groups nested more than {DEEPEST} deep")
+
+
+def _wrong(what: str) -> GatewayError:
+    return GatewayError(
+        Kind.BAD_REQUEST, f"the regular expression {what}", param="response_format", code="invalid_value"
+    )

@@ -1,0 +1,231 @@
+"""llama.cpp's replies as canonical events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from gateway.backends.llamacpp.errors import named
+from gateway.backends.llamacpp.requests import NAME
+from gateway.backends.openai.replies import ChatReader
+from gateway.backends.openai.requests import unsupported
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
+from gateway.core.messages import Complete
+from gateway.core.usage import Usage
+from gateway.wire import sse
+from gateway.wire.json import encode
+from gateway.wire.openai import answers as wire
+from gateway.wire.openai.defaults import ReplyDefaults
+
+_REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+class ChoicesReader(ChatReader):
+    """A chat of several choices: each of them has a usage chunk of its own, which counts the prompt again."""
+
+    def counted(self, said: Usage) -> Usage:
+        before = self.usage
+        if before is None:
+            return said
+        return replace(
+            said,
+            input=max(before.input or 0, said.input or 0),
+            output=(before.output or 0) + (said.output or 0),
+            # What the first choice read, the others find in the cache: that was computed once.
+            cached=before.cached,
+        )
+
+
+def token_count(said: bytes) -> int:
+    """The number of tokens in an answer of `/tokenize`. Raises msgspec's errors when it is none."""
+    return len(_tokens.decode(said).tokens)
+
+
+class _TopIn(Struct):
+    token: str
+    logprob: float | None
+    bytes: list[wire.Index] | None = None
+
+
+class _ProbIn(_TopIn):
+    top_logprobs: list[_TopIn] = []
+
+
+class _TimingsIn(Struct):
+    cache_n: wire.Count | None = None
+
+
+class _ChunkIn(Struct):
+    """One token's event, the last event of a choice (`stop` is true), or a whole choice."""
+
+    content: str = ""
+    index: wire.Index = 0
+    stop: bool = False
+    tokens: list[wire.Number] = []
+    completion_probabilities: list[_ProbIn] = []
+    stop_type: str = "none"
+    stopping_word: str = ""
+    tokens_predicted: wire.Count = 0
+    tokens_evaluated: wire.Count = 0
+    timings: _TimingsIn | None = None
+    error: wire.ErrorIn | str | None = None
+
+
+class _TokensIn(Struct):
+    tokens: list[wire.Number]
+
+
+_tokens = msgspec.json.Decoder(_TokensIn)
+_chunk = msgspec.json.Decoder(_ChunkIn)
+_chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])
+
+
+class _Open(Struct):
+    """A choice under way. Ids whose text has not come yet wait, in all `waiting` bytes of frames: the last of them may
+    be the model's own end."""
+
+    waiting: int = 0
+    tokens: list[int] = []
+    probs: list[_ProbIn] = []
+    texts: list[str] = []
+
+
+class TextReader:
+    """One reply of `/completion`. There is no `[DONE]`: each choice ends with an event that says `"stop": true`.
+
+    Choice i of prompt p has index p * n + i, and its counts are its own.
+    """
+
+    def __init__(self, op: Complete, defaults: ReplyDefaults) -> None:
+        self._op = op
+        self._defaults = defaults
+        self._choices = op.n * len(op.prompts)
+        self._json = op.output is not None and op.output.kind in ("json", "schema")
+        self._frames = sse.Reader()
+        self.buffered_bytes = 0
+        self._over = False
+        self._open: dict[int, _Open] = {}
+        self._finished: set[int] = set()
+        self._input = self._output = self._cached = 0
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        try:
+            for frame in self._frames.feed(block):
+                if not self._over:
+                    yield from self._read(_decoded(_chunk, frame.data), len(frame.data))
+        except GatewayError as error:
+            yield self._fail(error)
+
+    def eof(self) -> Iterator[Event]:
+        if not self._over:
+            yield self._fail(wire.truncated())
+
+    def whole(self, body: bytes) -> Iterator[Event]:
+        """A buffered reply: an object, or an array of them for several choices."""
+        try:
+            found = _decoded(_chunks, body)
+            chunks = found if isinstance(found, list) else [found]
+            if len(chunks) > self._choices:
+                raise wire.malformed()
+            for chunk in chunks:
+                if not chunk.stop and chunk.error is None:
+                    raise wire.malformed()
+                yield from self._read(chunk, 0)
+        except GatewayError as error:
+            yield self._fail(error)
+        if not self._over:
+            yield self._fail(wire.malformed())
+
+    def _fail(self, error: GatewayError) -> Failed:
+        self._over = True
+        return Failed(error)
+
+    def _read(self, found: _ChunkIn, size: int) -> Iterator[Event]:
+        """`size` is that of the frame in bytes."""
+        if found.error is not None:
+            raise named(wire.late_fault(found.error))
+        index = found.index
+        if index in self._finished:
+            if found.content:
+                raise wire.malformed()  # what comes after a choice's end would be lost
+            return
+        choice = self._open.get(index)
+        if choice is None:
+            if not self._open and not self._finished:
+                defaults = self._defaults
+                yield Start(defaults.new_id("cmpl-"), self._op.model or "", int(defaults.now()))
+            elif len(self._open) + len(self._finished) == self._choices:
+                raise wire.malformed()
+            choice = self._open[index] = _Open()
+            self.buffered_bytes += size
+            yield PartStart(index, 0, "text")
+        if self._json:
+            choice.texts.append(found.content)
+            self.buffered_bytes += size
+        if found.stop:
+            yield from self._finish(found, choice)
+        elif found.content and not choice.tokens:
+            probs = found.completion_probabilities
+            yield Delta(index, 0, found.content, tuple(found.tokens), self._logprobs(probs) if probs else None)
+        else:
+            choice.tokens += found.tokens
+            choice.probs += found.completion_probabilities
+            choice.waiting += size
+            self.buffered_bytes += size
+            if found.content:
+                yield Delta(index, 0, found.content, tuple(choice.tokens), self._logprobs(choice.probs))
+                self.buffered_bytes -= choice.waiting
+                choice.tokens, choice.probs, choice.waiting = [], [], 0
+
+    def _finish(self, found: _ChunkIn, choice: _Open) -> Iterator[Event]:
+        if self._json and found.stop_type == "eos":
+            _check_json("".join(choice.texts))
+        index = found.index
+        tokens = [*choice.tokens, *found.tokens]
+        probs = [*choice.probs, *found.completion_probabilities]
+        if found.stop_type == "eos":
+            probs = probs[: len(tokens) - 1] if tokens and len(probs) >= len(tokens) else probs
+            tokens = tokens[:-1]
+        elif found.stop_type not in _REASONS:
+            raise wire.aborted(found.stop_type)
+        if found.content or tokens or probs:
+            yield Delta(index, 0, found.content, tuple(tokens), self._logprobs(probs), True)
+        yield PartEnd(index, 0)
+        yield Finish(index, _REASONS[found.stop_type], found.stop_type, found.stopping_word or None)
+        del self._open[index]
+        self._finished.add(index)
+        self._output += found.tokens_predicted
+        if index % self._op.n == 0:
+            self._input += found.tokens_evaluated
+            self._cached += (found.timings.cache_n if found.timings is not None else None) or 0
+        if len(self._finished) == self._choices:
+            self._over = True
+            yield UsageReport(Usage(self._input, self._output, self._cached))
+            yield End()
+
+    def _logprobs(self, probs: list[_ProbIn]) -> Raw | None:
+        if not probs or self._op.logprobs is None:
+            return None
+        if not self._op.logprobs.top:
+            probs = [replace(prob, top_logprobs=[]) for prob in probs]
+        return Raw(encode(probs))
+
+
+def _check_json(text: str) -> None:
+    """A schema that it cannot compile is passed over in silence: a finished reply that is no JSON tells."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raise unsupported("response_format", NAME) from None
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise wire.malformed() from None

@@ -1,0 +1,129 @@
+"""Options of the gateway's own side: where it listens, which pages may call it, its log and its metrics."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Literal
+
+from pydantic import Field
+
+from gateway.config.kinds import Address, Bytes, Flag, HeaderName, Host, Network, Origin, Seconds, Whole
+from gateway.config.section import Section
+
+_DAY = 86400
+
+
+class Listen(Section):
+    """Where the gateway listens, and what a client may send or hold open."""
+
+    host: Host = Field(
+        default="127.0.0.1", description="Address to listen on. Anything but loopback needs keys or `auth: open`."
+    )
+    port: Whole = Field(default=8080, ge=0, le=65535, description="TCP port; 0 takes any free one.")
+    keep_alive_s: Seconds = Field(
+        default=75.0,
+        gt=0,
+        le=3600,
+        description="How long an idle client connection is kept open. Longer than the proxy in front keeps it.",
+    )
+    header_timeout_s: Seconds = Field(
+        default=10.0, gt=0, le=600, description="Longest time for a request's head to arrive."
+    )
+    body_timeout_s: Seconds = Field(
+        default=60.0, gt=0, le=3600, description="Longest pause while a request body arrives."
+    )
+    min_body_rate_bytes: Bytes = Field(
+        default=500,
+        ge=0,
+        le=1 << 30,
+        description="Slowest average rate of a request body, in bytes a second, beyond the first `body_timeout_s`. "
+        "0: no limit.",
+    )
+    write_idle_s: Seconds = Field(
+        default=60.0, gt=0, le=3600, description="A client that reads nothing for this long is dropped."
+    )
+    max_header_bytes: Bytes = Field(
+        default=32768, ge=1024, le=1 << 20, description="Largest request head; a larger one is answered 431."
+    )
+    max_header_count: Whole = Field(
+        default=100, ge=8, le=10000, description="Most header fields of a request; more are answered 431."
+    )
+    max_body_bytes: Bytes = Field(
+        default=33554432, ge=1024, le=1 << 32, description="Largest request body; a larger one is answered 413."
+    )
+    max_bodies_bytes: Bytes | None = Field(
+        default=None,
+        ge=1024,
+        description="Most bytes of request bodies above 64 KiB at once; a body that does not fit is answered 503 "
+        "before it is read. In memory a body takes three to six times its size. At least "
+        "`max_body_bytes`. Absent: a tenth of the memory that the process may have.",
+    )
+    max_connections: Whole = Field(
+        default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
+    )
+    trusted_proxies: tuple[Network, ...] = Field(
+        default=(),
+        description="Proxies, by address or network, whose `X-Forwarded-For` is believed.",
+    )
+
+    @property
+    def loopback(self) -> bool:
+        """Only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host.split("%")[0]).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class Cors(Section):
+    """Pages in browsers that may call the gateway from another origin. Without origins none may."""
+
+    origins: tuple[Origin, ...] = Field(
+        default=(),
+        max_length=1000,
+        description='Origins of those pages, such as `https://chat.example.com`; `"*"` is every page there is.',
+    )
+    headers: tuple[HeaderName, ...] | None = Field(
+        default=None,
+        max_length=1000,
+        description="Request headers that they may send, such as `authorization`. Absent: all.",
+    )
+    max_age: Whole = Field(
+        default=600, ge=0, le=_DAY, description="For how many seconds a browser need not ask again for its permission."
+    )
+
+
+class Log(Section):
+    """What is written to standard output."""
+
+    requests: Flag = Field(default=True, description="One record a request.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info",
+        description="Lowest level that is written. `debug` adds the steps of every request from worker to worker, "
+        "and every probe.",
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto",
+        description="`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if standard "
+        "output is a terminal, else `json`.",
+    )
+    dangerously_log_prompts: Flag = Field(
+        default=False,
+        description="Write the body of every request into the log, at level `info`: prompts, and all else that clients "
+        "say. Everybody who reads the log can read them. Not for production.",
+    )
+
+
+class Metrics(Section):
+    """Figures for Prometheus."""
+
+    enabled: Flag = Field(default=True, description="Serve `/metrics`.")
+    listen: Address | None = Field(
+        default=None,
+        description="A separate `host:port` for `/metrics`, `/livez` and `/readyz`; `/metrics` is then served only "
+        "there. Absent: `/metrics` is served where clients call, without a key.",
+    )
+    genai: Flag = Field(
+        default=False,
+        description="Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`).",
+    )

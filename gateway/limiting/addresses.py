@@ -1,0 +1,75 @@
+"""Which address a request comes from."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+
+_MOST_PROXIES = 16
+_HIDDEN = "unknown"
+"""What a proxy writes that knows no address or tells none (RFC 7239, section 6.2; Squid's `forwarded_for off`)."""
+
+
+def client_address(scope: Scope, trusted: list[Any]) -> str | None:
+    """The client's IP: the peer, or behind trusted proxies the right-most untrusted X-Forwarded-For entry. None when
+    it is unknown: there is no peer, or a trusted proxy hides its client.
+
+    trusted holds networks (`ipaddress`). At most the last 16 entries are read: a client inside a trusted network could
+    write thousands. An entry that is no address ends the reading; the address before it counts.
+    """
+    client = scope.get("client")
+    if client is None:
+        return None
+    address: str = canonical(client[0])
+    if not trusted:
+        return address
+    written = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+    entries = written.decode("latin-1").rsplit(",", _MOST_PROXIES)[-_MOST_PROXIES:] if written else []
+    for one in reversed(entries):
+        if not _within(address, trusted):
+            break
+        entry = one.strip()
+        if entry.lower() == _HIDDEN:
+            return None
+        found = _forwarded(entry)
+        if found is None:
+            break
+        address = found
+    return address
+
+
+def canonical(address: str) -> str:
+    """`address` in its one form: `::ffff:192.0.2.1`, an IPv4 address as a socket for both families shows it, is
+    `192.0.2.1`. What is no IP address stays as it is."""
+    if ":" not in address:
+        return address  # IPv4 has one form only
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)
+
+
+def _forwarded(text: str) -> str | None:
+    """The address in an entry of X-Forwarded-For, None where there is none. Some proxies add a port (Azure's gateways,
+    AWS's where told so): `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return canonical(str(ip_address(text)))
+    except ValueError:
+        return None
+
+
+def _within(address: str, networks: list[Any]) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return any(found in network for network in networks)

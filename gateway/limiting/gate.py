@@ -1,0 +1,223 @@
+"""The gate before requests: what they are charged, and what clients are told. Implements core.ports.Gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_network
+
+from msgspec import Struct
+
+from gateway.config import Config
+from gateway.core.errors import Kind
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.ports import RequestRecord
+from gateway.limiting.addresses import Scope, client_address
+from gateway.limiting.rules import KINDS, estimator, rules
+from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Outcome, Subject
+from gateway.limits.model import LimitKind, Plan, Verdict
+from gateway.limits.plan import Layout
+from gateway.limits.store_redis import RedisStore
+from gateway.redis import RedisSettings
+
+_FREE = Cost()
+_HEADERS: tuple[tuple[LimitKind, tuple[bytes, bytes, bytes]], ...] = tuple(
+    (
+        kind,
+        (
+            b"x-ratelimit-limit-" + kind.encode(),
+            b"x-ratelimit-remaining-" + kind.encode(),
+            b"x-ratelimit-reset-" + kind.encode(),
+        ),
+    )
+    for kind in KINDS[:2]
+)
+"""OpenAI's names; it has none for requests in flight."""
+
+
+OnChange = Callable[[str, str], None]
+OnAlone = Callable[[int, float], None]
+
+
+class Where(Struct, frozen=True):
+    """Where counters lie. They survive a reload that does not change it."""
+
+    settings: RedisSettings | None
+    layout: Layout
+    replicas: int
+
+    @classmethod
+    def of(cls, config: Config) -> Where:
+        limiter = config.limiter
+        shared = config.redis is not None and limiter.store != "memory"
+        layout = Layout(limiter.namespace, limiter.partitions, limiter.partition_by)
+        return cls(RedisSettings.of(config.redis) if shared else None, layout, limiter.replicas)
+
+
+class Limiting:
+    """The limiter of a running gateway. Implements core.ports.Gate. on_change and on_alone are those of `Limiter`."""
+
+    def __init__(self, config: Config, on_change: OnChange | None = None, on_alone: OnAlone | None = None) -> None:
+        self._where = where = Where.of(config)
+        store: MemoryStore | RedisStore = (
+            MemoryStore()
+            if where.settings is None
+            else RedisStore(where.settings, layout=where.layout, expected=where.replicas)
+        )
+        self.limiter = Limiter((), store, on_change=on_change, on_alone=on_alone)
+        self._running = False
+        self._by_address = False
+        self.use(config)
+
+    @classmethod
+    def follow(
+        cls,
+        before: Limiting | None,
+        config: Config,
+        on_change: OnChange | None = None,
+        on_alone: OnAlone | None = None,
+    ) -> Limiting | None:
+        """The limiter for `config`: `before` with new rules, unless the counters lie elsewhere now; None without
+        limits."""
+        if before is not None and before._where == Where.of(config):
+            before.use(config)
+            return before
+        return cls(config, on_change, on_alone) if rules(config) else None
+
+    def use(self, config: Config) -> None:
+        found = rules(config)
+        self.limiter.use(found)
+        self.any = bool(found)
+        self._estimator = estimator(config)
+        self._tokens = any(rule.kind == "tokens" for rule in found)
+        # A rule by address that a reload replaced is enforced for a while longer.
+        self._by_address = self._by_address or any("address" in (*rule.scope, *rule.match) for rule in found)
+        self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
+
+    async def start(self) -> None:
+        if not self._running:
+            self._running = True
+            await self.limiter.start()
+
+    async def close(self) -> None:
+        if self._running:
+            self._running = False
+            await self.limiter.close()
+
+    async def admit(
+        self, record: RequestRecord, op: Op, max_context: int | None, scope: Scope, headers: Headers
+    ) -> Permit | None:
+        """See core.ports.Gate."""
+        address = client_address(scope, self._trusted) if self._by_address else None
+        cost = self._estimator.cost(op, max_context) if self._tokens else _FREE
+        try:
+            lease = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost)
+        except Limited as limited:
+            record.limit, limited.code = limited.code, None
+            _describe(limited.decision, headers)
+            raise
+        plan, raw = lease.plan, lease.raw
+        for left, limit, name, reset in plan.told or _shown(plan, raw):
+            ms = raw[left + 1] // 1000
+            if ms != reset.ms:
+                reset.ms, reset.header = ms, (reset.name, duration(ms))
+            headers += (limit, (name, b"%d" % raw[left]), reset.header)
+        return Permit(self.limiter, lease, cost.prompt)
+
+
+class _Reset(Struct):
+    """The header that says when a counter is free again, and the milliseconds in it. Kept, because all requests that
+    one call to the store decided share it."""
+
+    name: bytes
+    ms: int = -1
+    header: tuple[bytes, bytes] = (b"", b"")
+
+
+_Shown = tuple[int, tuple[bytes, bytes], bytes, _Reset]
+"""(index in a verdict of what remains, the header of the limit, the name of the header of what remains, its reset)."""
+
+
+def _shown(plan: Plan, raw: Verdict) -> list[_Shown]:
+    """The headers for the limits of `plan`: of each kind those of the limit with the least left. Nearly always there is
+    one of each kind; then the plan keeps the result."""
+    found, kept = [], True
+    for kind, (limit, remaining, reset) in _HEADERS:
+        places = [
+            (2 + 3 * index, (limit, b"%d" % plan.shapes[index][1]))
+            for index, rule in enumerate(plan.rules)
+            if rule.kind == kind and not rule.shadow
+        ]
+        if places:
+            found.append((*min(places, key=lambda one: raw[one[0]]), remaining, _Reset(reset)))
+        kept = kept and len(places) < 2
+    if kept:
+        plan.told = found
+    return found
+
+
+def _describe(decision: Decision, headers: Headers) -> None:
+    """The same headers for a refusal."""
+    for kind, (limit, remaining, reset) in _HEADERS:
+        state = decision.tightest(kind)
+        if state is not None:
+            headers.append((limit, b"%d" % state.limit))
+            headers.append((remaining, b"%d" % state.remaining))
+            headers.append((reset, duration(round(state.reset_s * 1000))))
+
+
+class Permit(Struct, eq=False):
+    """One admitted request. Implements core.ports.Permit. prompt: its estimated tokens."""
+
+    limiter: Limiter
+    lease: Lease
+    prompt: int
+
+    def settle(self, record: RequestRecord) -> None:
+        """See core.ports.Permit."""
+        lease = self.lease
+        if not lease.settled:
+            outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
+            self.limiter.settle(lease, _used(record, outcome, self.prompt), outcome)
+
+
+_OUTCOMES: dict[str, Outcome] = {
+    "ok": "finished",
+    "refused": "failed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+_UNSEEN = frozenset(["deadline_exceeded", Kind.TIMEOUT.value, "upstream_too_large"])
+"""Failures that hide how much a worker produced. Clients have a say in how long and how large a reply is."""
+
+
+def _used(record: RequestRecord, outcome: Outcome, prompt: int) -> int | None:
+    """Tokens to be charged, None for those reserved.
+
+    Nobody knows what a worker produced for a plain reply whose client left, or that took too long or was too large:
+    such a request keeps its reservation, else asking in this way would be a way around every limit. A stream is relayed
+    as it is produced, so one that its client left before the first token is charged its prompt. Any other failure
+    without output costs nothing.
+    """
+    usage = record.usage
+    if outcome == "failed" and (usage is None or not usage.output):
+        return None if record.code in _UNSEEN else 0
+    if usage is None or (usage.input is None and usage.output is None):
+        return prompt if outcome == "cancelled" and record.stream else None
+    return (usage.input or 0) + (usage.output or 0)
+
+
+def duration(ms: int) -> bytes:
+    """Milliseconds as OpenAI writes them: 0s, 20ms, 1.500s, 6m0s, 1h0m0s."""
+    if 0 < ms < 1000:
+        return b"%dms" % ms
+    seconds, ms = divmod(ms, 1000)
+    rest = b".%03ds" % ms if ms else b"s"
+    if seconds < 60:
+        return b"%d%b" % (seconds, rest)
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return b"%dm%d%b" % (minutes, seconds, rest)
+    return b"%dh%dm%d%b" % (minutes // 60, minutes % 60, seconds, rest)

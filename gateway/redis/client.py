@@ -1,0 +1,81 @@
+"""redis-py clients, used through redis-py's public interface only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+
+from gateway.redis.settings import RedisSettings, split_address
+
+CONNECT_S = 1.0
+ASK_S = 0.3
+"""Seconds for an answer of a Sentinel or of a cluster node about the cluster: one of them may be the machine that just
+died."""
+
+
+class _Login(CredentialProvider):
+    """Reads the settings at every connect."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        return self._settings.credentials() or ("",)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """What the client asks for; the inherited one warns at every connect."""
+        return self.get_credentials()
+
+
+def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": None,  # each caller has a deadline of its own
+        "socket_connect_timeout": CONNECT_S,
+        "retry": Retry(NoBackoff(), 0),
+        "driver_info": None,  # else CLIENT SETINFO at every connect, which an ACL need not allow
+    }
+    if login and (settings.username or settings.password is not None or settings.password_file is not None):
+        options["credential_provider"] = _Login(settings)
+    if settings.tls:
+        options |= {
+            "ssl": True,
+            "ssl_ca_certs": settings.ca_file,
+            "ssl_certfile": settings.cert_file,
+            "ssl_keyfile": settings.key_file,
+        }
+    return options
+
+
+def sentinels(settings: RedisSettings) -> Sentinel:
+    """The Sentinels of `settings`; their `sentinels` are to be closed in the end."""
+    asking = {**_options(settings, login=settings.sentinel_auth), "socket_timeout": ASK_S}
+    nodes = [split_address(one) for one in settings.addresses]
+    return Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]  # redis-py has no types here
+
+
+def node(settings: RedisSettings, address: str) -> Redis:
+    """One node of a cluster, to be asked about the cluster."""
+    host, port = split_address(address)
+    return Redis(host=host, port=port, **{**_options(settings), "socket_timeout": ASK_S})
+
+
+def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
+    """(a client without retries of its own, all that must be closed in the end). Does no I/O yet."""
+    options = _options(settings)
+    if settings.mode == "cluster":
+        nodes = [ClusterNode(*split_address(one)) for one in settings.addresses]
+        cluster = RedisCluster(startup_nodes=nodes, **options)
+        return cluster, [cluster]
+    if settings.mode == "sentinel":
+        sentinel = sentinels(settings)
+        primary = sentinel.master_for(settings.sentinel_name, db=settings.db, **options)
+        return primary, [primary, *sentinel.sentinels]
+    host, port = split_address(settings.addresses[0])
+    single = Redis(host=host, port=port, db=settings.db, **options)
+    return single, [single]

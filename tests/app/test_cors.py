@@ -1,0 +1,203 @@
+"""What pages of other origins may do: preflights, and the headers on every kind of reply. tests/browser drives one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.app.cors import EXPOSED
+from gateway.config import ConfigError
+from tests.app.asking import GONE, key
+from tests.clients import CHAT, REQUESTS
+from tests.harness import Stack
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+PAGE = "https://chat.example.com"
+STRANGER = "https://other.example.com"
+SECRET, ENTRY = key("browser")
+PATHS = sorted(path.partition("?")[0] for path, _ in REQUESTS.values())
+ASK = {"origin": PAGE, "access-control-request-method": "POST"}
+# Browsers give these to a page without being told, or they are of the connection and not of the reply.
+ALWAYS = {
+    "x-accel-buffering",
+    "cache-control",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "date",
+    "allow",
+    "vary",
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["direct", "asgi"])
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """With keys, and one page that may call; on the server's direct writes, and on plain ASGI."""
+
+    def plain(app: Any) -> Any:
+        async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "extensions": {}}, receive, send)
+
+        return wrapped
+
+    config = {"cors": {"origins": [PAGE, "http://localhost:3000"]}, "keys": ENTRY, "models": {"gone": GONE}}
+    with Stack(config=config, wrap=(lambda app: app) if request.param else plain) as running:
+        yield running
+
+
+def cors(reply: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in reply.headers.items() if name.startswith("access-control-")}
+
+
+def ask(stack: Stack, path: str, **headers: str) -> httpx.Response:
+    given = {**ASK, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return httpx.options(stack.url + path, headers=given)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/nothing", "/v1/models"])
+def test_a_preflight_is_answered_before_any_key_and_whatever_the_path(stack: Stack, path: str) -> None:
+    reply = ask(stack, path, access_control_request_headers="authorization, content-type, x-stainless-lang")
+    assert (reply.status_code, reply.content) == (204, b"")
+    assert cors(reply) == {
+        "access-control-allow-origin": PAGE,
+        "access-control-allow-credentials": "true",
+        "access-control-allow-methods": "GET, HEAD, POST",
+        "access-control-allow-headers": "authorization, content-type, x-stainless-lang",
+        "access-control-max-age": "600",
+    }
+    assert reply.headers["vary"] == "origin"
+    assert "content-length" not in reply.headers, "a 204 has none (RFC 9110 8.6)"
+
+
+def test_a_preflight_of_another_origin_is_refused(stack: Stack) -> None:
+    reply = ask(stack, PATHS[0], origin=STRANGER)
+    assert (reply.status_code, cors(reply), reply.headers["vary"]) == (403, {}, "origin")
+    assert "cors.origins" in reply.text
+
+
+def test_what_is_no_preflight_is_an_ordinary_request(stack: Stack) -> None:
+    reply = httpx.options(stack.url + PATHS[-1], headers={"origin": PAGE, "api-key": SECRET})
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert cors(reply)["access-control-allow-origin"] == PAGE
+
+
+def test_what_is_asked_for_is_only_ever_repeated_as_names(stack: Stack) -> None:
+    reply = ask(stack, PATHS[0], access_control_request_headers='authorization"; <b>')
+    assert "access-control-allow-headers" not in reply.headers
+
+
+# What is sent, and the statuses that it may have: an unknown model is a 400 to boto3's clients.
+CALLS: dict[str, tuple[set[int], dict[str, Any]]] = {
+    "whole": ({200}, {"model": "m"}),
+    "stream": ({200}, {"model": "m", "stream": True}),
+    "wrong-field": ({400}, {"model": "m", "max_tokens": "x"}),
+    "unknown-model": ({400, 404}, {"model": "nothing"}),
+    "no-worker": ({503}, {"model": "gone"}),
+}
+
+
+@pytest.mark.parametrize("dialect", sorted(REQUESTS))
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("origin", [PAGE, STRANGER, None])
+def test_every_kind_of_reply_tells_browsers_who_may_read_it(
+    stack: Stack, dialect: str, call: str, origin: str | None
+) -> None:
+    path, body = REQUESTS[dialect]
+    statuses, changes = CALLS[call]
+    headers = {"authorization": f"Bearer {SECRET}", "api-key": SECRET, **({"origin": origin} if origin else {})}
+    reply = httpx.post(stack.url + path, json={**body, **changes}, headers=headers)
+    assert reply.status_code in statuses, reply.text
+    told(reply, origin)
+
+
+@pytest.mark.parametrize("dialect", sorted(REQUESTS))
+@pytest.mark.parametrize("origin", [PAGE, STRANGER, None])
+def test_refusals_too(stack: Stack, dialect: str, origin: str | None) -> None:
+    """No key; a path that is none."""
+    path, body = REQUESTS[dialect]
+    headers = {"origin": origin} if origin else {}
+    told(httpx.post(stack.url + path, json={**body, "model": "m"}, headers=headers), origin)
+    told(httpx.post(stack.url + path.partition("?")[0] + "/nothing", json=body, headers=headers), origin)
+
+
+def told(reply: httpx.Response, origin: str | None) -> None:
+    found = cors(reply)
+    assert reply.headers["vary"] == "origin", "a cache must not give one page's reply to another"
+    if origin == PAGE:
+        assert found.pop("access-control-expose-headers").split(", ") == list(EXPOSED)
+        assert found == {"access-control-allow-origin": PAGE, "access-control-allow-credentials": "true"}
+    else:
+        assert found == {}
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+def test_the_gateways_own_paths_are_for_no_page(stack: Stack, path: str) -> None:
+    assert cors(httpx.get(stack.url + path, headers={"origin": PAGE})) == {}
+    assert cors(ask(stack, path)) == {}
+
+
+def test_off_by_default() -> None:
+    with Stack() as stack:
+        reply = httpx.post(stack.url + "/v1/chat/completions", json={**CHAT, "model": "m"}, headers={"origin": PAGE})
+        assert (reply.status_code, cors(reply), "vary" in reply.headers) == (200, {}, False)
+        assert ask(stack, "/v1/chat/completions").status_code == 405
+
+
+def test_every_origin_and_chosen_headers() -> None:
+    config = {"cors": {"origins": ["*"], "headers": ["Authorization", "Content-Type"], "max_age": 5}}
+    with Stack(config=config) as stack:
+        reply = ask(stack, "/v1/chat/completions", origin=STRANGER, access_control_request_headers="x-other")
+        assert cors(reply) == {
+            "access-control-allow-origin": "*",
+            "access-control-allow-methods": "GET, HEAD, POST",
+            "access-control-allow-headers": "authorization, content-type",
+            "access-control-max-age": "5",
+        }
+        reply = httpx.get(stack.url + "/v1/models", headers={"origin": STRANGER})
+        assert (cors(reply)["access-control-allow-origin"], "vary" in reply.headers) == ("*", False)
+
+
+def test_a_reload_changes_it(stack: Stack) -> None:
+    with Stack() as one:
+        one.run(one.gateway.reload(one.config({"cors": {"origins": [PAGE]}})))
+        assert ask(one, "/v1/models").status_code == 204
+        one.run(one.gateway.reload(one.config()))
+        assert ask(one, "/v1/models").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("https://Chat.Example.com/", "https://chat.example.com"),
+        ("https://a:443", "https://a"),
+        ("http://localhost:3000", "http://localhost:3000"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("chrome-extension://abcdef", "chrome-extension://abcdef"),
+        ("null", "null"),
+    ],
+)
+def test_origins_are_taken_as_browsers_write_them(stack: Stack, written: str, taken: str) -> None:
+    assert stack.config({"cors": {"origins": [written]}}).cors.origins == (taken,)
+
+
+@pytest.mark.parametrize("wrong", ["https://a/path", "a.example.com", "https://*.example.com", "https://a:0", "", 5])
+def test_what_is_no_origin_is_refused(stack: Stack, wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"cors\.origins\.0: must be"):
+        stack.config({"cors": {"origins": [wrong]}})
+
+
+@pytest.mark.parametrize("dialect", sorted(REQUESTS))
+def test_a_page_may_read_every_header_that_a_dialect_sends(dialect: str) -> None:
+    """By the golden transcripts, which hold replies of every kind."""
+    names: set[str] = set()
+    for path in (GOLDEN / dialect).glob("*.txt"):
+        reply = path.read_text().split("\nclient <\n")[1].split("\n\n")[0]
+        names.update(re.findall(r"^([a-z0-9-]+): ", reply, re.MULTILINE))
+    assert "x-request-id" in names
+    assert names - ALWAYS <= set(EXPOSED)

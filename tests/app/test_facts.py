@@ -1,0 +1,103 @@
+"""What workers say of themselves when they become ready, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness import Stack
+
+PROPS = {
+    "default_generation_settings": {"n_ctx": 300},
+    "modalities": {"vision": False},
+    "chat_template_caps": {"supports_tools": False},
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Says `props` of itself, and remembers who asked for what, and with which key."""
+
+    def __init__(self, props: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.props = props
+        self.asked: list[tuple[str, str | None]] = []
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, self.headers["authorization"]))
+        body = self.server.props if self.path == "/props" else b"{}"
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def served(props: bytes, backend: str = "llamacpp", **options: Any) -> Iterator[tuple[Server, httpx.Client]]:
+    """A gateway before a worker that says `props`."""
+    server = Server(props)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        models = {"m": {"backend": backend, "workers": [address], **options}}
+        with Stack((), {"models": models}) as stack, httpx.Client(base_url=stack.url) as client:
+            yield server, client
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def context(client: httpx.Client) -> object:
+    return client.get("/v1/models").json()["data"][0].get("max_model_len")
+
+
+def test_a_worker_that_becomes_ready_is_asked() -> None:
+    with served(json.dumps(PROPS).encode()) as (server, client):
+        assert context(client) == 300
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}
+        answer = client.post("/v1/chat/completions", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+        assert [path for path, _ in server.asked].count("/props") == 1
+
+
+def test_what_is_configured_goes_before_what_is_said() -> None:
+    with served(json.dumps(PROPS).encode(), max_context=200) as (_, client):
+        assert context(client) == 200
+
+
+@pytest.mark.parametrize("props", [b"", b"<html>", b"[]", b'{"modalities":7}', b" " * (2 << 20)])
+def test_an_answer_that_says_nothing_changes_nothing(props: bytes) -> None:
+    with served(props) as (server, client):
+        assert context(client) is None
+        assert "/props" in [path for path, _ in server.asked]
+
+
+def test_the_workers_key_is_shown(tmp_path: Any) -> None:
+    (tmp_path / "key").write_text("sk-worker\n")
+    with served(json.dumps(PROPS).encode(), api_key_file=str(tmp_path / "key")) as (server, client):
+        assert context(client) == 300
+        assert ("/props", "Bearer sk-worker") in server.asked
+
+
+def test_other_workers_and_other_paths_are_not_asked() -> None:
+    asked_less: list[tuple[str, dict[str, Any]]] = [("vllm", {}), ("llamacpp", {"paths": ["/v1/chat/completions"]})]
+    for backend, options in asked_less:
+        with served(json.dumps(PROPS).encode(), backend, **options) as (server, client):
+            assert context(client) is None
+            assert {path for path, _ in server.asked} == {"/health"}

@@ -1,0 +1,143 @@
+"""Pages in a real Chromium call the gateway from another origin: `make test-browser`."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.app.asking import key
+from tests.clients import REQUESTS
+from tests.harness import Stack
+
+pytestmark = pytest.mark.browser
+
+PAGE = (Path(__file__).parent / "page.html").read_bytes()
+SECRET, ENTRY = key("browser")
+KEYED = {"authorization": f"Bearer {SECRET}", "api-key": SECRET}
+
+
+def chromium() -> str:
+    """The browser's command. Fails with what to install when there is none."""
+    for name in (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name) if name else None
+        if found is not None:
+            return found
+    pytest.fail("no Chromium: install Debian's package `chromium`, or set CHROMIUM=/path/to/it")
+
+
+class Site:
+    """Serves the page, and takes what it reports."""
+
+    def __init__(self) -> None:
+        self.results: queue.Queue[Any] = queue.Queue()
+        results = self.results
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(PAGE)
+
+            def do_POST(self) -> None:
+                results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self._answer(b"")
+
+            def _answer(self, body: bytes) -> None:
+                self.send_response(200)
+                self.send_header("content-type", "text/html; charset=utf-8")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Keeps the tests' output clean."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.origin = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def calls(self, folder: Path, base: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What a page of this site sees of the replies to `calls`."""
+        task = quote(json.dumps({"base": base, "calls": calls}))
+        # Without a sandbox, as root in a container has none to give; the page is ours.
+        words = [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        words += ["--no-first-run", "--disable-background-networking", "--no-proxy-server", f"--user-data-dir={folder}"]
+        browser = subprocess.Popen(
+            [*words, f"{self.origin}/page.html#{task}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            found: list[dict[str, Any]] = self.results.get(timeout=60)
+            return found
+        finally:
+            browser.kill()
+            browser.wait()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    one = Site()
+    yield one
+    one.close()
+
+
+def post(dialect: str, headers: dict[str, str], **changes: Any) -> dict[str, Any]:
+    path, body = REQUESTS[dialect]
+    return {"path": path, "body": {**body, "model": "m", **changes}, "headers": headers}
+
+
+@pytest.mark.parametrize("dialect", sorted(REQUESTS))
+def test_a_listed_page_calls_with_a_key_and_reads_replies_streams_and_errors(
+    site: Site, tmp_path: Path, dialect: str
+) -> None:
+    with Stack(config={"cors": {"origins": [site.origin]}, "keys": ENTRY}) as stack:
+        plain, stream, refused = site.calls(
+            tmp_path,
+            stack.url,
+            [post(dialect, KEYED), post(dialect, KEYED, stream=True), post(dialect, {"authorization": "Bearer x"})],
+        )
+    assert plain["status"] == 200
+    assert json.loads(plain["text"])
+    assert plain["headers"]["x-request-id"]
+    assert stream["status"] == 200
+    assert stream["headers"]["x-request-id"]
+    assert len(stream["text"].splitlines()) > 2
+    assert refused["status"] in (401, 403)
+    assert refused["text"]
+
+
+def test_the_lines_of_the_ollama_style_are_read(site: Site, tmp_path: Path) -> None:
+    """As docs/dialects/ollama.md shows it."""
+    with Stack(config={"cors": {"origins": [site.origin]}, "keys": ENTRY}) as stack:
+        (seen,) = site.calls(tmp_path, stack.url, [post("ollama", KEYED, stream=True)])
+    lines = [json.loads(line) for line in seen["text"].splitlines()]
+    assert lines[-1]["done"] is True
+    assert "".join(line["message"]["content"] for line in lines)
+
+
+def test_a_page_that_is_not_listed_sees_nothing(site: Site, tmp_path: Path) -> None:
+    with Stack(config={"cors": {"origins": ["https://chat.example.com"]}, "keys": ENTRY}) as stack:
+        (seen,) = site.calls(tmp_path, stack.url, [post("openai", KEYED)])
+        assert seen == {"error": "TypeError"}
+        assert stack.records() == [], "the browser asked first, and was refused"
+
+
+def test_any_page_may_call_where_every_origin_is_allowed(site: Site, tmp_path: Path) -> None:
+    with Stack(config={"cors": {"origins": ["*"]}, "keys": ENTRY}) as stack:
+        (seen,) = site.calls(tmp_path, stack.url, [post("openai", KEYED)])
+    assert seen["status"] == 200
+    assert seen["headers"]["x-request-id"]
