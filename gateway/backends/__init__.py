@@ -1,4 +1,4 @@
-"""The registry of backends. A new backend is a file or package here and a line in the table."""
+"""The registry of backends. To add one, add a file or package here and a line to the table."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ REGISTRY: Mapping[str, Callable[[ReplyDefaults], Backend]] = {
 
 
 def create(name: str, defaults: ReplyDefaults = DEFAULTS) -> Backend:
-    """The backend `name`; `defaults` stand in for what its workers do not say. Raises KeyError when there is none."""
+    """The backend `name`. `defaults` fill in what its workers leave out of replies. Raises KeyError if unknown."""
     return REGISTRY[name](defaults)

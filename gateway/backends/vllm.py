@@ -1,4 +1,4 @@
-"""Backend for vLLM's OpenAI server (0.10.2 to 0.33): only what differs from `openai`.
+"""Backend for vLLM's OpenAI server (0.10.2 to 0.33): the differences from `openai`.
 
 Sources: vLLM 0.33.0 `entrypoints/openai/protocol.py` and `serving_*.py`.
 """
@@ -28,7 +28,7 @@ from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
-# More than any context holds.
+# More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1
 
 
@@ -43,7 +43,7 @@ NAME = "vllm"
 
 
 class _Words(Words):
-    """vLLM's names for what OpenAI's wire has none for."""
+    """vLLM's names for what OpenAI's wire does not define."""
 
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
         if op.max_output is None:
@@ -120,7 +120,7 @@ _WORDS = _Words(NAME)
 
 
 class Vllm:
-    """`vllm`."""
+    """The backend `vllm`."""
 
     name = NAME
     salts = True
@@ -168,12 +168,12 @@ class Vllm:
         return fault_of(response, self._defaults.now())
 
     def facts(self, body: bytes) -> Facts:
-        return UNKNOWN  # its workers enter theirs into the registry
+        return UNKNOWN  # vLLM workers publish their capabilities in the registry
 
 
 def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:
-    """vLLM answers 400 to `tools: []`, and to `tool_choice` or `parallel_tool_calls` without tools; clients send both
-    (ollama, friendli-client)."""
+    """Removes members that vLLM answers with 400 and clients (ollama, friendli-client) do send: `tools: []`, and
+    `tool_choice` or `parallel_tool_calls` without tools."""
     tools = body.get("tools")
     if not tools or (isinstance(tools, Raw) and bytes(tools).translate(None, b" \t\r\n") == b"[]"):
         body.pop("tools", None)
@@ -187,8 +187,8 @@ def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:
 
 
 def _refuse_with_beams(op: Complete) -> None:
-    """vLLM's beam search obeys temperature, length_penalty, max_tokens and ignore_eos; it passes over all else in
-    silence. Raises GatewayError(UNSUPPORTED) instead."""
+    """Raises GatewayError(UNSUPPORTED) for parameters that vLLM's beam search would silently ignore: all but
+    temperature, length_penalty, max_tokens and ignore_eos."""
     for name, neutral in (
         ("frequency_penalty", 0),
         ("presence_penalty", 0),
@@ -215,12 +215,13 @@ def _refuse_with_beams(op: Complete) -> None:
 
 
 def _within(salt: str, own: Raw) -> str:
-    """A client's own salt divides the cache of its team, and opens nobody else's."""
+    """Combines a client's own cache salt with its team's, so that it can divide its team's cache but never read
+    another team's."""
     return urlsafe_b64encode(digest(salt.encode(), bytes(own), "sha256")).rstrip(b"=").decode()
 
 
 def _refuse_for_age(op: Chat | Complete, version: tuple[int, ...]) -> None:
-    """What a vLLM of that version passes over in silence. Raises GatewayError(UNSUPPORTED)."""
+    """Raises GatewayError(UNSUPPORTED) for parameters that this version of vLLM silently ignores."""
     if not version:
         return
     if op.want_tokens and version < (0, 10, 2):
@@ -234,10 +235,10 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def _with_processors(op: Chat | Complete, can: Capabilities) -> Chat | Complete:
-    """`op` with what our own logits processor (workers/vllm/processors.py) executes in that one's words, where the
-    workers have it; else it stays, to be refused."""
+    """`op` with some parameters renamed for our logits processor (workers/vllm/processors.py), if the workers have it.
+    Otherwise the parameters stay and are refused later."""
     sampling = op.sampling
-    if isinstance(op, Complete) and op.beams is not None:  # vLLM's beam search passes over logits processors
+    if isinstance(op, Complete) and op.beams is not None:  # vLLM's beam search ignores logits processors
         return op
     ours: dict[str, Any] = {}
     if (sampling.no_repeat_ngram or 0) > 1 and "no_repeat_ngram" in can.beyond:
@@ -256,8 +257,9 @@ def _with_processors(op: Chat | Complete, can: Capabilities) -> Chat | Complete:
 
 
 def _rest(op: Complete, can: Capabilities) -> int:
-    """max_tokens for "as many as fit", which vLLM's text completions have no word for: absent and null mean 16 there.
-    vLLM 0.11 and later shorten what is too much; before, only token ids with a known context are counted exactly."""
+    """max_tokens for "as many as fit". vLLM's text completions have no value for that: absent and null mean 16.
+    vLLM 0.11 and later shorten a value that is too large. For earlier versions an exact value needs a prompt of token
+    ids and a known context length."""
     if can.max_context is None:
         return _MOST_TOKENS
     longest = max((0 if isinstance(prompt, str) else len(prompt) for prompt in op.prompts), default=0)

@@ -1,10 +1,10 @@
-"""When a worker is left out: consecutive failures eject it, longer each time, and it returns by degrees.
+"""Circuit breaker: consecutive failures eject a worker, longer each time, and it returns by slow start.
 
-Sans-clock: every call is given the time, in seconds of any monotonic clock.
+It has no clock: each call is given the time, in seconds of any monotonic clock.
 
-A request notes the breaker's `generation` when it begins and gives it back with what became of it. What began before an
-ejection says nothing of the worker as it is now: a hundred streams that die with it are one failure, and one that was
-lucky to end well is no proof that new ones would.
+A request notes the breaker's `generation` when it begins and reports its outcome with it. Outcomes of an earlier
+generation are ignored: a hundred streams that die with the worker are one failure, and an old stream that ends well
+does not prove that new requests would.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from msgspec import Struct
 
 
 class BreakerPolicy(Struct, frozen=True):
-    """failures in a row that eject; eject_s x n seconds out, the n-th time in a row; slowstart_s of growing share."""
+    """Ejects after `failures` in a row, the n-th time in a row for n x `eject_s` seconds. After the return the share of
+    requests grows for `slowstart_s` seconds."""
 
     failures: int = 5
     eject_s: float = 30.0
@@ -27,10 +28,13 @@ _LEAST_SHARE = 0.01
 
 
 class Breaker:
-    """One worker's record. `policy` may be exchanged at any time.
+    """One worker's state. `policy` may be replaced at any time.
 
-    generation counts its ejections so far, `ejections` those in a row. While it is out, a request is let through on
-    trial once its time is over; the next one when that has told something, or has told nothing for eject_s.
+    generation  ejections so far
+    ejections   ejections in a row
+
+    When the ejection time is over, the breaker is half open: one request goes through as a trial. The next one goes
+    when the trial has an outcome, or after eject_s without one.
     """
 
     __slots__ = ("ejections", "failures", "generation", "open_until", "policy", "returned_at", "trial_until")
@@ -59,22 +63,22 @@ class Breaker:
         return "open" if now < self.open_until else "half_open"
 
     def begin(self, now: float) -> None:
-        """A request goes to the worker; while that is out, it is the trial."""
+        """A request goes to the worker. While the worker is ejected, that request is the trial."""
         if self.open_until:
             self.trial_until = now + self.policy.eject_s
 
     def abandon(self, generation: int) -> None:
-        """The request that began told nothing about the worker (its client left, it was malformed)."""
+        """The request said nothing about the worker: its client left, or it was malformed."""
         if generation == self.generation:
             self.trial_until = 0.0
 
     def answer(self, now: float, generation: int) -> bool:
-        """A reply has begun; True when this ends the trial. A stream may take minutes: nobody waits for its end. But
-        until a reply has come to its end, the next failure ejects again, and longer."""
+        """A reply has begun; True when this ends the trial. A stream may take minutes, so the trial does not wait for
+        its end. Until one reply is complete, the next failure ejects again, and for longer."""
         return generation == self.generation and self._return(now)
 
     def succeed(self, now: float, generation: int) -> bool:
-        """A reply is whole; True when this ends the trial."""
+        """A reply is complete; True when this ends the trial."""
         if generation != self.generation:
             return False
         self.failures = self.ejections = 0
@@ -88,15 +92,15 @@ class Breaker:
         return True
 
     def come_back(self, now: float) -> None:
-        """From now on its share grows."""
+        """Begins the slow start."""
         self.returned_at = now
 
     def fail(self, now: float, generation: int, *, may_eject: bool) -> bool:
-        """Counts a failure; True when it ejects the worker. `may_eject` False keeps a worker that cannot be spared."""
+        """Counts a failure; True when it ejects the worker. `may_eject` is False for a worker that cannot be spared."""
         if generation != self.generation:
             return False
         self.failures += 1
-        # One that is out already, and failed its trial, need not be spared.
+        # `may_eject` does not protect a worker that is ejected already and failed its trial.
         if not self.open_until and (self.failures < self.policy.failures or not may_eject):
             return False
         self.generation += 1
@@ -106,8 +110,11 @@ class Breaker:
         return True
 
     def share(self, now: float) -> float:
-        """0.01 to 1: how much of its fair share a returned worker takes while it warms up. Nearly nothing at first, as
-        HAProxy's slowstart: a tenth each, for four of five that return together, is a third of what is fair."""
+        """0.01 to 1: the part of its fair share that a returned worker takes during its slow start.
+
+        It begins near zero, as HAProxy's slowstart does. With a tenth to begin with, four of five workers that return
+        together would take a third of the load at once.
+        """
         if self.returned_at is None or not self.policy.slowstart_s:
             return 1.0
         grown = (now - self.returned_at) / self.policy.slowstart_s
@@ -115,5 +122,5 @@ class Breaker:
             self.returned_at = None
             return 1.0
         if self.open_until:
-            return 1.0  # one request is no load, and its trial is not to wait until others are busy
+            return 1.0  # the trial is one request: it must not wait until the other workers are busy
         return max(_LEAST_SHARE, grown)

@@ -1,4 +1,4 @@
-"""A cap on retries, so that a failing fleet is not asked many times over (Finagle's and Envoy's retry budgets)."""
+"""A retry budget, so that retries do not multiply the load on a failing fleet (as in Finagle and Envoy)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class RetryBudget:
-    """Retries may be `share` of the requests, or `min_per_second` where those are too few for that, whichever is more.
+    """Allows retries up to `share` of the requests or `min_per_second`, whichever is more.
 
-    What is not used is kept, up to `BURST`: enough for one worker's breaker to open while the others answer. Both are
-    saved apart and spent together: what one pays is not the other's to pay again.
+    Unused allowance is kept, up to `BURST`: enough for one worker's breaker to open while the others answer. The two
+    allowances are saved separately and spent together: each retry is taken from both.
     """
 
     BURST = 10.0
@@ -24,7 +24,7 @@ class RetryBudget:
         self._since = clock()
 
     def earn(self) -> None:
-        """Notes a request."""
+        """Counts a request."""
         self._earned += self._share
 
     @property

@@ -1,6 +1,6 @@
-"""Who the workers of a model are, while the gateway runs: DNS here, the registry in `gateway.fleet.registry`.
+"""Discovery of a model's workers while the gateway runs: DNS here, the registry in `gateway.fleet.registry`.
 
-A source that cannot be read changes nothing: the last known fleet stays, and health probes judge each worker of it.
+When a source cannot be read, the last known fleet stays, and health probes judge each of its workers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gateway.core.ability import BEYOND
 from gateway.core.ports import UNKNOWN, Capabilities, Facts
 
 READ_S = 2.0
-"""A source that takes longer has failed this time."""
+"""Seconds after which reading a source counts as failed."""
 
 
 class FoundWorker(Struct, frozen=True):
-    """One worker of a fleet. draining: it finishes what it has and takes nothing new."""
+    """One worker of a fleet. draining: it finishes its requests and takes no new ones."""
 
     address: str
     draining: bool = False
@@ -30,7 +30,7 @@ class FoundWorker(Struct, frozen=True):
 
 
 def able(declared: Capabilities, members: Sequence[FoundWorker]) -> Capabilities:
-    """What may be asked of all of them: what is declared, narrowed by what they say of themselves."""
+    """What every worker can do: the declared capabilities, narrowed by what the workers say about themselves."""
     facts = [member.facts for member in members]
     contexts = [one.max_model_len for one in facts if one.max_model_len is not None]
     versions = [_numbers(one.version) for one in facts if one.version is not None]
@@ -54,13 +54,13 @@ Fleet = dict[str, list[FoundWorker]]
 
 
 class Source(Protocol):
-    """Where workers are looked up. name is for the log, interval_s between two looks."""
+    """Where workers are looked up. name is for the log; interval_s is the time between two look-ups."""
 
     name: str
     interval_s: float
 
     async def read(self) -> Fleet:
-        """The workers now, of every model that this source knows of. Raises whatever its trouble is."""
+        """The current workers of every model that this source knows. May raise any exception."""
         ...
 
 
@@ -75,7 +75,7 @@ async def system_resolver(host: str, port: int) -> list[str]:
 
 
 class Dns:
-    """Every address of a host name is a worker: a headless Service of Kubernetes."""
+    """Each address of a host name is a worker, as with a headless Service of Kubernetes."""
 
     def __init__(self, model: str, host: str, port: int, interval_s: float, resolve: Resolve = system_resolver) -> None:
         self.name = f"dns {host}:{port}"
@@ -97,12 +97,12 @@ def _url(address: str, port: int) -> str:
 
 
 class Discovery:
-    """Reads every source again and again and says what the fleets are now.
+    """Reads every source periodically and reports changed fleets.
 
     fixed   workers that the configuration lists, by model: always members
-    known   the fleets of a configuration before this one: what holds until a source was read
-    apply   (model, members) whenever a model's fleet is another than before
-    report  (source's name, what is wrong or None) when a source is lost and when it is back
+    known   the fleets of the previous configuration; they hold until a source was read
+    apply   called with (model, members) whenever a model's fleet changed
+    report  called with (source's name, the error or None) when a source is lost and when it is back
     """
 
     def __init__(
@@ -124,26 +124,24 @@ class Discovery:
         self._closed = False
 
     async def start(self) -> None:
-        """Reads every source once, and goes on in the background."""
+        """Reads every source once, then continues in the background."""
         await asyncio.gather(*(self.look(source) for source in self._sources))
         for model in self._fixed:
             await self._show(model)
         self._tasks = [asyncio.create_task(self._watch(source)) for source in self._sources]
 
     async def close(self) -> None:
-        self._closed = (
-            True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
-        )
+        self._closed = True  # redis-py may swallow the cancellation: it uses wait_for, which does so before Python 3.12
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def look(self, source: Source) -> None:
-        """Reads one source now."""
+        """Reads one source now. Raises what `apply` raises."""
         try:
             async with asyncio.timeout(READ_S):
                 found = await source.read()
-        except Exception as error:  # whatever it was, what is known stays
+        except Exception as error:  # any trouble of a source leaves the known fleet as it is
             if source.name not in self._lost:
                 self._lost.add(source.name)
                 self._report(source.name, type(error).__name__)
@@ -164,12 +162,12 @@ class Discovery:
             await asyncio.sleep(source.interval_s)
             try:
                 await self.look(source)
-            except Exception as error:  # whatever it was, looking goes on
+            except Exception as error:  # discovery must go on
                 self._report(source.name, f"{type(error).__name__}: {error}")
 
     async def _show(self, model: str) -> None:
         members = {member.address: member for fleet in self.read.values() for member in fleet.get(model, ())}
-        # A listed worker stays listed; what it says of itself in a registry counts all the same.
+        # A listed worker stays a member. Its entry in a registry, if any, says more about it and goes first.
         for member in self._fixed.get(model, ()):
             members.setdefault(member.address, member)
         now = list(members.values())

@@ -1,7 +1,7 @@
-"""Health probes: a worker is ready while its health path answers with anything below 500. A refused connection or a
-5xx takes it out at once, silence after three probes.
+"""Health probes. A worker is ready while its health path answers with a status below 500.
 
-A server without that path answers 404, which is a sign of life too. httpx serves here: probes are rare.
+A refused connection or a 5xx makes it unready at once, silence after three probes. A server without that path answers
+404, which is a sign of life too. Probes are rare, so they use httpx.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MISSES = 3
 
 
 class HealthPolicy(Struct, frozen=True):
-    """Seconds between two probes, and for one; path under the worker's address."""
+    """Seconds between two probes, seconds that one may take, and the path under the worker's address."""
 
     interval_s: float = 5.0
     timeout_s: float = 1.0
@@ -30,10 +30,10 @@ class Health:
     """Probes workers until closed.
 
     workers    (model, address) -> worker
-    client_of  a client for a model's workers (their CA); closed with this
-    on_change  called with model and worker after its `ready` changed
-    ask        asks a worker that becomes ready what it can do, before it takes requests; it raises nothing
-    on_probe   called after every probe with model, worker and what came of it: a status, or the error's class; or None
+    client_of  makes the HTTP client for a model's workers (with their CA); it is closed with this object
+    on_change  called with model and worker after `ready` changed
+    ask        asks a worker that becomes ready what it can do, before it takes requests; must not raise
+    on_probe   called after every probe with model, worker and the result: a status, or the error's class; or None
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Health:
         self._closed = False
 
     async def start(self) -> None:
-        """Probes every worker once, all at the same time, and goes on in the background."""
+        """Probes all workers once, concurrently, then continues in the background."""
         await asyncio.gather(*(self._probe(model, worker) for (model, _), worker in self._first.items()))
         for (model, _), worker in self._first.items():
             self.add(model, worker, probed=True)
 
     def add(self, model: str, worker: Worker, *, probed: bool = False) -> None:
-        """Probes this one too from now on, first of all at once unless that was done."""
+        """Probes this worker too from now on; the first time at once unless `probed`."""
         if self._closed:
             return
         wake = self._wake[worker] = asyncio.Event()
@@ -72,14 +72,14 @@ class Health:
         self._tasks[worker] = asyncio.create_task(self._watch(model, worker))
 
     def remove(self, worker: Worker) -> None:
-        """Not this one any more."""
+        """Stops probing this worker."""
         self._wake.pop(worker, None)
         task = self._tasks.pop(worker, None)
         if task is not None:
             task.cancel()
 
     def suspect(self, worker: Worker) -> None:
-        """Probe it now: a request to it just failed."""
+        """Probes the worker now, because a request to it failed."""
         wake = self._wake.get(worker)
         if wake is not None:
             wake.set()
@@ -95,7 +95,7 @@ class Health:
     async def _watch(self, model: str, worker: Worker) -> None:
         wake = self._wake[worker]
         while True:
-            # An unready worker is asked more often, so that it serves again soon after it is back.
+            # An unready worker is probed more often, so that it serves again soon after it is back.
             pause = self._policy.interval_s if worker.ready else min(1.0, self._policy.interval_s)
             try:
                 async with asyncio.timeout(pause):
@@ -117,10 +117,10 @@ class Health:
                 await self._ask(model, worker, client)
         except (httpx.TimeoutException, httpx.ReadError) as error:
             found = type(error).__name__
-            # One late answer is a busy machine, not a dead worker.
+            # One late answer means a busy machine, not a dead worker.
             worker.missed_probes += 1
             ready = worker.ready and worker.missed_probes < _MISSES
-        except Exception as error:  # whatever it was, it was no answer; and probing must go on
+        except Exception as error:  # anything else is no answer, and probing must go on
             found = type(error).__name__
             ready = worker.ready and out_of_descriptors(error)
         else:

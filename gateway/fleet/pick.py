@@ -1,4 +1,4 @@
-"""Which of the open workers takes the next request."""
+"""Pick policies: which of the open workers takes the next request."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from gateway.fleet.worker import Worker
 
 PickPolicy = Callable[[Sequence[Worker], float], Worker]
-"""(open workers, at least one; now) -> the one to use."""
+"""(open workers, at least one; now) -> the worker to use."""
 
 
 def least_busy(workers: Sequence[Worker], now: float) -> Worker:
-    """The fewest of our requests in flight, a returning worker counting as busier than it is; among equals the one
-    that has waited longest for its turn."""
+    """The worker with the fewest of our requests in flight. A worker in slow start counts as busier than it is. Among
+    equals, the one whose last turn is longest ago."""
     return min(workers, key=lambda worker: ((worker.in_flight + 1) / worker.breaker.share(now), worker.turn))
 
 
 def round_robin(workers: Sequence[Worker], now: float) -> Worker:
-    """In turn, whatever their load; a returning worker misses turns, so that it has no more than its share."""
+    """Each worker in turn, whatever its load. A worker in slow start skips turns, so that it gets its share only."""
     count = len(workers)
     return min(workers, key=lambda worker: worker.turn + count / worker.breaker.share(now))
 

@@ -1,4 +1,4 @@
-"""The workers of one model: pick one, wait for one, learn from what became of the request."""
+"""The workers of one model: pick one, wait for one, learn from the outcome of each request."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.worker import Worker
 
-# How long a worker that says 429 or 503 is left alone where it does not say itself, and at most.
+# Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
 _REST_S = 1.0
 _LONGEST_REST_S = 30.0
-# uvloop's timers are early by up to a millisecond: whoever is woken for something must find that it is so.
+# uvloop's timers fire up to a millisecond early. The margin makes sure that the state has changed when they do.
 _LATE_S = 0.002
 
 
 class QueuePolicy(Struct, frozen=True):
-    """max_waiting requests at most wait, each at most timeout_s, while every worker is at its limit."""
+    """The queue while every worker is at its limit: at most `max_waiting` requests, each for at most `timeout_s`."""
 
     max_waiting: int = 1000
     timeout_s: float = 30.0
@@ -30,9 +30,10 @@ class QueuePolicy(Struct, frozen=True):
 class Pool:
     """Workers of one model.
 
-    on_suspect is called with a worker that just failed, so that it can be probed before its turn; on_eject with one
-    that was ejected, on_return with one that may take requests again, on_wait with the seconds that a request has
-    waited for a worker, whatever ended its wait.
+    on_suspect  called with a worker that just failed, so that it is probed at once
+    on_eject    called with a worker that was ejected
+    on_return   called with a worker that may take requests again
+    on_wait     called with the seconds that a request waited for a worker, whatever ended its wait
     """
 
     def __init__(
@@ -57,23 +58,23 @@ class Pool:
         self._on_eject = on_eject
         self._on_return = on_return
         self._on_wait = on_wait
-        # Workers may have had turns in the pool before this one (a reload): those to come are later than all of them.
+        # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         self._tickets = itertools.count()
-        # Workers that have just refused or failed, and until when the others go before them.
+        # Workers that just refused or failed -> until when the other workers are preferred.
         self._resting: dict[Worker, float] = {}
-        # The next one first; its ticket makes every entry different from all others.
+        # Sorted, next first: (-priority, ticket, future, exclude). The ticket makes each entry unique.
         self._waiting: list[tuple[int, int, asyncio.Future[Worker], Sequence[Worker]]] = []
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
 
     def close(self) -> None:
-        """No more to be told about its workers."""
+        """Stops listening to its workers."""
         for worker in self.workers:
             worker.on_free.remove(self.serve_waiting)
 
     def change(self, workers: Sequence[Worker]) -> None:
-        """From now on these are the workers; requests on others end where they are."""
+        """Replaces the workers. Requests that run on removed workers finish there."""
         self.close()
         self.workers = list(workers)
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
@@ -90,10 +91,10 @@ class Pool:
         return len(self._waiting)
 
     async def acquire(self, exclude: Sequence[Worker] = (), priority: int = 0) -> Worker:
-        """A worker, its `in_flight` counted up; give it back by `release`.
+        """A worker, with its `in_flight` incremented. Give it back with `release`.
 
-        exclude holds workers already tried. Higher priority waits less. Raises GatewayError: NO_WORKER when none could
-        serve, however long one waits; OVERLOADED when the queue is full or the wait was too long.
+        exclude holds the workers already tried. A higher priority waits less. Raises GatewayError: NO_WORKER when
+        waiting would not help; OVERLOADED when the queue is full or the wait was too long.
         """
         now = self._clock()
         worker = self._pick(exclude, now) if not self._waiting else None
@@ -120,10 +121,10 @@ class Pool:
         worker.in_flight -= 1
         worker.freed()
 
-    # What became of a request; `generation` is what the worker's was when it began.
+    # The outcome of a request. `generation` is the worker's generation when the request began.
 
     def answered(self, worker: Worker, generation: int) -> None:
-        """Its reply has begun."""
+        """The reply has begun."""
         if worker.breaker.answer(self._clock(), generation):
             self._returned(worker)
 
@@ -142,9 +143,11 @@ class Pool:
         worker.breaker.abandon(generation)
 
     def failed(self, worker: Worker, generation: int, error: GatewayError) -> None:
-        """Learns from a failure: only the worker's own faults count against it. One that says that it is too much rests
-        for as long as it says (1 s where it says nothing, 30 s at most), or until it finishes something; so does one
-        that would be ejected and may not be, for 1 s."""
+        """Learns from a failure. Only the worker's own faults count against it.
+
+        A worker that answers 429 or 503 rests for its Retry-After (1 s without one, 30 s at most) or until one of its
+        requests succeeds. A worker that should be ejected but cannot be spared rests for 1 s.
+        """
         breaker = worker.breaker
         if error.blame is not Blame.WORKER:
             breaker.abandon(generation)
@@ -156,22 +159,22 @@ class Pool:
         now = self._clock()
         if breaker.fail(now, generation, may_eject=may_eject):
             self._on_eject(worker)
-            # Who waits then, while all others are full, must not wait until one of those is free.
+            # Serve the queue when the ejection ends: all other workers may be full then.
             asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
         elif breaker.failures >= breaker.policy.failures and not breaker.ejected:
-            self._rest(worker, _REST_S)  # too many are out for it to be so, too
+            self._rest(worker, _REST_S)  # too many workers are ejected already
         self._on_suspect(worker)
 
     def _rest(self, worker: Worker, seconds: float) -> None:
-        """It is full, loads its model whatever its health says, or is broken. Who refuses at once has the fewest in
-        flight, and would be given everything that the others then have to be asked for."""
+        """Prefers the other workers for a while. This worker is full, still loads its model or is broken. A worker that
+        refuses at once has the fewest requests in flight, so least-busy would send it everything."""
         now = self._clock()
         if self._resting.get(worker, now) <= now:
             self._resting[worker] = now + seconds
             asyncio.get_running_loop().call_later(seconds + _LATE_S, worker.freed)
 
     def serve_waiting(self) -> None:
-        """Hands free workers to those who wait, and refuses those for whom none is left; to be called whenever a
+        """Hands free workers to waiting requests, and refuses those that no worker can serve. Call it whenever a
         worker's state may have changed."""
         now = self._clock()
         for entry in list(self._waiting):
@@ -179,7 +182,7 @@ class Pool:
             worker = self._pick(exclude, now)
             if worker is None and self._may_serve(exclude, now):
                 if exclude:
-                    continue  # whoever comes after it may take what it must not
+                    continue  # a later request may take a worker that this one excludes
                 return
             self._waiting.remove(entry)
             if future.done():
@@ -191,7 +194,7 @@ class Pool:
                 future.set_result(worker)
 
     def _may_serve(self, exclude: Sequence[Worker], now: float) -> bool:
-        """Waiting helps: some worker is merely full."""
+        """Whether waiting helps: some worker is only full."""
         return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
     def _pick(self, exclude: Sequence[Worker], now: float) -> Worker | None:
@@ -205,7 +208,7 @@ class Pool:
         return self._policy(candidates, now) if candidates else None
 
     def _rested(self, candidates: list[Worker], exclude: Sequence[Worker], now: float) -> list[Worker]:
-        """Those that do not rest; all where no other could serve, however long one waits."""
+        """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
         resting = self._resting = {worker: until for worker, until in self._resting.items() if until > now}
         others = [worker for worker in self.workers if worker not in resting]
         if not any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in others):
@@ -226,13 +229,13 @@ class Pool:
         future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
         entry = (-priority, next(self._tickets), future, tuple(exclude))
         insort(self._waiting, entry)
-        self.serve_waiting()  # those before it may be waiting for another worker than the one that is free
+        self.serve_waiting()  # earlier entries may exclude the worker that is free
         try:
             async with asyncio.timeout(self._queue.timeout_s):
                 return await future
         except BaseException as error:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # It was handed over in the very turn in which we gave up.
+                # A worker was handed over in the same turn of the loop in which the wait ended.
                 worker = future.result()
                 worker.breaker.abandon(worker.generation)
                 self.release(worker)

@@ -1,7 +1,7 @@
 """The registry of workers in Redis, as `workers/registry.py` writes it; docs/workers.md has the format.
 
-Not everybody who can write there is to be believed: a record must have the right form, and its address that of a plain
-URL. Whoever can write to the registry can nevertheless receive requests; it belongs behind a password.
+Entries are checked: an entry must have the right form, and its address must be a plain URL. Still, everybody who can
+write to the registry can receive requests, so protect it with a password.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gateway.fleet.discovery import Fleet, FoundWorker
 INDEX = "{dragoman-workers}"
 READ_S = 0.5
 LINGER_S = 10.0
-"""A record that vanished without a word (a killed worker, an emptied Redis) is believed for this long: health probes
-tell whether the worker is there."""
+"""Seconds for which an entry is kept after it vanished without notice (a killed worker, an emptied Redis). Health
+probes show whether the worker still answers."""
 FORMAT = 1
 _MOST_WORKERS = 1000
 _ADDRESS = re.compile(
@@ -28,7 +28,7 @@ _ADDRESS = re.compile(
 
 
 class WorkerEntry(msgspec.Struct, frozen=True):
-    """One worker's record; what is not named here is for people."""
+    """One worker's entry in the registry. Members that are not named here are for people."""
 
     format: int
     id: str
@@ -48,7 +48,7 @@ _decoder = msgspec.json.Decoder(WorkerEntry)
 
 
 def decode(text: bytes) -> WorkerEntry | None:
-    """The record, or None when it is of another format or not what it should be."""
+    """The entry, or None when it has another format or is malformed."""
     try:
         record = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -58,9 +58,9 @@ def decode(text: bytes) -> WorkerEntry | None:
 
 
 class Registry:
-    """Reads all records; a source of `Discovery`.
+    """Reads all entries; a source of `Discovery`.
 
-    client  a redis-py client (asyncio), of which `smembers` and `mget` are used
+    client  a redis-py client (asyncio); `smembers` and `mget` are used
     models  model by its name in the configuration -> the name that its workers serve
     clock   monotonic seconds
     """
@@ -80,7 +80,7 @@ class Registry:
         now = self._clock()
         away = now - self._read_at - 2 * READ_S if self._read_at is not None else 0.0
         self._read_at = now
-        if away > 0:  # time in which nobody could be seen does not count: a Redis that returns may be empty
+        if away > 0:  # time without a working Redis does not count: a Redis that returns may be empty
             self._seen = {worker: (record, seen + away) for worker, (record, seen) in self._seen.items()}
         for record in found:
             self._seen[record.id] = (record, now)
@@ -88,7 +88,7 @@ class Registry:
         for worker, (record, seen) in list(self._seen.items()):
             if seen == now:
                 continue
-            # One that was draining has left as it said; one whose address has a new record was restarted.
+            # A worker that was draining has left as announced. One whose address has a new entry was restarted.
             if record.draining or record.address in addresses or now - seen > LINGER_S:
                 del self._seen[worker]
         fleet: Fleet = {}

@@ -9,10 +9,14 @@ from gateway.fleet.breaker import Breaker, BreakerPolicy
 
 
 class Worker:
-    """address is scheme://host:port[/base]. ready is what its last health probe said; in_flight counts our requests.
-    draining: it finishes what it has and takes nothing new. facts is what it said of itself when it was asked.
+    """One worker.
 
-    on_free holds whom to tell when it may have become free: the pools that it is in, more than one during a reload.
+    address    scheme://host:port[/base]
+    ready      the result of the last health probe
+    in_flight  our requests that run on it
+    draining   it finishes its requests and takes no new ones
+    facts      what it answered when it was asked about itself
+    on_free    callbacks for when it may have become free: its pools, more than one during a reload
     """
 
     __slots__ = (
@@ -48,17 +52,17 @@ class Worker:
 
     @property
     def generation(self) -> int:
-        """What a request notes when it begins, see `Breaker`."""
+        """What a request notes when it begins. See `Breaker`."""
         return self.breaker.generation
 
     @property
     def half_open(self) -> bool:
-        """It was ejected; the requests that go to it now find out whether it may return."""
+        """Whether it is ejected. Requests that go to it now are trials."""
         return self.breaker.ejected
 
     @property
     def serving(self) -> bool:
-        """Ready, and here to stay."""
+        """Ready and not draining."""
         return self.ready and not self.draining
 
     def open_to(self, now: float) -> bool:

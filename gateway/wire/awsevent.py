@@ -1,8 +1,8 @@
 """`application/vnd.amazon.eventstream`: frames to bytes, and bytes to frames.
 
 A frame is big-endian: total length u32, length of the headers u32, CRC-32 of those eight bytes, headers, payload,
-CRC-32 of all before. A header is: length of its name u8, name, type u8, value; type 7, the only one here, is text with
-its length as u16. Sources: the Amazon event stream encoding specification; botocore 1.44 `eventstream.py` as reader.
+CRC-32 of everything before it. A header is: length of its name u8, name, type u8, value. The only type used here is 7:
+a u16 length and text. Sources: the Amazon event stream encoding specification; botocore 1.44 `eventstream.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from gateway.core.errors import GatewayError, Kind
 
 MEDIA_TYPE = b"application/vnd.amazon.eventstream"
-# Both from the specification: more is refused by botocore.
+# Both limits are from the specification. botocore refuses larger frames.
 MAX_PAYLOAD = 24 * 1024 * 1024
 MAX_HEADERS = 128 * 1024
 
@@ -36,11 +36,11 @@ class Frame(Struct):
 
 
 def framer(headers: Mapping[str, str]) -> Callable[[bytes], bytes]:
-    """Writes payloads as frames that all have `headers`: those are encoded once."""
+    """Returns a function that writes a payload as a frame with `headers`, which are encoded only once."""
     encoded = b"".join(_header(name, value) for name, value in headers.items())
     length = len(encoded)
     around = _PRELUDE + length + 4
-    # Up to its payload a frame depends on the payload's length alone, and the chunks of a stream have few of these.
+    # The bytes before the payload depend only on its length, and the chunks of a stream have few different lengths.
     fronts: dict[int, tuple[bytes, int]] = {}
 
     def front(size: int) -> tuple[bytes, int]:
@@ -64,8 +64,8 @@ def _header(name: str, value: str) -> bytes:
 
 
 class Reader:
-    """Feed it blocks cut anywhere; it returns whole frames. Raises GatewayError(UPSTREAM) for a wrong checksum, a
-    length that cannot be, or a header that is not text."""
+    """Takes blocks cut anywhere and returns whole frames. Raises GatewayError(UPSTREAM) for a wrong checksum, an
+    impossible length, or a header that is not text."""
 
     def __init__(self) -> None:
         self._tail = bytearray()

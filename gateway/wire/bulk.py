@@ -1,9 +1,9 @@
-"""How many values one body may hold, looked at before it is read.
+"""Bounds on the number of JSON values in a body, checked before the body is parsed.
 
-Each value costs time in which nobody else is served, and memory: 32 MiB may hold 16 million of them, and take seconds
-and gigabytes. Within these bounds no dialect takes more than 50 ms, text aside (some 2 ms a MiB, 13 ms at worst). What
-an ordinary client sends is far below them, so that counting bytes is nearly always all there is to do; only where
-commas and brackets are many are those inside of strings told apart.
+Each value costs memory, and time on the event loop: 32 MiB can hold 16 million values, which take seconds and
+gigabytes. Within these bounds no dialect takes more than 50 ms, not counting text (about 2 ms a MiB, at worst 13 ms).
+Ordinary requests are far below the bounds, so counting bytes is nearly always enough. Only a body with many commas and
+brackets is checked further, to leave out those inside strings.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ MOST_NESTED = 1 << 15
 MOST_MEMBERS = 1 << 16
 """Members of objects."""
 MOST_STRINGS = 1 << 17
-"""Strings, names of members among them."""
+"""Strings, including the names of members."""
 MOST_VALUES = 1 << 20
-"""Values that follow another. Only a prompt of token ids has many: one that fills a context of a million is let in,
-though it takes about 100 ms."""
+"""Values after a comma. Only a prompt of token ids has many. One for a context of a million tokens is allowed, although
+it takes about 100 ms."""
 
 
-# Text alone takes some 2 ms a MiB to read and to write, and to count what is in it as long again.
+# Text alone takes about 2 ms a MiB to read and write, and the same again to count its characters.
 _LARGE = 1 << 18
 _SMALL = 1 << 13
 _LONG_US = 5000
-# Microseconds to read a thing, to estimate its tokens and to write it for a worker; measured at their worst, over all
-# dialects and backends: `make chaos ROWS=L9`.
+# Microseconds to read a value, estimate its tokens and write it for a worker: the worst of all dialects and backends,
+# measured by `make chaos ROWS=L9`.
 _OBJECT_US, _ARRAY_US, _QUOTE_US, _COMMA_US = 12.0, 4.0, 1.2, 0.05
 
 
 def is_heavy(body: bytes) -> bool:
-    """Whether the request in `body` may take more than 5 ms, so that it is to be read and written in a thread. To tell
-    takes 1 ms at most.
+    """True if the request in `body` may take more than 5 ms, so that it must be read and written in a thread. The check
+    itself takes at most 1 ms.
 
-    What stands inside of strings counts too: to tell it apart takes longer than to be wrong.
+    Characters inside strings count too: leaving them out would take longer than an unneeded thread.
     """
     if len(body) <= _SMALL:
         return False
@@ -46,10 +46,10 @@ def is_heavy(body: bytes) -> bool:
 
 def refuse_bulk(body: bytes) -> None:
     """Raises GatewayError(BAD_REQUEST) if `body` holds more than these bounds allow."""
-    # Whatever is counted follows a comma or a colon, but for what is first in what is around it: decoders bound that.
+    # Each counted value follows a comma or a colon, except first ones. Decoders bound those by their depth limit.
     if len(body) <= MOST_NESTED or body.count(b",") + body.count(b":") <= MOST_NESTED // 2 or _excess(body) is None:
         return
-    # An escaped quote ends no string; whatever else is malformed is found by who reads it.
+    # Escaped quotes do not end a string. Any malformed JSON is found later, by the decoder.
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
     if bare.count(b'"') > 2 * MOST_STRINGS:
         excess: str | None = f"{MOST_STRINGS} strings"
@@ -60,7 +60,7 @@ def refuse_bulk(body: bytes) -> None:
 
 
 def _excess(text: bytes) -> str | None:
-    """What there is too much of, if what looks like structure in `text` is structure."""
+    """The name of what exceeds its bound, or None. Every bracket, quote and comma in `text` counts as structure."""
     if text.count(b"{") + text.count(b"[") > MOST_NESTED:
         return f"{MOST_NESTED} objects and arrays"
     if text.count(b":") > MOST_MEMBERS:

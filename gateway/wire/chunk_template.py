@@ -1,8 +1,8 @@
 """Templates of ordinary chunks: the bytes before and after the text, which are the same in chunk after chunk.
 
-A lane learns the template from one chunk and need not parse the next ones; parsing is most of what a streamed token
-costs. This is safe because a quote inside a JSON string is always escaped: an event that begins and ends as the
-template does, with the inside of one JSON string between, is the same document with another text.
+A lane (`core.ports.Lane`) learns the template from one chunk and need not parse the next ones. Parsing is most of the
+cost of a streamed token. This is safe because a quote inside a JSON string is always escaped: an event with the
+template's beginning and end, and the inside of one JSON string between them, is the same document with another text.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-# How often one stream may learn a template. A worker whose chunks always differ elsewhere would have it learn at every
-# token.
+# The most templates that one stream may learn. Without this bound, a worker whose chunks always differ outside the text
+# would cause a new template for each token.
 TRIES = 8
 
 _HOLES = {
@@ -22,33 +22,33 @@ _HOLES = {
     for name in ("content", "text", "reasoning", "reasoning_content", "refusal")
 }
 _ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
-# The literal that stands for the text while a template is tried. No reply has it by chance.
+# The placeholder for the text while a template is made. No reply contains it by chance.
 MARK = rb"\u0001template\u0002"
 _TOKEN = 1_000_003
 
 id_of = msgspec.json.Decoder(int).decode
-"""A JSON integer -> a token id. Raises msgspec.DecodeError when it is none."""
+"""A JSON integer -> a token id. Raises msgspec.DecodeError for anything else."""
 text_of = msgspec.json.Decoder(str).decode
-"""A JSON string, quotes included -> its text. Raises msgspec.DecodeError or UnicodeDecodeError when it is none."""
+"""A JSON string with its quotes -> its text. Raises msgspec.DecodeError or UnicodeDecodeError for anything else."""
 
 
 class ChunkTemplate(Struct, frozen=True):
-    """One event around its text: `before` ends with the quote that opens it, `after` begins with the one that closes
-    it. Where every chunk has one token id as well, `after` ends before it and `end` follows; else `end` is b""."""
+    """One event without its text. `before` ends with the opening quote of the text, `after` begins with the closing
+    quote. If every chunk also has one token id, `after` ends before it and `end` follows it; else `end` is b""."""
 
     before: bytes
     after: bytes
     end: bytes = b""
 
     def filled(self, literal: bytes, token: int) -> bytes:
-        """The event with that text, given as the inside of a JSON string."""
+        """The event with the text `literal` (the inside of a JSON string) and the id `token`."""
         return self.before + literal + self.after + (b"%d" % token + self.end if self.end else b"")
 
 
 def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
     """The template of the event `data`, which is JSON on one line. Its text is the member `name` of the object at the
-    path `holder`. token: the choice has `token_ids` with one id. Returns None, and raises nothing, where the text
-    cannot be told apart from the rest or `data` is unusual in any other way."""
+    path `holder`. token: the choice has `token_ids` with one id. Returns None, and never raises, if the text cannot be
+    separated from the rest or `data` is unusual in any other way."""
     holes = list(_HOLES[name].finditer(data))
     if len(holes) != 1 or 10 in data:
         return None

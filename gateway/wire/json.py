@@ -1,7 +1,7 @@
 """Client JSON in, gateway JSON out: one decoder policy for every dialect.
 
 Strict JSON (RFC 8259) in UTF-8; the top level must be an object. Top-level members are kept as raw JSON text, so that
-nothing is lost on a wire that can carry them; the typed view of the same bytes validates what is known.
+nothing is lost towards a worker of the same wire. A typed view of the same bytes validates the known members.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ R = TypeVar("R")
 encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw])
 _items = msgspec.json.Decoder(list[Raw])
-# msgspec reads `Raw | None` as "null only": an optional raw member is a Raw that defaults to this.
+# msgspec reads `Raw | None` as "null only", so an optional raw member is a Raw with this default.
 NULL = Raw(b"null")
-# Member names seen before that are no other spelling of `model`: to look them up is cheaper than to look at them.
+# Member names seen before that are not another spelling of `model`. A lookup is cheaper than a check.
 _harmless: set[str] = set()
 _MOST_NAMES = 1000
-# At the top of a body. Each is looked at by itself.
+# The most top-level members of a body. Each one is checked separately.
 _MOST_MEMBERS = 1000
 _anything = msgspec.json.Decoder()
-# The letters of `model` as JSON may write them too.
+# The letters of `model` as JSON escapes.
 _ESCAPED = tuple(
     (b"\\u006" + digit, letter)
     for digits, letter in ((b"dD", b"m"), (b"fF", b"o"), (b"4", b"d"), (b"5", b"e"), (b"cC", b"l"))
@@ -44,20 +44,20 @@ _ESCAPED = tuple(
     if digit
 )
 _SEPARATORS = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"), ("\u0085".encode(), b"\\u0085"))
-# Members in which numbers are a user's own, whatever they look like.
+# Members whose content belongs to the user: numbers in them are never changed.
 _FREE = frozenset({"messages", "tools", "response_format", "format", "metadata"})
 _FRACTION = re.compile(rb"[.eE]")
-# msgspec names the place as `$.messages[0].content`
+# msgspec writes the place as `$.messages[0].content`.
 _PLACE = re.compile(r"^(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?$", re.S)
 
 
 def members(request: Request) -> dict[str, Raw]:
-    """The body's top-level members as raw JSON text, without those that are null: friendli-client, langchain and
-    text-generation send null for whatever their caller did not set.
+    """The body's top-level members as raw JSON text. Null members are left out: friendli-client, langchain and
+    text-generation send null for each parameter that their caller did not set.
 
     Raises GatewayError: MEDIA_TYPE for a content encoding other than identity; BAD_REQUEST for malformed JSON, a body
     that is not an object, more values than `refuse_bulk` allows, or a `model` given twice or in another letter case (a
-    worker behind us might read the other one than we authorised).
+    worker might then read another model than the authorised one).
     """
     coding = request.header(b"content-encoding")
     if coding is not None and coding.strip().lower() not in (b"", b"identity"):
@@ -68,7 +68,7 @@ def members(request: Request) -> dict[str, Raw]:
     refuse_bulk(body)
     try:
         if not body.isascii():
-            body.decode()  # msgspec does not look into what it hands out raw
+            body.decode()  # msgspec does not check the text of raw members
         top = _members.decode(body)
         if len(top) > _MOST_MEMBERS:
             raise GatewayError(
@@ -97,12 +97,12 @@ def _refuse_other_models(top: dict[str, Raw]) -> None:
 
 
 def present(raw: Raw) -> Raw | None:
-    """None for JSON's null."""
+    """`raw`, or None if it is JSON's null."""
     return None if raw == NULL else raw
 
 
 def require_json(request: Request) -> None:
-    """Raises GatewayError(MEDIA_TYPE) when the body is declared to be something else than JSON."""
+    """Raises GatewayError(MEDIA_TYPE) if the content type is not JSON."""
     declared = request.header(b"content-type")
     if declared is not None and declared != b"application/json":
         kind = declared.split(b";", 1)[0].strip().lower()
@@ -121,11 +121,11 @@ def typed(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def invalid(error: Exception, at: str = "") -> GatewayError:
-    """A msgspec validation error as the client should read it, of a value that stands at `at` (`messages.0`)."""
+    """The client's error for a msgspec validation error in the value at the place `at` (`messages.0`)."""
     match = _PLACE.match(str(error))
     assert match is not None
     what, place = match.group(1), match.group(2)
-    # `[3]` is an item, `[...]` some value of a mapping.
+    # `[3]` is an item of an array, `[...]` any value of a mapping.
     place = re.sub(r"\[(\d+)\]", r".\1", place or "").replace("[...]", ".?").lstrip(".")
     param = f"{at}.{place}".strip(".") or None
     missing = re.match(r"Object missing required field `(\w+)`", what)
@@ -142,10 +142,10 @@ def invalid(error: Exception, at: str = "") -> GatewayError:
 def settle_unknown(
     raw: dict[str, Raw], known: frozenset[str], policy: ExtrasPolicy, *, kind: Kind = Kind.BAD_REQUEST
 ) -> tuple[Extra, tuple[str, ...]]:
-    """(the members of `raw` that are not `known` and are kept, names of those that are dropped). The latter are taken
-    out of `raw`: what was dropped must not be read either, where it has a meaning for us.
+    """(the unknown members of `raw` that are kept, the names of those that are dropped). Dropped members are removed
+    from `raw`, so that the gateway does not read them either.
 
-    Raises GatewayError: of `kind` for unknown members under policy "error", BAD_REQUEST for a value that is no JSON.
+    Raises GatewayError: of `kind` for unknown members under policy "error", BAD_REQUEST for a value that is not JSON.
     """
     if known.issuperset(raw):
         return {}, ()
@@ -158,7 +158,7 @@ def settle_unknown(
 
 
 def check_depth(values: dict[str, Raw]) -> None:
-    """Parses members that only pass through, so that nothing malformed or bottomless reaches a worker.
+    """Parses members that are only passed on, so that no malformed or too deeply nested JSON reaches a worker.
 
     Raises GatewayError(BAD_REQUEST) naming the member.
     """
@@ -168,7 +168,7 @@ def check_depth(values: dict[str, Raw]) -> None:
 
 
 def valid(raw: Raw) -> bool:
-    """Whether a value that was kept as it was written is JSON all through, and no deeper than JSON is read."""
+    """True if a raw value is valid JSON within the decoder's depth limit."""
     try:
         _anything.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -177,8 +177,8 @@ def valid(raw: Raw) -> bool:
 
 
 def one_line(text: bytes) -> bytes:
-    """JSON text without the characters beyond ASCII at which some readers of lines split (Python's `str.splitlines`, so
-    httpx's `iter_lines` too): they are written as escapes. Those within ASCII are escaped in any JSON."""
+    """JSON text in which non-ASCII line separators are escaped. Some clients split lines at them (Python's
+    `str.splitlines`, and so httpx's `iter_lines`). JSON already requires the escape of ASCII ones."""
     if text.isascii():
         return text
     for character, escape in _SEPARATORS:
@@ -187,13 +187,13 @@ def one_line(text: bytes) -> bytes:
 
 
 def encode_line(value: Any) -> bytes:
-    """`value` as JSON on one line, for every reader."""
+    """`value` as JSON on one line, without any character that a client may take for a line end."""
     return one_line(encode(value))
 
 
 def whole_numbers(read: Callable[[D, Request], R]) -> Callable[[D, Request], R]:
-    """Reads `100.0` where an integer is expected, as JSON Schema and vLLM do, by reading a request that was refused for
-    it once more, with integers in such places. They are passed on as integers."""
+    """Decorates a request reader so that it accepts `100.0` for an integer, as JSON Schema and vLLM do. A request that
+    was refused is read once more with such numbers as integers, and passed on with integers."""
 
     @wraps(read)
     def again(dialect: D, request: Request) -> R:
@@ -208,7 +208,7 @@ def whole_numbers(read: Callable[[D, Request], R]) -> Callable[[D, Request], R]:
 
 
 def _make_whole(request: Request) -> bool:
-    """Whether the body had such numbers, outside of members that are a user's own JSON."""
+    """Rewrites whole floats in the body of `request` as integers, except in members in `_FREE`. True if any changed."""
     top = _members.decode(request.body)
     changed = False
     for name, raw in top.items():
@@ -224,7 +224,7 @@ def _make_whole(request: Request) -> bool:
 
 
 def _whole(value: Any) -> Any:
-    """`value` itself where it has no such numbers."""
+    """`value` with whole floats as integers; `value` itself if it has none."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
@@ -237,7 +237,7 @@ def _whole(value: Any) -> Any:
 
 
 def sent_names(body: bytes) -> frozenset[str]:
-    """The names of the members of a body, and dotted those of the objects right inside it; none of what is no JSON."""
+    """The names of a body's members, and of the members one level below, as dotted names. Empty if it is not JSON."""
     try:
         top = _members.decode(body)
         inner = [(name, _members.decode(raw)) for name, raw in top.items() if bytes(memoryview(raw)[:1]) == b"{"]
@@ -247,8 +247,7 @@ def sent_names(body: bytes) -> frozenset[str]:
 
 
 def find(body: bytes, place: str) -> Raw | None:
-    """The value at the dotted `place` (`messages.0.content`), of which no more is decoded than the way to it; None
-    where there is none."""
+    """The value at the dotted `place` (`messages.0.content`), or None. Decodes only the path to it."""
     raw: Raw | None = Raw(body)
     try:
         for key in place.split("."):
@@ -281,15 +280,15 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
 
 
 def _refuse_duplicate_model(body: bytes, top: dict[str, Raw]) -> None:
-    # The decoder keeps the last of duplicate members. Every `"model"`, its letters escaped or not, that is not inside a
-    # kept value is a key of ours (or sits in a dropped duplicate): more than one of those means it was given twice.
+    # The decoder keeps the last of duplicate members. Each `"model"`, its letters escaped or not, outside the kept
+    # values is a top-level key or inside a dropped duplicate. More than one means that a member was given twice.
     inside = sum(_models(bytes(raw)) for raw in top.values())
     if _models(body) - inside > 1:
         raise GatewayError(Kind.BAD_REQUEST, "'model' is given twice", param="model", code="ambiguous_model")
 
 
 def _models(text: bytes) -> int:
-    """How often `"model"` stands in `text`, its letters escaped or not."""
+    """How often `"model"` occurs in `text`, with its letters escaped or not."""
     if b"\\u006" in text:
         for escape, letter in _ESCAPED:
             text = text.replace(escape, letter)

@@ -1,6 +1,6 @@
 """Server-sent events: bytes to frames (WHATWG HTML §9.2.6, "interpreting an event stream"), and frames to bytes.
 
-Works on bytes throughout: text is split at CR, LF and CRLF only, never at U+2028 or U+0085.
+Works on bytes only, so lines end at CR, LF and CRLF, never at U+2028 or U+0085.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Frame(Struct):
 
 
 class Reader:
-    """Feed it blocks cut anywhere; it returns whole frames. A frame unfinished at the end is discarded, as the
-    standard says. Raises GatewayError(UPSTREAM) when one frame exceeds `max_frame` bytes.
+    """Takes blocks cut anywhere and returns whole frames. An unfinished frame at the end is discarded, as the standard
+    requires. Raises GatewayError(UPSTREAM) if one frame exceeds `max_frame` bytes.
 
-    idle: nothing is held back, so that the next block begins a frame.
+    idle: nothing is buffered, so the next block begins a frame.
     """
 
     __slots__ = ("_at_start", "_cr", "_max", "_tail", "idle")
@@ -38,8 +38,8 @@ class Reader:
         self._max = max_frame
 
     def feed(self, block: bytes) -> list[Frame]:
-        # Nearly every block of a real stream is whole single-line frames: one split, no copy.
-        # (To look for a byte by its number is several times cheaper than for a string of one byte.)
+        # Nearly every block of a real stream consists of whole single-line frames: one split, no copy.
+        # (Searching for a byte by its number is several times faster than for a bytes object of length one.)
         if self.idle and block.endswith(b"\n\n") and 13 not in block:
             frames = []
             for piece in block[:-2].split(b"\n\n"):
@@ -51,7 +51,7 @@ class Reader:
         return self._feed_slow(block)
 
     def eof(self) -> list[Frame]:
-        """No frame can come any more; what is unfinished is dropped."""
+        """Ends the stream. An unfinished frame is dropped."""
         self._tail.clear()
         return []
 
@@ -101,17 +101,17 @@ class Reader:
 
 
 def frame(data: bytes, event: bytes = b"") -> bytes:
-    """One frame on the wire. LF only and exactly one space: azure-ai-inference rejects anything else. `data` must be
+    """One frame as bytes, with LF only and exactly one space: azure-ai-inference rejects anything else. `data` must be
     one line."""
     if event:
         return b"event: " + event + b"\ndata: " + data + b"\n\n"
     return b"data: " + data + b"\n\n"
 
 
-# A bare newline between events is the one keep-alive that every measured client survives: SSE comments raise in
-# azure-ai-inference 1.0.0b9 and friendli-client 1.5.8.
+# A bare newline between events is the only keep-alive that works with every measured client: SSE comments raise an
+# error in azure-ai-inference 1.0.0b9 and friendli-client 1.5.8.
 KEEPALIVE = b"\n"
-# X-Accel-Buffering tells nginx, often in front, to pass chunks on as they come.
+# X-Accel-Buffering tells an nginx in front to pass chunks on without buffering.
 HEADERS: Headers = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),

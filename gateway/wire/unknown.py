@@ -1,7 +1,7 @@
-"""Members inside the objects of a request that a typed view does not know: found, named, and kept or left out.
+"""Finds members of nested objects that a typed view does not know, so that they can be named, and kept or dropped.
 
-The views forbid unknown members in what they nest, so that an ordinary request pays nothing. Only a request that they
-refuse comes here: it is taken apart by the views' own fields, and what is left of it is read again.
+The views forbid unknown members in nested objects, so an ordinary request has no extra cost. Only a request that a view
+refuses comes here. Its unknown members are taken out by the views' fields, and the rest is read again.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from gateway.core.messages import Extra
 from gateway.wire.json import NULL, check_depth, encode, valid
 
 Tree = dict[str | int, "Raw | Tree"]
-"""Members where they stood, items of arrays by their index: `{"messages": {0: {"x": 1}}}`."""
+"""Members at their places, with items of arrays by index: `{"messages": {0: {"x": 1}}}`."""
 
 View = type[Struct]
 KnownMembers = Mapping[str, View | None]
-"""The members that are known of an object, and the view of each that is looked into."""
+"""The known members of an object, each with the view to search its value by, or None to keep the value as it is."""
 Form = Callable[[Mapping[str, Raw]], KnownMembers | None]
-"""What is known of an object whose own members decide on that; None: it is kept whole."""
+"""Returns the known members of an object whose content decides them. None: the object is kept whole."""
 
-# So many are looked into and so many taken out, for each takes its time, in which nobody else is served.
+# The most objects searched, and the most objects with unknown members: each costs time on the event loop.
 MOST_OBJECTS = 1 << 14
 MOST_FOUND = 1 << 13
 
 _NOTHING: Tree = {}
-# What an array begins with if its first item may be an object; b"" is much space.
+# The first byte after `[` if the first item may be an object. b"" means that much whitespace follows.
 _OF_OBJECTS = (b"{", b"]", b"")
 _object = msgspec.json.Decoder(dict[str, Raw])
 _array = msgspec.json.Decoder(list[Raw])
 
 
 class Unknown(Struct, frozen=True):
-    """What was found in a body.
+    """The unknown members of a body.
 
-    body     the body without it
-    changed  the top-level members that it was found in, without it
-    found    it, where it stood
-    places   by name, without indices and each once (`messages[].cache_control`), where it first stood
+    body     the body without the unknown members
+    changed  the top-level members that had unknown members, without these
+    found    the unknown members, at their places
+    places   each name once, without indices (`messages[].cache_control`) -> its first place
              (`messages.0.cache_control`)
     """
 
@@ -55,9 +55,9 @@ class Unknown(Struct, frozen=True):
 
 
 def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:
-    """What `view` does not know inside the top-level members of `body`; None if there is nothing, if the body is not
-    even JSON, or if there are more than `MOST_OBJECTS` to look into. Members that are null are taken out too, and count
-    as absent. `forms` is about objects by the name of the member they stand in, alone or in an array.
+    """The members inside the top-level members of `body` that `view` does not know. None if there are none, if the body
+    is not JSON, or if it has more than `MOST_OBJECTS` objects to search. Null members are taken out too, and count as
+    absent. `forms` gives the known members of objects by the name of the member that holds them, alone or in an array.
 
     Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, or a value is not valid
     JSON.
@@ -84,7 +84,8 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
 
 
 class _Splitter:
-    """Takes objects apart. A value of another form than its view's is left as it is, to be refused by its reader."""
+    """Separates unknown members from objects. A value that does not fit its view is left as it is: its reader refuses
+    it."""
 
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._forms = forms
@@ -92,8 +93,8 @@ class _Splitter:
         self._found = 0
 
     def value(self, name: str, raw: Raw, view: View | None) -> tuple[Raw, Tree]:
-        """(the value of the member `name` without what is unknown in it, or in the objects of its array, and that).
-        The first is `raw` itself where there is nothing."""
+        """(the value of the member `name` without the unknown members in it or in the objects of its array, those
+        members). The value is `raw` itself if there are none."""
         form = self._forms.get(name)
         if view is None and form is None:
             return raw, {}
@@ -123,7 +124,7 @@ class _Splitter:
         if known is None:
             return raw, _NOTHING
         found: Tree = {}
-        left: dict[str, Raw | None] = {}  # what is there instead; None: nothing
+        left: dict[str, Raw | None] = {}  # the new value; None: removed
         for name, value in members.items():
             if name not in known:
                 left[name] = None
@@ -160,7 +161,7 @@ def _begins(raw: Raw, mark: bytes) -> bool:
 
 @cache
 def known_to(view: View) -> KnownMembers:
-    """What `view` knows. Members that may only be null are none."""
+    """The known members of `view`, without those that may only be null."""
     tag = view.__struct_config__.tag_field
     known: dict[str, View | None] = {tag: None} if tag is not None else {}
     for field in msgspec.structs.fields(view):
@@ -176,11 +177,11 @@ def _view_in(annotation: Any) -> View | None:
 
 
 _Path = tuple["_Path | None", str | int]
-"""(that of the object or array around, key): a text is made of it only where it is shown."""
+"""(the path of the enclosing object or array, key). It is turned into text only if it is shown."""
 
 
 def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -> None:
-    """Enters every member found into `places`. Raises GatewayError(BAD_REQUEST) if its value is not valid JSON."""
+    """Enters every member of `tree` into `places`. Raises GatewayError(BAD_REQUEST) if a value is not valid JSON."""
     for key, value in tree.items():
         here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
         path = (around, key)

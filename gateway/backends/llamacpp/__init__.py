@@ -1,7 +1,7 @@
 """Backend for llama.cpp's server: chats over its OpenAI endpoint, text completions over its own `/completion`.
 
-`/v1/completions` is not used: it has no token ids, counts one choice only, and passes over `echo` and `suffix` in
-silence. Measured with xllamacpp 2026.10.11549; what was seen is in docs/backends/llamacpp.md.
+`/v1/completions` is not used: it has no token ids, counts one choice only, and silently ignores `echo` and `suffix`.
+Measured with xllamacpp 2026.10.11549; the findings are in docs/backends/llamacpp.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
 
 class LlamaCpp:
-    """`llamacpp`."""
+    """The backend `llamacpp`."""
 
     name = NAME
     salts = False
@@ -51,7 +51,7 @@ class LlamaCpp:
         if isinstance(op, Chat):
             adjust_chat(body, op, can)
             if _several(op):
-                # A whole reply counts one of its choices; a stream counts each.
+                # The usage of a buffered reply covers one choice only; a stream reports the usage of each.
                 body["stream"], body["stream_options"] = True, {"include_usage": True}
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
@@ -63,7 +63,7 @@ class LlamaCpp:
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
         (prompt,) = op.prompts
-        # As /completion reads a text: with what the model puts before it.
+        # As /completion does: with the special tokens that the model puts before a text.
         return tokenize(op, self, {"content": prompt, "add_special": True}, token_count)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
@@ -104,12 +104,12 @@ class LlamaCpp:
 
 
 def _several(op: Op) -> bool:
-    """Whether it is a chat with several choices: llama.cpp counts their tokens one by one."""
+    """True for a chat with several choices: llama.cpp reports the usage of each choice separately."""
     return isinstance(op, Chat) and op.n > 1
 
 
 class _CapsIn(Struct, frozen=True):
-    """What the model's chat template has words for."""
+    """What the model's chat template supports."""
 
     supports_tools: bool | None = None
     supports_reasoning_effort: bool | None = None

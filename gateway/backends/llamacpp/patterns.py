@@ -1,7 +1,7 @@
 """Regular expressions for llama.cpp's grammar engine (llguidance).
 
-It generates without any constraint, and says nothing, when it cannot compile an expression. So what it cannot compile
-is refused here, and what is malformed is the client's error.
+When llguidance cannot compile an expression, it generates without a constraint and reports nothing. So the gateway
+refuses expressions that it cannot compile, and reports malformed ones as the client's error.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import warnings
 from gateway.core.errors import GatewayError, Kind
 
 LONGEST = 1000
-"""Characters. Python compiles some 5 µs for each, on the event loop."""
+"""The longest pattern, in characters. Compiling it takes Python about 5 µs per character, on the event loop."""
 MOST_GROUPS = 100
 DEEPEST = 20
 
-# Look-arounds, back-references and boundaries, where the backslash is not itself escaped.
+# Look-arounds, back-references and boundaries. An escaped backslash begins none of them.
 _UNCOMPILABLE = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bBAzZaG])")
 _UNICODE_CLASS = re.compile(r"\\[pP](?:\{\w+\}|\w)")
 _TO_ESCAPE = re.compile(r"\\.|[/\n\r]", re.S)
@@ -26,8 +26,8 @@ _ESCAPED = {"/": "\\/", "\n": "\\n", "\r": "\\r"}
 def grammar(pattern: str) -> str:
     """The grammar of texts that match `pattern`.
 
-    Raises GatewayError: UNSUPPORTED for what llguidance cannot compile, BAD_REQUEST for what is malformed, or too large
-    to be looked at.
+    Raises GatewayError: UNSUPPORTED for a pattern that llguidance cannot compile, BAD_REQUEST for one that is malformed
+    or longer than `LONGEST`.
     """
     _refuse_large(pattern)
     if _UNCOMPILABLE.search(pattern):
@@ -39,7 +39,7 @@ def grammar(pattern: str) -> str:
         )
     with warnings.catch_warnings(action="ignore"):
         try:
-            # Python's syntax is near enough to Rust's to find what is malformed; of Unicode classes it knows none.
+            # Python's syntax is close enough to Rust's to find malformed patterns. It has no Unicode classes.
             re.compile(_UNICODE_CLASS.sub("x", pattern))
         except (re.error, RecursionError, OverflowError):
             raise _wrong("is malformed") from None

@@ -26,7 +26,7 @@ _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 class ChoicesReader(ChatReader):
-    """A chat of several choices: each of them has a usage chunk of its own, which counts the prompt again."""
+    """A chat with several choices. Each choice has its own usage chunk, and each of these counts the prompt again."""
 
     def counted(self, said: Usage) -> Usage:
         before = self.usage
@@ -36,13 +36,13 @@ class ChoicesReader(ChatReader):
             said,
             input=max(before.input or 0, said.input or 0),
             output=(before.output or 0) + (said.output or 0),
-            # What the first choice read, the others find in the cache: that was computed once.
+            # Cached tokens come from the first choice only: the others find in the cache what the first one computed.
             cached=before.cached,
         )
 
 
 def token_count(said: bytes) -> int:
-    """The number of tokens in an answer of `/tokenize`. Raises msgspec's errors when it is none."""
+    """The number of tokens in an answer of `/tokenize`. Raises msgspec's errors for anything else."""
     return len(_tokens.decode(said).tokens)
 
 
@@ -86,8 +86,8 @@ _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])
 
 
 class _Open(Struct):
-    """A choice under way. Ids whose text has not come yet wait, in all `waiting` bytes of frames: the last of them may
-    be the model's own end."""
+    """A choice in progress. Token ids wait here until their text arrives: the last one may be the model's end token,
+    which has no text. `waiting` is the size of their frames, in bytes."""
 
     waiting: int = 0
     tokens: list[int] = []
@@ -96,9 +96,9 @@ class _Open(Struct):
 
 
 class TextReader:
-    """One reply of `/completion`. There is no `[DONE]`: each choice ends with an event that says `"stop": true`.
+    """One reply of `/completion`. There is no `[DONE]`: each choice ends with an event that has `"stop": true`.
 
-    Choice i of prompt p has index p * n + i, and its counts are its own.
+    Choice i of prompt p has index p * n + i. Token counts are per choice.
     """
 
     def __init__(self, op: Complete, defaults: ReplyDefaults) -> None:
@@ -146,13 +146,13 @@ class TextReader:
         return Failed(error)
 
     def _read(self, found: _ChunkIn, size: int) -> Iterator[Event]:
-        """`size` is that of the frame in bytes."""
+        """The events of one object. `size` is the size of its frame in bytes."""
         if found.error is not None:
             raise named(wire.late_fault(found.error))
         index = found.index
         if index in self._finished:
             if found.content:
-                raise wire.malformed()  # what comes after a choice's end would be lost
+                raise wire.malformed()  # content after a choice's end would be lost
             return
         choice = self._open.get(index)
         if choice is None:
@@ -217,7 +217,7 @@ class TextReader:
 
 
 def _check_json(text: str) -> None:
-    """A schema that it cannot compile is passed over in silence: a finished reply that is no JSON tells."""
+    """llama.cpp silently ignores a schema that it cannot compile. A finished reply that is not JSON shows that."""
     try:
         msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):

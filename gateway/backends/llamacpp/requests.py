@@ -1,4 +1,4 @@
-"""What llama.cpp is asked: the body of `/completion`, and chats in its words for what OpenAI's wire has none."""
+"""Requests to llama.cpp: the body of `/completion`, and the members of chats that only llama.cpp names."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from gateway.wire.json import encode, valid
 
 NAME = "llamacpp"
 
-# Its seeds have 32 bits, of which the highest value means "draw one".
+# Seeds have 32 bits. The highest value means "draw one".
 _SEEDS = 2**32 - 1
-# Tokens that penalties look back on where the context is unknown. Its memory for them is reserved for each request:
-# with 2**31 - 1 one token took 30 s.
+# The window of penalties, in tokens, where the context length is unknown. llama.cpp reserves memory for the whole
+# window with each request: with 2**31 - 1 one token took 30 s.
 _WINDOW = 65_536
-# Members of vLLM's that it also has.
+# vLLM's members that llama.cpp has too.
 _SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
 _NOT_ITS = {name: neutral for name, neutral in VLLM_MEMBERS.items() if name not in _SHARED}
 
 
 class _Words(Words):
-    """Of chats that are written from the canonical form."""
+    """llama.cpp's names in chats that are written from the canonical form."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         write_sampling(body, sampling)
@@ -52,7 +52,8 @@ WORDS = _Words(NAME)
 
 
 def text_body(op: Complete, can: Capabilities) -> dict[str, Any]:
-    """The body of `/completion`. Raises GatewayError(UNSUPPORTED) naming what it cannot do."""
+    """The body of `/completion`. Raises GatewayError(UNSUPPORTED), which names the parameter, for what llama.cpp cannot
+    do."""
     _refuse(op)
     _refuse_second_words(op.extra)
     refuse_members(op.extra, {**_NOT_ITS, **_NO_TEXT}, NAME)
@@ -72,7 +73,7 @@ def text_body(op: Complete, can: Capabilities) -> dict[str, Any]:
     if op.seeds:
         body["seed"] = _seed_of(op)
     if "seed" in body:
-        # A prompt read from its cache is not computed bit for bit as a new one: the same seed must give the same.
+        # The same seed must give the same text, but a cached prompt gives slightly other numbers than a new one.
         body["cache_prompt"] = False
     if op.output is not None:
         _constrain(body, op.output)
@@ -82,7 +83,7 @@ def text_body(op: Complete, can: Capabilities) -> dict[str, Any]:
     return body
 
 
-# Members that mean nothing to a plain text.
+# Members that have no meaning for a plain text.
 _NO_TEXT: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True, False),
     "chat_template_kwargs": ({},),
@@ -91,14 +92,14 @@ _NO_TEXT: Mapping[str, tuple[Any, ...]] = {
 
 
 def text_dropped(op: Complete) -> tuple[str, ...]:
-    """The names of what `text_body` leaves out without refusing it."""
+    """The names of members that `text_body` leaves out without an error."""
     return (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
 
 
 def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
-    """Puts the members of a chat in llama.cpp's words, those that the client sent itself among them.
+    """Renames the members of a chat to llama.cpp's names, in place, including members passed on from the client.
 
-    Raises GatewayError(UNSUPPORTED) naming what llama.cpp would pass over in silence.
+    Raises GatewayError(UNSUPPORTED), which names the parameter, for what llama.cpp would silently ignore.
     """
     _refuse_second_words(body)
     refuse_members(body, _NOT_ITS, NAME)
@@ -120,7 +121,8 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
 
 
 def _only(body: dict[str, Any], op: Chat, name: str) -> None:
-    """It does not read the name of a function that must be called: with that tool alone, `required` means it."""
+    """Forces the function `name`. llama.cpp ignores the name in `tool_choice`, so only that tool is sent, with
+    `required`."""
     tools = [tool for tool in op.tools if tool.name == name]
     if not tools:
         raise GatewayError(Kind.BAD_REQUEST, f"there is no tool '{name}'", param="tool_choice", code="invalid_value")
@@ -129,7 +131,7 @@ def _only(body: dict[str, Any], op: Chat, name: str) -> None:
 
 
 def write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
-    """Raises GatewayError(UNSUPPORTED) naming what it has no word for."""
+    """Adds the sampling members. Raises GatewayError(UNSUPPORTED), naming the parameter, for what llama.cpp lacks."""
     for name in (
         "temperature",
         "top_p",
@@ -176,7 +178,7 @@ def _refuse(op: Complete) -> None:
         ("min_total_tokens", op.min_total is not None),
         ("echo", op.echo),
         ("suffix", op.suffix is not None),
-        # It would still give one token.
+        # llama.cpp would still generate one token.
         ("max_tokens", op.max_output == 0),
     ):
         if asked:
@@ -184,8 +186,8 @@ def _refuse(op: Complete) -> None:
 
 
 def _refuse_second_words(members: Mapping[str, Any]) -> None:
-    """Raises GatewayError(UNSUPPORTED) for llama.cpp's own names of members that have a canonical one. It obeys its own
-    name first, so the request would not be the one that was read and that limits have counted."""
+    """Raises GatewayError(UNSUPPORTED) for llama.cpp's own names of members that have a canonical name. llama.cpp
+    prefers its own name, so it would run another request than the one that was validated and counted by limits."""
     for own, name in (("n_predict", "max_tokens"), ("n_cmpl", "n")):
         if own in members:
             raise unsupported(own, NAME, f"use '{name}'")
@@ -194,7 +196,7 @@ def _refuse_second_words(members: Mapping[str, Any]) -> None:
 
 
 def _translate(body: dict[str, Any]) -> None:
-    """Members of vLLM's wire that llama.cpp has another word for."""
+    """Renames members of vLLM's wire, in place, to llama.cpp's names."""
     if "repetition_penalty" in body:
         body["repeat_penalty"] = body.pop("repetition_penalty")
     given = body.pop("structured_outputs", None)
@@ -203,22 +205,22 @@ def _translate(body: dict[str, Any]) -> None:
 
 
 def _set_window(body: dict[str, Any], sampling: Sampling, can: Capabilities) -> None:
-    """Penalties count the whole context, as elsewhere, and not its last 64 tokens."""
+    """Penalties cover the whole context, as in other engines. llama.cpp's default is the last 64 tokens."""
     penalties = (sampling.frequency_penalty, sampling.presence_penalty)
     if any(penalties) or sampling.repetition_penalty not in (None, 1) or "repeat_penalty" in body:
         body.setdefault("repeat_last_n", can.max_context or _WINDOW)
 
 
 def _no_filters(body: dict[str, Any]) -> None:
-    """Switches off the filters that were not asked for, where temperature or top_p was: llama.cpp would add top_k 40,
-    top_p 0.95 and min_p 0.05. A request that says neither gets llama.cpp's defaults."""
+    """Switches off filters that the client did not ask for, if it set temperature or top_p: llama.cpp would add top_k
+    40, top_p 0.95 and min_p 0.05. A request that sets neither gets llama.cpp's defaults."""
     if "temperature" in body or "top_p" in body:
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             body.setdefault(name, off)
 
 
 def _seed_of(op: Complete) -> int:
-    """The one seed it takes: choice i is drawn with seed + i. Raises GatewayError where that is not what was asked."""
+    """The one seed of the request: llama.cpp draws choice i with seed + i. Raises GatewayError for other seeds."""
     first = op.seeds[0] % _SEEDS
     if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
         raise unsupported("seed", NAME, RISING)
@@ -245,7 +247,7 @@ def _constrain(body: dict[str, Any], output: Output) -> None:
 
 
 class _StructuredIn(msgspec.Struct, forbid_unknown_fields=True):
-    """vLLM's `structured_outputs`: one of these."""
+    """vLLM's `structured_outputs`: exactly one of these members."""
 
     json: Raw = Raw()
     regex: str | None = None

@@ -1,7 +1,7 @@
-"""Backend for any server of OpenAI's wire: chat, text completions, embeddings.
+"""Backend for any server that speaks OpenAI's wire: chat, text completions, embeddings.
 
-One mapping from choices to events serves the streamed and the buffered reply. Other backends of this wire are made of
-the same pieces: `compose` and `requests` write, `replies` and `errors` read.
+One mapping from choices to events serves streamed and buffered replies. Other backends of this wire use the same
+modules: `compose` and `requests` write requests, `replies` and `errors` read answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = Words(NAME)
 
 
 class OpenAI:
-    """`openai`: remote endpoints and servers without quirks of their own."""
+    """The backend `openai`: remote endpoints, and servers that need no special handling."""
 
     name = NAME
     salts = False
@@ -44,7 +44,7 @@ class OpenAI:
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
-        """OpenAI's wire has no word for it."""
+        """Raises GatewayError(UNSUPPORTED): OpenAI's wire cannot count tokens."""
         raise cannot_count(op, NAME)
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:

@@ -1,6 +1,6 @@
-"""Requests of OpenAI's wire for every engine that speaks it: a client's own members, or the canonical form written out.
+"""Requests of OpenAI's wire for every engine that speaks it: the client's own members, or the canonical form.
 
-What engines call differently is in their `Words`.
+Each engine's own names are in its `Words`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/
 
 
 class Words:
-    """How an engine says what OpenAI's wire has no one word for. Here: what OpenAI itself defines; the rest is refused.
+    """An engine's names for what OpenAI's wire does not define. This class has only OpenAI's own and refuses the rest.
 
-    Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED) naming what it cannot say.
+    Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED), which names the parameter.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
-        """Of a text completion: beams, lists of seeds, totals."""
+        """The parameters of text completions only: beams, lists of seeds, total lengths."""
         for param, value in (
             ("num_beams", op.beams),
             ("max_total_tokens", op.max_total),
@@ -94,20 +94,20 @@ class Words:
         return write_message(message)
 
     def continuation(self, body: dict[str, Any], op: Chat) -> None:
-        """That the reply goes on with the last message."""
+        """Asks for a reply that continues the last message."""
         last = f"messages.{len(op.messages) - 1}"
         raise unsupported(last, self.name, "the last message must not be the assistant's")
 
     def tokens(self, body: dict[str, Any]) -> None:
-        """That the reply is to hold token ids."""
+        """Asks for token ids in the reply."""
         raise no_token_ids(self.name)
 
 
 def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the members of the worker's request, the names of what is left out). The client's own members where it speaks
-    this wire, else made from the canonical form.
+    """(the members of the worker's request, the names of dropped members). The members are the client's own if it
+    speaks this wire; else they are made from the canonical form.
 
-    Raises GatewayError(UNSUPPORTED) naming a parameter that cannot be said.
+    Raises GatewayError(UNSUPPORTED), which names the parameter, for what the engine cannot do.
     """
     dropped: tuple[str, ...] = ()
     if op.raw is not None and op.wire == "openai":
@@ -124,7 +124,7 @@ def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tu
 
 
 def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
-    """Usage is always asked for: limits and records need it. What the client did not ask for is stripped later."""
+    """Always asks for usage, because limits and records need it. It is stripped later if the client did not ask."""
     given = (op.raw if op.raw is not None else op.extra).get("stream_options")
     options: dict[str, Any] = {}
     if given is not None:
@@ -134,7 +134,7 @@ def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
 
 
 def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dict[str, Any]:
-    """The outgoing members from the canonical form, for a client of another wire. Raises as `outgoing`."""
+    """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
     body: dict[str, Any]
     if isinstance(op, Embed):
         body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
@@ -179,7 +179,7 @@ def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
 
 
 def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
-    """What a chat template reads: the messages, the tools, and whether the last message is to be gone on with. Raises
+    """The input of a chat template: the messages, the tools, and whether the reply continues the last message. Raises
     as `outgoing`."""
     body: dict[str, Any] = {"messages": [words.message(message) for message in messages_of(op, can)]}
     if op.tools:
@@ -190,7 +190,7 @@ def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
 
 
 class _Tells(Protocol):
-    """A backend, as far as counting needs it."""
+    """The parts of a backend that counting needs."""
 
     name: str
 
@@ -204,10 +204,10 @@ def tokenize(
     length: Callable[[bytes], int],
     path: str = "/tokenize",
 ) -> Counting:
-    """For workers that tell it at `path`; `length` reads what they answer there, or raises msgspec's errors."""
+    """Counts by a request to the worker's `path`. `length` reads the answer, or raises msgspec's errors."""
 
     def read(response: Response) -> int:
-        if response.status in (404, 405):  # switched off, or hidden by what stands before the worker
+        if response.status in (404, 405):  # switched off, or blocked by a proxy before the worker
             raise cannot_count(op, backend.name)
         if response.status != 200:
             raise backend.fault(response)

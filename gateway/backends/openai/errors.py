@@ -1,4 +1,4 @@
-"""What an answer that is no 200 means, with the wait that it asks for."""
+"""The error for an answer with any status but 200, and the wait that the answer asks for."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gateway.core.http import Response
 from gateway.wire.openai import answers as wire
 
 LONGEST_WAIT_S = 3600.0
-"""A worker that asks for more is believed to ask for this."""
+"""The longest wait that is taken from a worker; longer ones are cut to this."""
 
 
 def fault_of(response: Response, now: float) -> GatewayError:
-    """`now` in Unix seconds: `Retry-After` may be a date."""
+    """The error for `response`. `now` is in Unix seconds: `Retry-After` may be a date."""
     return with_wait(wire.fault(response.status, response.body), response, now)
 
 
 def with_wait(error: GatewayError, response: Response, now: float) -> GatewayError:
-    """`error` with the wait that `response` asks for, where waiting makes sense."""
+    """`error` with the wait that `response` asks for, if the error is one that waiting can help."""
     if error.retry_after is not None:
         error.retry_after = retry_after(response, now) or error.retry_after
     return error
@@ -31,7 +31,7 @@ def retry_after(response: Response, now: float) -> float | None:
         return None
     value = value.strip()
     if value.isdigit():
-        # More digits are a longer wait than any that is believed, and more than a float holds.
+        # More than nine digits are beyond the limit anyway, and very long numbers do not fit a float.
         return min(float(value), LONGEST_WAIT_S) if len(value) <= 9 else LONGEST_WAIT_S
     if len(value) > 40:
         return None
@@ -43,7 +43,7 @@ def retry_after(response: Response, now: float) -> float | None:
 
 
 def counted(value: bytes | None) -> int | None:
-    """A header that is a number of tokens; None when it is absent or makes no sense."""
+    """A number of tokens from a header; None if the header is absent or invalid."""
     if value is None or not value.isdigit() or len(value) > 9:
         return None
     return int(value)

@@ -32,14 +32,14 @@ from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.tool_calls import Calls
 
-# Of a token id in an ordinary chunk: a chunk with a longer one is parsed, which checks its range.
+# The most digits of a token id in an ordinary chunk. A chunk with a longer id is parsed, which checks the range.
 _ID_DIGITS = 10
-# Bytes that a choice, or a part of one, takes for as long as the reply lasts, here and in a writer.
+# Bytes of memory that a choice, or a part of one, takes until the reply ends, here and in a writer.
 _PART = 512
 
 
 class Parts:
-    """The open parts of one choice, and its tool calls."""
+    """The open parts and the tool calls of one choice."""
 
     __slots__ = ("calls", "finished", "next", "open_index", "open_kind")
 
@@ -52,7 +52,7 @@ class Parts:
 
 
 def read_embeddings(response: Response, op: Embed) -> Embeddings:
-    """A whole reply to `op`, its vectors in order. Raises GatewayError(UPSTREAM) when it is not."""
+    """The reply to `op`, with vectors in order. Raises GatewayError(UPSTREAM) for an invalid or incomplete reply."""
     try:
         found = wire.embeddings_decoder.decode(response.body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -66,15 +66,15 @@ def read_embeddings(response: Response, op: Embed) -> Embeddings:
 
 
 def reader_of(op: Generate, defaults: ReplyDefaults = DEFAULTS) -> ChatReader | TextReader:
-    """For one reply to `op`, by `feed` and `eof` or by `whole`."""
+    """A reader for one reply to `op`: call `feed` and `eof` for a stream, or `whole` for a buffered reply."""
     return ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
 
 
 class Reader(ABC):
-    """What the chat and the text reader share: frames, the terminal mark, errors, usage.
+    """The common part of the chat and text readers: frames, the terminal mark, errors, usage.
 
-    A reply is whole when all the choices that were asked for are there and have ended, and it has no more of them: of a
-    beam search, at least one a prompt.
+    A reply is complete when exactly the choices asked for are there and all have ended. A beam search needs at least
+    one choice for each prompt.
     """
 
     prefix: str
@@ -93,7 +93,7 @@ class Reader(ABC):
         self.parts: dict[int, Parts] = {}
         self.usage: Usage | None = None
         self.unfinished = 0
-        # What the ordinary chunks of one open part look like, and where that part is: (choice, index).
+        # The template of ordinary chunks of one open part, and the place of that part: (choice, index).
         self.usual: ChunkTemplate | None = None
         self.usual_at = (0, 0)
         self.tries = TRIES
@@ -107,7 +107,7 @@ class Reader(ABC):
         return self.frame(block)
 
     def ordinary(self, block: bytes, usual: ChunkTemplate) -> Delta | None:
-        """The one event of a block that is the usual chunk with another text, which is read without the rest."""
+        """The event of a block that matches the template `usual`. Only its text is parsed. None without a match."""
         digits = b""
         if usual.end:
             close = block.rfind(usual.after)
@@ -127,7 +127,7 @@ class Reader(ABC):
         return Delta(choice, index, text, tokens) if text else None
 
     def learn(self, data: bytes, holder: tuple[str | int, ...], name: str, choice: int, tokens: bool) -> None:
-        """Takes `data`, which is all text, for what chunks of the open part of `choice` look like."""
+        """Learns a template from the chunk `data`, which holds only text, for the open part of `choice`."""
         parts = self.parts[choice]
         if not parts.finished:
             self.tries -= 1
@@ -151,7 +151,7 @@ class Reader(ABC):
             yield self.fail(wire.truncated())
 
     def whole(self, body: bytes) -> Iterator[Event]:
-        """A buffered reply. A Content-Length or the last chunk framed it, so that its end is its terminal mark."""
+        """Reads a buffered reply. Content-Length or the last HTTP chunk framed it, so its end is its terminal mark."""
         self.buffered = True
         try:
             yield from self.chunk(body)
@@ -162,11 +162,11 @@ class Reader(ABC):
 
     @abstractmethod
     def chunk(self, data: bytes) -> Iterator[Event]:
-        """The events of one chunk, or of a whole reply; raises GatewayError when it is an error or malformed."""
+        """The events of one chunk, or of a buffered reply. Raises GatewayError if it is an error or malformed."""
 
     def finish(self) -> Iterator[Event]:
         if not self.started or self.unfinished or len(self.parts) < self.least:
-            # Of a buffered reply nothing was cut away: what is not there was never said.
+            # A buffered reply is not truncated: anything missing was never sent.
             yield self.fail(wire.malformed() if self.buffered and not self.unfinished else wire.truncated())
             return
         self.over, self.usual = True, None
@@ -179,7 +179,7 @@ class Reader(ABC):
         return Failed(error)
 
     def counted(self, said: Usage) -> Usage:
-        """The usage so far, now that a chunk said `said`: nearly every server counts the whole reply."""
+        """The usage so far, after a chunk with the usage `said`. Nearly every server reports totals of the reply."""
         return said
 
     def start(self, found: wire.ChatIn | wire.TextIn, extra: Extra) -> Start:
@@ -310,7 +310,7 @@ class ChatReader(Reader):
             yield from self.close(index, parts, found.finish_reason or "stop", found.stop_reason, extra or None)
 
     def calls(self, choice: int, parts: Parts, pieces: list[wire.ToolCallIn], whole: bool) -> Iterator[Event]:
-        """`whole`: the pieces are whole calls, whatever their indices."""
+        """The events of tool call pieces. With `whole`, each piece is a complete call, whatever its index."""
         for position, piece in enumerate(pieces):
             function = piece.function or wire.FunctionIn()
             call = None if whole else parts.calls.continued(piece, position if len(pieces) > 1 else None)
@@ -366,13 +366,13 @@ class TextReader(Reader):
                 self.learn(data, _CHOICE, "text", choice.index, bool(choice.token_ids))
 
 
-# Where the text of a chunk is.
+# The path to a chunk's choice, which holds the text.
 _CHOICE: tuple[str | int, ...] = ("choices", 0)
 _DELTA = (*_CHOICE, "delta")
 
 
 def _says(found: wire.DeltaIn) -> bool:
-    """Whether anything would be lost without it."""
+    """True if the delta has any content that must not be lost."""
     calls = [call.function for call in found.tool_calls or () if call.function is not None]
     return bool(
         found.content
@@ -384,7 +384,7 @@ def _says(found: wire.DeltaIn) -> bool:
 
 
 def _only_text(found: wire.ChatChoiceIn) -> str | None:
-    """The name of the member that is all the choice says, or None."""
+    """The name of the choice's only member with content, or None if there are none or several."""
     delta = found.delta
     if (
         delta is None
@@ -405,8 +405,8 @@ def _few(ids: list[int] | None) -> bool:
 
 
 def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:
-    """The ids behind a chunk's text. vLLM also lists the id that ended the choice (the model's own end, or a stop
-    token, which stop_reason then names): no text stands for that one. Ids of a stop phrase stay, as vLLM gives them."""
+    """The token ids of a chunk's text. vLLM also lists the id that ended the choice (the model's end token, or a stop
+    token, named in stop_reason). It has no text and is left out. Ids of a stop phrase stay, as vLLM gives them."""
     ids = found.token_ids
     if not ids:
         return ()
@@ -416,7 +416,7 @@ def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:
 
 
 def _extra(**members: Raw) -> Extra:
-    """Those that are there. Raises GatewayError for one that no client could read."""
+    """The members that are present. Raises GatewayError for a value that no client could read."""
     found = {name: raw for name, raw in members.items() if raw != NULL}
     for raw in found.values():
         wire.require_strict(raw)
@@ -424,15 +424,14 @@ def _extra(**members: Raw) -> Extra:
 
 
 def _canonical(found: list[wire.LogprobIn]) -> Raw:
-    """Chat logprobs with every member that a canonical token object has."""
+    """Chat logprobs, completed with all members of a canonical token object."""
     for token in found:
         token.top_logprobs = token.top_logprobs or []
     return Raw(encode(found))
 
 
 def _chat_logprobs(found: wire.TextLogprobsIn) -> Raw | None:
-    """Text completion logprobs in the canonical (chat) form. Position offsets are not kept: they follow from the
-    tokens."""
+    """Text completion logprobs in the canonical (chat) form. Text offsets are left out: they follow from the tokens."""
     if not found.tokens:
         return None
     values = found.token_logprobs or []

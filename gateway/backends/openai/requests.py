@@ -1,4 +1,4 @@
-"""Pieces of canonical requests on OpenAI's wire, and how a request that a worker cannot execute is refused."""
+"""Writes parts of canonical requests for OpenAI's wire, and refuses requests that a worker cannot execute."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from gateway.core.messages import (
 
 
 def put(body: dict[str, Any], **members: Any) -> None:
-    """Those that are not None."""
+    """Adds to `body` the members that are not None."""
     for name, value in members.items():
         if value is not None:
             body[name] = value
 
 
 def with_extra(out: dict[str, Any], extra: Nested | None) -> dict[str, Any]:
-    """`out` with members that have no canonical name where they stood."""
+    """`out` with members that have no canonical name, put back where they were."""
     for name, value in (extra or {}).items():
         out[name] = value if isinstance(value, Raw) else with_extra(out.get(name, {}), value)
     return out
@@ -48,7 +48,7 @@ def write_message(message: Message) -> dict[str, Any]:
     out: dict[str, Any] = {"role": message.role}
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
     thinking = [part.text for part in message.parts if isinstance(part, Thinking)]
-    # One that was a content part with something beside it stays one.
+    # A refusal that came as a content part with other members stays a content part.
     refusals = [part.text for part in message.parts if isinstance(part, Refusal) and part.extra is None]
     content = [
         part
@@ -95,35 +95,36 @@ def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:
 
 
 def write_tool(tool: Tool) -> dict[str, Any]:
-    """One of `tools`."""
+    """One item of `tools`."""
     function: dict[str, Any] = {"name": tool.name}
     put(function, description=tool.description, parameters=tool.parameters, strict=tool.strict)
     return with_extra({"type": "function", "function": function}, tool.extra)
 
 
 def write_tool_choice(choice: ToolChoice) -> Any:
-    """A word, or the object that names a function."""
+    """A string, or the object that names a function."""
     if isinstance(choice, NamedTool):
         return with_extra({"type": "function", "function": {"name": choice.name}}, choice.extra)
     return choice
 
 
-# -- what a worker cannot be told -------------------------------------------------------------------------------------
+# -- refusing what a worker cannot do ---------------------------------------------------------------------------------
 
 
-# Members of the canonical request -> the names that clients know them by.
+# Members of the canonical request -> the names that clients use.
 _NAMES = {"stop_tokens": "stop_token_ids", "eos_tokens": "eos_token", "bad_tokens": "bad_word_tokens"}
 
 
 def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
-    """`param` is a member of the canonical request or of OpenAI's wire; `why` says what would work."""
+    """The error for a parameter that `backend` cannot do. `param` is a member of the canonical request or of OpenAI's
+    wire; `why` says what would work."""
     param = _NAMES.get(param, param)
     message = f"'{param}' cannot be executed by the {backend} worker of this model"
     return GatewayError(Kind.UNSUPPORTED, f"{message}: {why}" if why else message, param=param)
 
 
 def no_token_ids(backend: str) -> GatewayError:
-    """For a client that must have them."""
+    """The error for a client that requires token ids."""
     return GatewayError(
         Kind.UNSUPPORTED,
         f"the reply must hold token ids, and the {backend} worker of this model gives none:"
@@ -133,8 +134,8 @@ def no_token_ids(backend: str) -> GatewayError:
 
 
 def refuse_members(members: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], backend: str) -> None:
-    """`members` are JSON texts by name; `neutral` has, by name, the values that change nothing. Raises
-    GatewayError(UNSUPPORTED) for the first member that `neutral` names and whose value is another."""
+    """`members` are JSON texts by name; `neutral` lists for each name the values that change nothing. Raises
+    GatewayError(UNSUPPORTED) for the first member that is in `neutral` and has another value."""
     for name in members:
         if name in neutral and msgspec.json.decode(members[name]) not in (None, *neutral[name]):
             raise unsupported(name, backend)
@@ -171,20 +172,20 @@ VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
-"""Members of vLLM's wire without a canonical place that change what is generated or answered, and that other engines
-pass over without a word; beside each the values that change nothing."""
+"""Members of vLLM's wire that have no canonical form, change the result, and are silently ignored by other engines,
+each with the values that change nothing."""
 
 RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
-"""Of seeds."""
+"""Why a list of seeds is refused."""
 
 
 def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `op.unnamed` that stood in no object: the others are written where they stood."""
+    """The names of `op.unnamed` at the top level. The others are written back inside their objects."""
     return tuple(name for name in names if "." not in name)
 
 
 def unwritten(op: Chat | Complete) -> Iterator[str]:
-    """What an endpoint with a format of its own for the output has no word for."""
+    """The names of members that an endpoint with its own output format cannot express."""
     if op.output is not None and op.output.strict:
         yield "response_format.json_schema.strict"
     if op.output is not None and op.output.description is not None:
@@ -227,5 +228,5 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def total_of(op: Complete) -> str:
-    """The name of the total that `op` asks for."""
+    """The name of the total length that `op` sets."""
     return "max_total_tokens" if op.max_total is not None else "min_total_tokens"

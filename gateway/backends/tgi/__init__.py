@@ -1,7 +1,7 @@
 """Backend for text-generation-inference: `/generate` and `/generate_stream` for texts, its chat endpoint for chats.
 
 Sources: TGI 3.3 (router/src/lib.rs, validation.rs, server.rs, chat.rs; server utils/tokens.py) and its client,
-text-generation 0.7.0. What it cannot do and what is mended on the way: docs/backends/tgi.md.
+text-generation 0.7.0. What TGI cannot do, and what the gateway corrects: docs/backends/tgi.md.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
-# To TGI a chat's `model` is the id of a LoRA adapter, unless it is this word.
+# TGI takes a chat's `model` as the id of a LoRA adapter, except for this value.
 _NO_ADAPTER = "tgi"
 _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
 class _Words(Words):
-    """Of TGI's chats."""
+    """TGI's names in chats."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
-        """`presence_penalty` never goes there: TGI makes a repetition penalty of it, 2 where it is 0."""
+        """Never sends `presence_penalty`: TGI turns it into a repetition penalty, and a 0 into a penalty of 2."""
         if sampling.repetition_penalty not in (None, 1):
             raise unsupported("repetition_penalty", NAME)
         if greedy(sampling):
@@ -68,7 +68,7 @@ _WORDS = _Words(NAME)
 
 
 class Tgi:
-    """`tgi`."""
+    """The backend `tgi`."""
 
     name = NAME
     salts = False
@@ -78,7 +78,8 @@ class Tgi:
         self._defaults = defaults
 
     def wire_of(self, op: Op) -> str:
-        """Its chat endpoint resembles OpenAI's wire, yet no stream of it is fit for a client as it is: see the page."""
+        """TGI's chat endpoint resembles OpenAI's wire, but its streams cannot be passed on as they are: see
+        docs/backends/tgi.md."""
         return NAME
 
     def write(self, op: Op, can: Capabilities) -> Request:
@@ -94,7 +95,8 @@ class Tgi:
         return Request("POST", path, [JSON_TYPE], encode(text_body(op, rest)), dropped=dropped)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
-        """`/tokenize` reads the same body as `/generate`, what it truncates included. Of chats it cannot tell."""
+        """Counts with `/tokenize`, which reads the same body as `/generate` and truncates in the same way. It cannot
+        count chats."""
         if isinstance(op, Chat):
             raise cannot_count(op, NAME)
         if op.min_total is not None:
@@ -136,7 +138,7 @@ def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
         tool["function"].setdefault("parameters", _NO_PARAMETERS)
     if not op.tools:
         body.pop("tool_choice", None)
-    body.pop("parallel_tool_calls", None)  # its grammar of tools makes one call at most
+    body.pop("parallel_tool_calls", None)  # TGI's tool grammar makes at most one call
     if op.stream:
         body["stream"] = True
         body["stream_options"] = stream_options(op)

@@ -1,4 +1,4 @@
-"""TGI's errors: as an answer, and as an event of a stream."""
+"""TGI's errors, as an answer and as an event of a stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _FaultIn(Struct):
 
 _decoder = msgspec.json.Decoder(_FaultIn)
 
-# error_type -> the status that TGI gives it. Its chat streams say 422 of every error: there the words must do.
+# error_type -> the status that TGI gives it. Its chat streams report every error as 422, so there the text decides.
 _TYPES = {"generation": 424, "overloaded": 429, "validation": 422, "template_error": 422, "tool_error": 422}
 _TYPES |= {"missing_template_variable": 422, "incomplete_generation": 500, "incomplete_generation_stream": 500}
 _TYPES |= {"stream_serialization_error": 500, "healthcheck": 503}
@@ -37,12 +37,12 @@ _WORDS = (
     ("Incomplete generation", "incomplete_generation"),
 )
 _CONTEXT = ("`inputs` tokens + `max_new_tokens` must be", "`inputs` must have less than")
-# TGI's names in its messages, as the wire of OpenAI has them.
+# Names in TGI's messages -> the names on OpenAI's wire.
 _NAMES = {"max_new_tokens": "max_tokens", "stop": "stop", "top_n_tokens": "logprobs", "grammar": "response_format"}
 
 
 def fault_of(response: Response, now: float) -> GatewayError:
-    """What an answer that is no 200 means. `now` in Unix seconds: `Retry-After` may be a date."""
+    """The error for an answer with any status but 200. `now` is in Unix seconds: `Retry-After` may be a date."""
     try:
         error = _fault(response.status, _decoder.decode(response.body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -51,7 +51,7 @@ def fault_of(response: Response, now: float) -> GatewayError:
 
 
 def late_fault(data: bytes) -> GatewayError | None:
-    """The error that an event is, if it is one."""
+    """The error in an event, or None if the event is not an error."""
     if b'"error"' not in data:
         return None
     try:
@@ -62,7 +62,7 @@ def late_fault(data: bytes) -> GatewayError | None:
 
 
 def _fault(status: int, found: _FaultIn) -> GatewayError:
-    """`status` is the HTTP status, or what stands for it where the error came inside a 200."""
+    """`status` is the HTTP status, or its equivalent for an error inside a 200."""
     if isinstance(found.error, _ApiErrorIn):
         message = found.error.message or ""
         kind = next((type_ for words, type_ in _WORDS if message.startswith(words)), None)

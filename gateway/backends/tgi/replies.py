@@ -1,4 +1,4 @@
-"""TGI's replies as canonical events, with what it does not do of itself mended."""
+"""TGI's replies as canonical events, with corrections where TGI differs from what dialects promise."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ids = msgspec.json.Decoder(list[_IdIn])
 
 
 def reader_of(op: Generate, defaults: ReplyDefaults) -> Reader:
-    """For one reply to `op` as TGI sends it: see `Mended`."""
+    """A reader for one reply to `op` as TGI sends it, without the corrections of `Mended`."""
     return _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
 
 
@@ -90,7 +90,7 @@ class _ChatReader(ChatReader):
 
 
 class TextReader(Reader):
-    """`input` is the number of prompt tokens where a header told it."""
+    """Reads a reply of `/generate` or `/generate_stream`. `input` is the prompt's token count, if a header gave it."""
 
     def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
         super().__init__(op, defaults)
@@ -116,7 +116,7 @@ class TextReader(Reader):
         else:
             raise wire.malformed()
         if details is not None and details.finish_reason == "eos_token" and tokens and tokens[-1].special:
-            tokens = tokens[:-1]  # the model's own end: no text stands for it
+            tokens = tokens[:-1]  # the model's end token has no text
         if not self.started:
             self.started = True
             yield Start(self.defaults.new_id("cmpl-"), "", int(self.defaults.now()))
@@ -151,14 +151,14 @@ def _logprob(token: _Token) -> dict[str, Any]:
 
 
 class Mended:
-    """What every dialect promises and TGI does not do.
+    """Corrects TGI's events to what every dialect promises.
 
-    The matched stop sequence is no part of the text: TGI leaves it at the end, so text that may be the beginning of one
-    is held back. A reply that calls a tool ends for that reason.
+    It removes the matched stop sequence, which TGI leaves at the end of the text. So it holds back text that may be the
+    beginning of a stop sequence. A reply that calls a tool gets that finish reason.
     """
 
     def __init__(self, op: Generate) -> None:
-        # Its pattern `STOP$` also matches before one newline at the end.
+        # TGI's pattern `STOP$` also matches before one newline at the end.
         self._stops = sorted(op.stop, key=len, reverse=True)
         self._heads = tuple(stop + "\n" for stop in self._stops)
         self._text_part: int | None = None
@@ -224,7 +224,7 @@ class Mended:
 
 
 def _overlap(text: str, head: str) -> int:
-    """The length of the longest end of `text` that is a beginning of `head`."""
+    """The length of the longest suffix of `text` that is a prefix of `head`."""
     for length in range(min(len(text), len(head)), 0, -1):
         if text.endswith(head[:length]):
             return length

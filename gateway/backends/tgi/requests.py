@@ -1,4 +1,4 @@
-"""What TGI is asked: the body of `/generate`, pieces of the chat's, and what neither endpoint can do."""
+"""Requests to TGI: the body of `/generate`, parts of the chat body, and refusals of what neither endpoint can do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 NAME = "tgi"
 
 MAX_STOPS = 4
-"""TGI's own default of --max-stop-sequences."""
+"""TGI's default of --max-stop-sequences."""
 
-# Parameters of /generate that only clients who know TGI send.
+# TGI's own parameters of /generate, which only TGI clients send.
 _OWN = frozenset({"adapter_id", "truncate", "typical_p", "watermark"})
 
 
 def refuse(op: Chat | Complete, rest: Extra) -> None:
-    """Raises GatewayError(UNSUPPORTED) for what neither of its endpoints can do."""
+    """Raises GatewayError(UNSUPPORTED) for what neither of TGI's endpoints can do."""
     sampling = op.sampling
     if op.n > 1:
         raise unsupported("n", NAME)
@@ -49,7 +49,7 @@ def refuse(op: Chat | Complete, rest: Extra) -> None:
 
 
 def text_body(op: Complete, rest: Extra) -> dict[str, Any]:
-    """The body of `/generate`. Raises GatewayError(UNSUPPORTED) for what it cannot do."""
+    """The body of `/generate`. Raises GatewayError(UNSUPPORTED) for what that endpoint cannot do."""
     prompt, sampling = op.prompts[0], op.sampling
     if len(op.prompts) != 1 or not isinstance(prompt, str):
         raise unsupported("prompt", NAME)
@@ -86,14 +86,14 @@ def text_body(op: Complete, rest: Extra) -> dict[str, Any]:
 
 
 def rest_of(op: Chat | Complete) -> Extra:
-    """The client's top-level members that the canonical form does not hold."""
+    """The client's top-level members that have no canonical form."""
     known = CHAT_MEMBERS if isinstance(op, Chat) else TEXT_MEMBERS
     given = {**(op.raw or {}), **op.extra}
     return {name: raw for name, raw in given.items() if name not in known}
 
 
 def left_out(op: Chat | Complete) -> Iterator[str]:
-    """The names of what is neither sent nor refused."""
+    """The names of members that are neither sent nor refused."""
     yield from unwritten(op)
     if isinstance(op, Complete):
         yield from op.unnamed
@@ -106,17 +106,17 @@ def left_out(op: Chat | Complete) -> Iterator[str]:
 
 
 def greedy(sampling: Sampling) -> bool:
-    """Nothing is drawn."""
+    """True if the request asks for greedy decoding, without random sampling."""
     return sampling.temperature == 0 or sampling.top_p == 0
 
 
 def below_one(top_p: float | None) -> float | None:
-    """TGI takes top_p between 0 and 1, both excluded; 1 is its absence."""
+    """TGI takes top_p between 0 and 1, both excluded. A top_p of 1 changes nothing and is left out."""
     return top_p if top_p is not None and top_p < 1 else None
 
 
 def grammar_of(output: Output) -> dict[str, Any] | None:
-    """None: free text. Raises GatewayError(UNSUPPORTED) for what no grammar of TGI's can say."""
+    """TGI's grammar for `output`; None for free text. Raises GatewayError(UNSUPPORTED) if TGI has no such grammar."""
     if output.kind == "text":
         return None
     if output.kind == "schema" and output.schema is not None:
@@ -125,12 +125,12 @@ def grammar_of(output: Output) -> dict[str, Any] | None:
         return {"type": "regex", "value": output.pattern}
     if output.kind == "choice":
         return {"type": "regex", "value": "(" + "|".join(re.escape(choice) for choice in output.choices) + ")"}
-    # It compiles schemas with properties; JSON of any form is none.
+    # TGI compiles only schemas with properties; "any JSON object" has none.
     raise unsupported("response_format", NAME)
 
 
 def split_message(message: Message) -> Iterator[dict[str, Any]]:
-    """TGI reads a message's `content` or else its `tool_calls`: a message with both becomes two."""
+    """TGI reads either `content` or `tool_calls` of a message, so a message with both becomes two."""
     calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
     others = tuple(part for part in message.parts if not isinstance(part, ToolCall))
     extra = message.extra

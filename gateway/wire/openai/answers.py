@@ -1,8 +1,8 @@
 """OpenAI's chat, text completion and embeddings wire: typed views of what servers send.
 
 Sources: the OpenAI streaming specification; vLLM 0.33 (protocol.py); older vLLM (`reasoning_content` up to 0.14, flat
-errors up to 0.10.0); llama.cpp server; TGI 3.3's chat endpoint. Only the fields that the gateway needs are named, and
-all of them tolerate null, since vLLM writes explicit nulls.
+errors up to 0.10.0); llama.cpp server; TGI 3.3's chat endpoint. The views have only the fields that the gateway needs.
+All fields accept null, because vLLM writes explicit nulls.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gateway.core.usage import Usage
 from gateway.wire.json import NULL
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""Tokens of a reply. Callers are charged by what workers say, so a number that makes no sense is malformed."""
+"""A token count. Callers are charged by the worker's counts, so a number out of range makes a reply malformed."""
 Index = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-"""The place of a choice, of a tool call or of a vector."""
+"""The index of a choice, a tool call or a vector."""
 Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer that is passed on. Most JSON parsers of clients read no larger one."""
+"""An integer that is passed on. Most JSON parsers of clients accept no larger ones."""
 
 # The last second of the year 9999.
 _LAST_SECOND = 253_402_300_799
-# A worker's own word for an error. It also becomes a header and a member of the log: no spaces, no control characters.
+# A worker's error code. It also goes into a header and the log, so spaces and control characters are not allowed.
 _ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
@@ -165,7 +165,7 @@ class EmbeddingsIn(Struct):
 
 
 class TallyIn(Struct):
-    """What the bytes lane must know of a buffered reply."""
+    """The fields of a buffered reply that its pass-through needs."""
 
     id: str | None = None
     object: str | None = None
@@ -203,7 +203,7 @@ class TallyVectorIn(Struct):
 
 
 class FaultIn(Struct):
-    """An error body: nested (today), flat (vLLM up to 0.10.0), FastAPI's `detail`, or a bare string."""
+    """An error body: nested (current servers), flat (vLLM up to 0.10.0), FastAPI's `detail`, or a bare string."""
 
     error: ErrorIn | str | None = None
     message: str | None = None
@@ -221,8 +221,8 @@ _anything = msgspec.json.Decoder()
 _detail = msgspec.json.Decoder(str)
 _as_msgpack = msgspec.msgpack.Encoder().encode
 
-# vLLM's `repetition` (its loop detector stopped the sequence) has no OpenAI word; `tool_calls` also stands for the
-# deprecated function_call. `abort` and `error` are failures: see `failing`.
+# OpenAI has no finish reason for vLLM's `repetition` (its loop detector stopped the sequence). `tool_calls` also covers
+# the deprecated function_call. `abort` and `error` are failures: see `failing`.
 _REASONS: dict[str, Reason] = {
     "stop": "stop",
     "length": "length",
@@ -241,7 +241,7 @@ def reason(word: str) -> Reason:
 
 
 def aborted(word: str) -> GatewayError:
-    """The error for a choice that the engine itself gave up (`abort`, `error`)."""
+    """The error for a choice that the engine ended with `abort` or `error`."""
     return GatewayError(Kind.UPSTREAM, f"the worker ended the generation ({word})", code="upstream_aborted")
 
 
@@ -250,21 +250,21 @@ def malformed() -> GatewayError:
 
 
 def require_strict(data: bytes | Raw) -> None:
-    """Checks JSON that is passed on as the worker wrote it: UTF-8 all through, no deeper than JSON is read, every
-    number within 64 bits.
+    """Checks JSON that is passed on as the worker wrote it: valid UTF-8, within the decoder's depth limit, and all
+    integers within 64 bits.
 
-    Typed decoders check the grammar of what they pass over or keep as `Raw`, but neither its text nor its numbers.
+    Typed decoders check the grammar of values that they skip or keep as `Raw`, but not their text or numbers.
     Raises GatewayError(UPSTREAM, upstream_malformed).
     """
     try:
-        # MessagePack has no integer of more than 64 bits: its encoder finds them.
+        # MessagePack has no integers above 64 bits, so its encoder raises for them.
         _as_msgpack(_anything.decode(data))
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         raise malformed() from None
 
 
 def vector(found: VectorIn) -> Raw:
-    """The embedding as the worker wrote it: an array of numbers, or base64. Raises GatewayError when it is neither."""
+    """The embedding as the worker wrote it: an array of numbers, or base64. Raises GatewayError for anything else."""
     try:
         _vector.decode(found.embedding)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -273,12 +273,12 @@ def vector(found: VectorIn) -> Raw:
 
 
 def created_at(found: int | float | None, now: float) -> int:
-    """A reply's time of creation in Unix seconds: the worker's, or `now` where that is missing or is no time."""
+    """A reply's creation time in Unix seconds: the worker's, or `now` if that is missing or out of range."""
     return int(found) if found is not None and 0 < found <= _LAST_SECOND else int(now)
 
 
 def truncated() -> GatewayError:
-    """The body ended, by whatever framing, without the wire's own terminal mark."""
+    """The error for a body that ended, by any framing, without the wire's terminal mark."""
     return GatewayError(Kind.TRUNCATED, "the worker's reply ended before it was complete", code="upstream_truncated")
 
 
@@ -292,7 +292,7 @@ def usage(found: UsageIn) -> Usage:
     )
 
 
-# What vLLM says of a model's limits without naming the parameter.
+# vLLM's messages about a model's limits that do not name the parameter in a field.
 _TELLING = (
     ("tool choice requires --enable-auto-tool-choice", "tools"),
     ("is not a multimodal model", "messages"),
@@ -302,7 +302,7 @@ _CONTEXT_WORDS = ("maximum context length", "context length", "max_model_len", "
 
 
 def fault(status: int, body: bytes) -> GatewayError:
-    """What an error answer of an OpenAI-like server means. Never quotes a body that is not JSON."""
+    """The error for an error answer of an OpenAI-like server. It never quotes a body that is not JSON."""
     try:
         parsed = _fault_decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -317,7 +317,7 @@ def fault(status: int, body: bytes) -> GatewayError:
 
 
 def _detail_text(detail: Raw) -> str | None:
-    """FastAPI's `detail`: a sentence, or a list of objects, which is quoted as JSON."""
+    """The text of FastAPI's `detail`: a string, or a list of objects quoted as JSON."""
     try:
         return _detail.decode(detail)
     except (msgspec.MsgspecError, ValueError):
@@ -330,8 +330,8 @@ def _detail_text(detail: Raw) -> str | None:
 
 
 def late_fault(error: ErrorIn | str) -> GatewayError:
-    """An error object inside a 200. vLLM fails so after admission: its `code` is the HTTP status. Others name the cause
-    there, and say by `type` that it is the request's."""
+    """The error for an error object inside a 200. vLLM sends one if it fails after admission, with the HTTP status as
+    `code`. Other servers put the cause there, and use `type` to say that the request is at fault."""
     if isinstance(error, str):
         return classify(500, error, None)
     if isinstance(error.code, int):
@@ -342,8 +342,8 @@ def late_fault(error: ErrorIn | str) -> GatewayError:
 
 
 def classify(status: int, message: str | None, param: str | None, code: int | str | None = None) -> GatewayError:
-    """A worker's status and words as our own error. A 4xx about the request keeps its text and its own code; a 401, 403
-    or 404 is about our configuration, and a 5xx about the worker: their texts are not the client's business."""
+    """The gateway's error for a worker's status and message. A 4xx about the request keeps its text and code. A 401,
+    403 or 404 is about the gateway's configuration and a 5xx about the worker: the client does not see their texts."""
     own = code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
     if status in (400, 422):
         text = message or "the worker refused the request"

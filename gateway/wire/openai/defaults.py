@@ -1,4 +1,4 @@
-"""What stands in for what a worker did not say of its reply: the time of creation, and ids."""
+"""Default values for what a worker left out of its reply: the creation time and ids."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from msgspec import Struct
 
 
 def random_id(prefix: str) -> str:
-    """`prefix` and 24 random hexadecimal digits."""
+    """`prefix` followed by 24 random hexadecimal digits."""
     return prefix + secrets.token_hex(12)
 
 
 class ReplyDefaults(Struct, frozen=True):
-    """now gives Unix seconds; new_id gives an id that begins with a prefix (`chatcmpl-`, `cmpl-`, `call_`)."""
+    """now returns Unix seconds; new_id returns an id with the given prefix (`chatcmpl-`, `cmpl-`, `call_`)."""
 
     now: Callable[[], float] = time.time
     new_id: Callable[[str], str] = random_id

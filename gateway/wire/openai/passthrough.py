@@ -1,13 +1,17 @@
-"""The bytes lane of OpenAI's wire: a worker's stream to a client of the same wire, touching only what must change.
+"""The bytes lane of OpenAI's wire: passes a worker's stream on to a client of the same wire with few changes.
 
-Changed: the model's name; the usage chunk, which the gateway always asks for and strips when the client did not; the
-role, which belongs to a choice's first delta only; `reasoning` (vLLM since 0.16) and `reasoning_content` (before), each
-emitted as both; finish reasons that OpenAI does not know. Mended, where a server is less than exact: ids and times that
-are missing or change within the stream, indices and ids of tool calls, usage beside choices, a fingerprint that only
-the stripped usage chunk has. Comments, CRLF, a missing space after `data:` and multi-line data, which some clients
-cannot parse, are written anew in the one form that all of them read.
+Always changed:
+- the model's name
+- the usage chunk: the gateway always asks for it, and strips it if the client did not ask
+- the role: only a choice's first delta has it
+- `reasoning` (vLLM since 0.16) and `reasoning_content` (before): each is sent under both names
+- finish reasons that OpenAI does not define
 
-Whole replies: `wire.openai.whole`.
+Corrected, if a server is inexact: ids and times that are missing or change within the stream, indices and ids of tool
+calls, usage beside choices, a fingerprint that only the stripped usage chunk has. Some clients cannot parse comments,
+CRLF, a missing space after `data:` or multi-line data, so these are rewritten in the one form that all clients read.
+
+Buffered replies: `wire.openai.whole`.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Passthrough(Struct, frozen=True):
-    """For any dialect of this wire; `refuse` writes its error event. Implements core.ports.Passthrough."""
+    """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
 
     refuse: Callable[[GatewayError], bytes]
     defaults: ReplyDefaults = DEFAULTS
@@ -75,8 +79,8 @@ class Relay:
     """One stream. Implements core.ports.Lane.
 
     choices        how many the client asked for
-    include_usage  the client asked for usage: it comes in a chunk of its own, with no choices
-    running_usage  and for usage beside choices (vLLM's `continuous_usage_stats`)
+    include_usage  the client asked for usage, in a separate chunk without choices
+    running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
     refuse         writes an error event in the client's own form
     """
 
@@ -109,13 +113,13 @@ class Relay:
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._calls: dict[int, Calls] = {}
-        # What is the same in every chunk: id, object and created, from the first.
+        # The members that are the same in every chunk (id, object and created), from the first chunk.
         self._same: Extra = {}
-        # Usage that stood beside choices, to be told in a chunk of its own before the end.
+        # Usage that came beside choices. It is sent in a separate chunk before the end.
         self._late_usage: Raw | None = None
-        # The chunk that ended the last choice: the next one may bring the fingerprint that belongs to it.
+        # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
-        # Ordinary chunks but for their text, what the client is sent around that, and of which choice they are.
+        # The learned templates, each with the bytes that the client is sent around the text, and the choice of each.
         self._usual: list[tuple[ChunkTemplate, list[bytes]]] = []
         self._usual_of: list[int] = []
         self._tries = TRIES
@@ -154,7 +158,7 @@ class Relay:
         return out + sse.DONE
 
     def _release(self) -> bytes:
-        """The chunk that was held back, if there is one."""
+        """The chunk that was held back, or b""."""
         last, self._last = self._last, None
         return last.written() if last is not None else b""
 
@@ -187,14 +191,15 @@ class Relay:
             self._usual_of.append(index)
 
     def _forget(self, index: int) -> None:
-        """The choice has ended: whatever it says from now on is looked at."""
+        """Forgets the templates of a choice that has ended: anything more from it must be parsed."""
         kept = [place for place, of in enumerate(self._usual_of) if of != index]
         self._usual = [self._usual[place] for place in kept]
         self._usual_of = [self._usual_of[place] for place in kept]
 
     def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
-        """Makes the worker's chunk the client's. Returns the name of the member that is all the chunk says, and the
-        index of its choice, if there is one. Raises GatewayError, or msgspec.ValidationError for a wrong type."""
+        """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
+        only, returns (that member's name, the choice's index). Raises GatewayError, or msgspec.ValidationError for a
+        wrong type."""
         top = chunk.top
         if top.get("error", NULL) != NULL:
             raise wire.late_fault(_error(top["error"]))
@@ -208,14 +213,14 @@ class Relay:
         if told:
             self._take_usage(chunk)
         names = [self._rewrite_choice(choice, chunk) for choice in chunk.choices]
-        if None in names:  # of a choice that has ended
+        if None in names:  # None: the choice has ended
             chunk.choices = [one for one, name in zip(chunk.choices, names, strict=True) if name is not None]
             chunk.due = chunk.due and bool(chunk.choices)
             return None
         return names[0] if len(names) == 1 and names[0] is not None and names[0][0] and not told else None
 
     def _identity(self, top: Extra) -> Extra:
-        """The members that every chunk of this stream has alike."""
+        """The members that are the same in every chunk of this stream."""
         said_id = _word(top.get("id", NULL))
         said_at = _time(top.get("created", NULL))
         at = wire.created_at(said_at, self._defaults.now())
@@ -226,7 +231,8 @@ class Relay:
         }
 
     def _take_usage(self, chunk: _Chunk) -> None:
-        """Usage goes on as it came in a chunk of its own; beside choices it waits for the end."""
+        """Takes a chunk's usage. A separate usage chunk is passed on as it is; usage beside choices is sent at the
+        end."""
         self.usage = wire.usage(_usage(chunk.top["usage"]))
         if self._include_usage and (self._running_usage or not chunk.choices):
             self._late_usage = None
@@ -238,12 +244,12 @@ class Relay:
             chunk.due = bool(chunk.choices)
 
     def _rewrite_choice(self, choice: _Choice, chunk: _Chunk) -> tuple[str, int] | None:
-        """(the name of the member that is all it says, or "", and its index); None when the choice ended before."""
+        """(the name of the choice's only member with content, or "", and its index). None if the choice had ended."""
         index = _index(choice.members.setdefault("index", _ZERO))
         first = index not in self._seen
         self._seen.add(index)
         if len(self._seen) > self._choices:
-            raise wire.malformed()  # more choices than were asked for
+            raise wire.malformed()  # more choices than the client asked for
         holder = choice.members
         if self._chat:
             holder = choice.delta = choice.delta if choice.delta is not None else {}
@@ -255,7 +261,7 @@ class Relay:
         calls = self._chat and holder.get("tool_calls", _NONE) not in _SILENT
         if index in self._finished:
             if names or calls:
-                raise wire.malformed()  # what comes after a choice's end would be lost
+                raise wire.malformed()  # content after a choice's end would be lost
             return None
         if names or calls:
             self.produced += 1
@@ -275,8 +281,8 @@ class Relay:
         return names[0] if len(names) == 1 and not first and not calls else "", index
 
     def _with_indices(self, index: int, pieces: list[Extra]) -> Raw:
-        """Pieces of tool calls as OpenAI writes them: counted, with an id and a type where a call begins and neither
-        where it goes on, since clients join what comes again."""
+        """Pieces of tool calls in OpenAI's form: with an index, and with id and type only in a call's first piece.
+        Clients would append repeated ids and types to each other."""
         calls = self._calls.setdefault(index, Calls())
         for position, piece in enumerate(pieces):
             read = _piece(encode(piece))
@@ -310,15 +316,15 @@ class Relay:
 
 
 class _Choice(Struct):
-    """One choice of a chunk: its members but the delta, and those of the delta, as JSON texts."""
+    """One choice of a chunk: its members without the delta, and the members of the delta, as JSON texts."""
 
     members: Extra
     delta: Extra | None
 
 
 class _Chunk(Struct):
-    """A chunk with its members as JSON texts, so that what is not looked at goes on as it came. due: the client is to
-    have it. last: it ends the last choice."""
+    """A chunk with its members as JSON texts, so that unknown members are passed on unchanged. due: the chunk must be
+    sent to the client. last: it ends the last choice."""
 
     top: Extra
     choices: list[_Choice] | None
@@ -336,10 +342,10 @@ class _Chunk(Struct):
 
 
 def _taken_apart(data: bytes) -> _Chunk:
-    """Raises GatewayError, or msgspec.DecodeError, when it is no chunk, or no strict JSON all through."""
+    """The chunk in `data`. Raises GatewayError or msgspec.DecodeError if it is not a chunk in strict JSON."""
     wire.require_strict(data)
     top = _object(data)
-    if 10 in data:  # data of several lines goes on as one
+    if 10 in data:  # data of several lines is passed on as one line
         top = _object(data.replace(b"\n", b" "))
     if top.get("choices", NULL) == NULL:
         return _Chunk(top, None)
@@ -353,9 +359,9 @@ def _taken_apart(data: bytes) -> _Chunk:
 
 
 def _taken_apart_with_halves(data: bytes) -> _Chunk:
-    """A chunk that may have halves of characters (`\\ud83d` alone), which msgspec does not read. Servers in JavaScript
-    and Python write them where a token ends inside a character; JSON's grammar allows them, and clients join them.
-    Raises ValueError for what is no strict JSON otherwise, or no chunk."""
+    """The chunk in `data`, which may have lone surrogates (`\\ud83d` alone) that msgspec does not read. Servers in
+    JavaScript and Python write them if a token ends inside a character. JSON's grammar allows them, and clients join
+    them. Raises ValueError if `data` is otherwise not strict JSON or not a chunk."""
     found = json.loads(data, parse_constant=_refused, parse_int=_within_64_bits)
     choices = found.get("choices") if isinstance(found, dict) else None
     if not isinstance(choices, list):
@@ -387,7 +393,7 @@ def _delta(choice: dict[str, Any]) -> Extra | None:
 
 
 def _speaks(text: Raw) -> bool:
-    """Whether a member that is to be text says anything. Raises GatewayError when it is anything else."""
+    """True if a text member is not empty. Raises GatewayError if it is not text."""
     if text == NULL:
         return False
     if bytes(text)[:1] != b'"':

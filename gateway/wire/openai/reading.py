@@ -1,6 +1,6 @@
-"""Requests of clients of OpenAI's wire in their canonical form.
+"""Reads request bodies of OpenAI's wire into the canonical form.
 
-Shared by every dialect whose bodies resemble OpenAI's. What clients may send: `wire.openai.request_views`.
+Shared by every dialect whose bodies resemble OpenAI's. The bodies are described in `wire.openai.request_views`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _text = msgspec.json.Decoder(TextBody)
 _embed = msgspec.json.Decoder(EmbedBody)
 _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
-# What `int` reads beside digits (`1_0`, ` 7`, `-1`) names no token.
+# Digits only: `int` also reads `1_0`, ` 7` and `-1`, which are not token ids.
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _NOTHING: Tree = {}
 
@@ -80,11 +80,11 @@ def read_chat(
     part: PartReader | None = None,
     forms: Mapping[str, Form] = FORMS,
 ) -> Chat:
-    """`policy` is for members inside objects that have no canonical name; what it drops is taken out of `raw` too.
-    `part` reads content parts, for dialects that know other forms of them than `read_part`; `forms` says what is known
-    of such objects.
+    """Reads a chat. `policy` applies to members inside objects that have no canonical name; those that it drops are
+    removed from `raw` too. `part` reads content parts, for dialects with other forms than `read_part`; `forms` lists
+    the known members of such objects.
 
-    Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for what `policy` refuses.
+    Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for members that `policy` refuses.
     """
     part = part or read_part
     try:
@@ -105,7 +105,7 @@ def read_text(
     policy: ExtrasPolicy = "pass",
     kind: Kind = Kind.BAD_REQUEST,
 ) -> Complete:
-    """`policy` and `kind` as for `read_chat`."""
+    """Reads a text completion. `policy` and `kind` as for `read_chat`."""
     try:
         return _text_op(typed(body, _text), raw, extra, dropped)
     except GatewayError:
@@ -125,8 +125,8 @@ def _settled(
     policy: ExtrasPolicy,
     kind: Kind,
 ) -> Read:
-    """The request as `read` of its extra and dropped members makes it, what is unknown inside its objects carried along
-    or not. What is wrong with the rest of it comes first."""
+    """The request that `read` makes of the extra and dropped members. Unknown members inside its objects are kept or
+    dropped by policy. Errors in the known members are raised first."""
     if policy == "pass":
         op = read(_with_options(extra, unknown.found), dropped, kept=unknown.found)
         op.unnamed = (*unknown.places, *op.unnamed)
@@ -250,7 +250,7 @@ def _include_usage(found: Body) -> bool:
 
 
 def _with_options(extra: Extra, kept: Tree) -> Extra:
-    """`stream_options` has no canonical form of its own: what is unknown in it travels as a member at the top."""
+    """`stream_options` has no canonical form, so its unknown members are kept as a top-level member."""
     options = kept.get("stream_options")
     return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
 
@@ -309,21 +309,21 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
 
 
 def _in(kept: Tree, key: str | int) -> Tree:
-    """What was found inside the member or the item `key`."""
+    """The unknown members found inside the member or item `key`."""
     inner = kept.get(key) if kept else None
     return inner if isinstance(inner, dict) else _NOTHING
 
 
 def _extra(kept: Tree) -> Nested | None:
-    """What was found in an object."""
+    """The unknown members found in an object, as extra members."""
     return cast(Nested, kept) or None
 
 
 def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
-    """`kept` is what was found in all messages."""
+    """Reads message `index`. `kept` holds the unknown members of all messages."""
     thinking = found.reasoning or found.reasoning_content
     if not (kept or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
-        return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly all there are
+        return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly every message
     parts: list[Part] = []
     if thinking:
         if found.reasoning_content not in (None, "", thinking):
@@ -343,8 +343,8 @@ def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) ->
         arguments = call.function.arguments
         if not isinstance(arguments, str):
             arguments = encode(arguments).decode()
-        # OpenAI's type requires an id. It is the same one every time, since a prefix cache must know the conversation
-        # again, and of nine letters and digits, since Mistral's chat templates take no other.
+        # OpenAI's type requires an id. It is derived from the position, so that a prefix cache recognises the
+        # conversation. It has nine letters and digits, because Mistral's chat templates accept nothing else.
         parts.append(ToolCall(call.id or f"c{index:04x}{position:04x}", call.function.name, arguments))
     if index not in kept:
         return Message(found.role, tuple(parts), found.name, found.tool_call_id)
@@ -359,9 +359,9 @@ def _read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) ->
 
 
 def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages with a `call_id` on every tool message: one that has none answers the first open call of its name
-    before it, or where there is no such call, the first open one. For dialects whose tool messages have no
-    tool_call_id, which chat templates want."""
+    """The messages with a `call_id` on every tool message. A tool message without one answers the first open call of
+    its name before it, or else the first open call. For dialects whose tool messages have no tool_call_id, which chat
+    templates need."""
     if all(message.role != "tool" or message.call_id is not None for message in messages):
         return messages
     found = []
@@ -379,8 +379,8 @@ def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 class _OpenCalls:
-    """The calls of one message that are not answered yet. All steps together take time in proportion to their number:
-    those that were answered are skipped once in each order, not searched for."""
+    """The calls of one message that are not answered yet. All steps together take linear time: answered calls are
+    skipped once in each order instead of being searched."""
 
     def __init__(self, calls: Sequence[ToolCall]) -> None:
         self._open = dict(enumerate(calls))
@@ -392,7 +392,7 @@ class _OpenCalls:
             self._by_id.setdefault(call.id, []).append(position)
 
     def first(self, name: str | None) -> str | None:
-        """The id of the first of that name, else of the first of all; None where none is left."""
+        """The id of the first open call with that name, else of the first open call; None if none is left."""
         for order in (self._by_name.get(name or "", deque()), self._in_order):
             while order:
                 if order[0] in self._open:
@@ -438,7 +438,7 @@ def read_part(raw: Raw, place: str) -> Part:
 
 
 def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
-    """A value that stands at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST) naming it."""
+    """Reads the value at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
@@ -462,8 +462,8 @@ def _read_tool(found: ToolIn, index: int, kept: Tree) -> Tool:
 
 
 def _without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) -> list[str]:
-    """The names of what is then said of tools and changes nothing, taken out of `raw`: engines refuse it. Raises
-    GatewayError(BAD_REQUEST) for what asks for a tool."""
+    """Removes tool parameters of a request without tools from `raw` and returns their names: engines refuse them.
+    Raises GatewayError(BAD_REQUEST) if the request requires a tool call."""
     if choice == "required" or isinstance(choice, NamedTool):
         raise GatewayError(
             Kind.BAD_REQUEST,

@@ -1,8 +1,7 @@
-"""What clients of OpenAI's wire send: typed views of request bodies, and what is known of the objects inside.
+"""Typed views of request bodies on OpenAI's wire, and the known members of the objects inside them.
 
-Bounds are those that OpenAI documents, or such as keep a worker from being harmed by one request (vLLM has crashed on
-huge `n`, penalties and biases). Members that no view knows: `wire.unknown`. What becomes of the others:
-`wire.openai.reading`.
+Bounds are those that OpenAI documents, or protect a worker from a single request (vLLM has crashed on huge `n`,
+penalties and biases). `wire.unknown` handles members that no view has; `wire.openai.reading` reads the known ones.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
 MOST_PARTS = 4096
-"""Content parts, images, tool calls of one message; tools of a request."""
+"""The most content parts, images or tool calls of one message, and the most tools of a request."""
 
 
 class Object(Struct, forbid_unknown_fields=True):
-    """An object inside a body. `None` as the type of a member: clients that send back what a reply held send it null;
-    any other value is unknown."""
+    """An object inside a body. A member of type `None` may only be null: clients that send a reply back include it so.
+    Any other value is unknown."""
 
 
 class FunctionIn(Object):
     name: str
-    # JSON text; an object is what clients of Ollama send.
+    # JSON text. Ollama clients send an object.
     arguments: str | dict[str, Any] = ""
 
 
@@ -71,7 +70,7 @@ class TypeIn(Struct):
 
 
 class PartIn(Object):
-    """A content part. Only the member that its type names belongs to it."""
+    """A content part. Only the member named by its type belongs to it."""
 
     type: str
     text: str | None = None
@@ -118,7 +117,7 @@ class StreamOptionsIn(Object):
 
 
 class Body(Struct):
-    """What a chat and a text completion share."""
+    """The common members of chats and text completions."""
 
     model: str | None = None
     stream: bool | None = None
@@ -134,8 +133,8 @@ class Body(Struct):
     n: _Choices | None = None
     user: str | None = None
     response_format: FormatIn | None = None
-    # vLLM's own, which clients of every dialect send: on the way to a worker of another wire they must not be lost.
-    # Their ranges are the worker's business.
+    # vLLM's own parameters, which clients of every dialect send. They are read here so that they are not lost on the
+    # way to a worker of another wire. The worker checks their ranges.
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
@@ -172,33 +171,33 @@ class EmbedBody(Struct):
 
 
 CHAT_MEMBERS = frozenset(ChatBody.__struct_fields__)
-"""The members of a chat that have a canonical place; others can only travel as they are."""
+"""The members of a chat that have a canonical form; others can only be passed on unchanged."""
 TEXT_MEMBERS = frozenset(TextBody.__struct_fields__)
-"""The same of a text completion."""
+"""The same for a text completion."""
 
 
-# -- what is known of objects that say so themselves ----------------------------------------------------------------
+# -- objects whose known members depend on their own content ----------------------------------------------------------
 
-# By `type`, as JSON text.
+# The known members of a content part by its `type`, as JSON text.
 PARTS: Mapping[bytes, KnownMembers] = {
     encode(name): {"type": None, name: view} for name, view in known_to(PartIn).items() if name != "type"
 }
 
 
 def part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
-    """Of a content part. One of a type without a canonical form is kept whole."""
+    """The known members of a content part. None: the type has no canonical form, so the part is kept whole."""
     return PARTS.get(bytes(members.get("type", NULL)))
 
 
 def _message_form(members: Mapping[str, Raw]) -> KnownMembers:
-    """Of two words for thinking that differ, the canonical form has a place for one."""
+    """The known members of a message. If both names for thinking are given and differ, the canonical form keeps one."""
     known = known_to(MessageIn)
     said = {bytes(members.get(name, NULL)) for name in ("reasoning", "reasoning_content")} - {b"null", b'""'}
     return known if len(said) < 2 else {name: view for name, view in known.items() if name != "reasoning"}
 
 
 def _format_form(members: Mapping[str, Raw]) -> KnownMembers:
-    """A schema belongs to its own format only."""
+    """The known members of a response format. A schema is known only in its own format."""
     bare = bytes(members.get("type", NULL)) in (b'"text"', b'"json_object"')
     return {"type": None} if bare else known_to(FormatIn)
 

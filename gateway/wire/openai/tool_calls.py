@@ -1,4 +1,4 @@
-"""Which call a streamed piece of a tool call belongs to, where a server does not say it as OpenAI does."""
+"""Assigns streamed pieces of tool calls to their calls, also for servers that do not index them as OpenAI does."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from gateway.wire.openai.answers import ToolCallIn
 
 
 class Call:
-    """A tool call under way. part is its place among the parts of a choice, or among its calls: whatever the lane
-    counts; id and name are as the worker said them."""
+    """A tool call in progress. part is its index among the parts or the calls of a choice, as the caller counts; id and
+    name are the worker's."""
 
     __slots__ = ("id", "name", "part")
 
@@ -24,22 +24,23 @@ class Calls:
 
     def __init__(self) -> None:
         self.begun: list[Call] = []
-        # Index, as the worker counts -> the last call that began with it.
+        # The worker's index -> the last call that began with it.
         self._last: dict[int, Call] = {}
 
     def begin(self, piece: ToolCallIn, position: int, part: int) -> Call:
-        """The call that `piece` begins. position: the place of the piece in its chunk."""
+        """Starts a call with `piece`. position: the index of the piece in its chunk."""
         call = Call(part, piece.id or None, piece.function.name if piece.function is not None else None)
         self._last[piece.index if piece.index is not None else position] = call
         self.begun.append(call)
         return call
 
     def continued(self, piece: ToolCallIn, position: int | None) -> Call | None:
-        """The call that a streamed piece goes on with, or None when it begins one. position: where several pieces came
-        together, the place of this one among them.
+        """The call that a streamed piece continues, or None if it begins one. position: the index of the piece among
+        several that came together.
 
-        Not every server counts its calls: the index is missing, or 0 for all of them (Gemini, LMDeploy). There an id
-        tells them apart, or without ids a name. An id without a name does not: some draw a new id for every piece.
+        Some servers do not index their calls: the index is missing, or 0 for all of them (Gemini, LMDeploy). Then a
+        piece with an id and a name, or without ids a name, begins a call. An id alone does not: some servers send a new
+        id with every piece.
         """
         number = piece.index if piece.index is not None else position
         known = self._last.get(number) if number is not None else self.begun[-1] if self.begun else None

@@ -1,4 +1,4 @@
-"""Whole replies of OpenAI's wire to clients of the same wire: untouched where nothing must change."""
+"""Buffered replies of OpenAI's wire for clients of the same wire: passed on unchanged if nothing must change."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PLAIN_REASONS = _KNOWN_REASONS | {None}
 
 
 def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS) -> tuple[bytes, Usage | None]:
-    """A buffered reply for a client of the same wire, and its usage. Missing ids, times and indices are made up.
+    """A buffered reply for a client of the same wire, and its usage. Missing ids, times and indices are filled in.
 
-    Raises GatewayError(UPSTREAM) when the body is not the reply to `op`, or an error in a 200.
+    Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, and the reported error if it is an error in a 200.
     """
     model = op.model or ""
     wire.require_strict(body)
@@ -48,7 +48,7 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
 
 
 def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:
-    """Changes what `_exact` looks for."""
+    """Corrects, in place, the faults that `_exact` checks for."""
     if not reply.get("id"):
         reply["id"] = defaults.new_id("chatcmpl-" if chat else "cmpl-")
     reply["object"] = "chat.completion" if chat else "text_completion"
@@ -70,7 +70,7 @@ def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:
 
 
 def _exact(tally: wire.TallyIn) -> bool:
-    """Whether a client may have all but the model's name as it is."""
+    """True if only the model's name must change for the client."""
     return (
         bool(tally.id)
         and tally.object in ("chat.completion", "text_completion")
@@ -92,7 +92,7 @@ def _exact_choice(choice: wire.TallyChoiceIn) -> bool:
 
 
 def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
-    """Whether all is there that `op` asks for."""
+    """True if the reply has everything that `op` asks for."""
     if isinstance(op, Embed):
         vectors = tally.data or ()
         return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
@@ -105,7 +105,7 @@ def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
 
 
 def finish_word(word: str) -> str:
-    """A finish reason that OpenAI knows. Raises GatewayError when the engine gave the generation up."""
+    """A finish reason that OpenAI defines. Raises GatewayError if the engine aborted the generation."""
     if word in wire.FAILING:
         raise wire.aborted(word)
     return word if word in _KNOWN_REASONS else wire.reason(word)

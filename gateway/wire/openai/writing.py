@@ -1,4 +1,4 @@
-"""What clients of OpenAI's wire are sent: canonical replies and events as its JSON and its chunks.
+"""Writes canonical replies and events as JSON and chunks of OpenAI's wire.
 
 Shared by every dialect whose replies resemble OpenAI's.
 """
@@ -44,7 +44,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
         (Kind.INTERNAL, 500, "server_error"),
     )
 }
-"""Kind -> (status, type, code) in OpenAI's words."""
+"""Kind -> OpenAI's (status, type, code)."""
 
 
 _LONGEST_WAIT_S = 10_000_000.0
@@ -52,9 +52,9 @@ _LONGEST_WAIT_S = 10_000_000.0
 
 
 def error_headers(error: GatewayError, status: int) -> Headers:
-    """Retry-After, and the same in milliseconds, only on 429 and 503: azure-ai-inference retries any status that
-    carries it. Of a limit it is the true wait, rounded up; of anything else 60 s at most, as openai-python 1.x ignores
-    more."""
+    """Retry-After in seconds and in milliseconds, on 429 and 503 only: azure-ai-inference retries any status that has
+    it. For a limit it is the exact wait, rounded up. For anything else it is at most 60 s, because openai-python 1.x
+    ignores longer waits."""
     headers: Headers = []
     if status in (429, 503) and error.retry_after is not None:
         limited = error.kind is Kind.LIMITED and error.upstream is None
@@ -62,14 +62,15 @@ def error_headers(error: GatewayError, status: int) -> Headers:
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
         headers.append((b"retry-after-ms", b"%d" % wait))
     elif error.kind is Kind.LIMITED and error.upstream is None:
-        headers.append((b"x-should-retry", b"false"))  # it will never fit: OpenAI's clients then do not try again
+        # The request can never fit the limit. This header stops the retries of OpenAI's clients.
+        headers.append((b"x-should-retry", b"false"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:
-    """An error in OpenAI's own form."""
+    """The error object in OpenAI's form."""
     _, type_, code = ERRORS[error.kind]
     return {"error": {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}}
 
@@ -79,7 +80,7 @@ def error_event(error: GatewayError) -> bytes:
 
 
 def refusal(error: GatewayError) -> tuple[Response, str]:
-    """`error` instead of a reply, and its code. A worker's own 4xx keeps its status."""
+    """(the response for `error`, its code). A worker's own 4xx keeps its status."""
     status = ERRORS[error.kind][0]
     if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
         status = error.upstream
@@ -95,7 +96,7 @@ def shown(op: Op, said: str) -> str:
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:
-    """Unknown counts are 0 here: OpenAI's clients type them as integers."""
+    """The usage object. Unknown counts are 0, because OpenAI's clients require integers."""
     body: dict[str, Any] = {
         "prompt_tokens": usage.input or 0,
         "completion_tokens": usage.output or 0,
@@ -109,7 +110,7 @@ def write_usage(usage: Usage) -> dict[str, Any]:
 
 
 def write_message(choice: ReplyChoice) -> dict[str, Any]:
-    """The assistant message of a finished choice. content is null only beside tool calls or a refusal."""
+    """The assistant message of a finished choice. content is null only with tool calls or a refusal."""
     text, thinking, refusal = choice.text(), choice.text("thinking"), choice.text("refusal")
     if text is None and not choice.calls and refusal is None:
         text = ""
@@ -148,7 +149,7 @@ def join_logprobs(raws: Sequence[Raw]) -> list[Any]:
 
 
 def text_logprobs(raws: Sequence[Raw], offset: int) -> dict[str, Any]:
-    """Canonical logprobs as text completions have them; `offset` is where this text begins, in characters."""
+    """Canonical logprobs in the form of text completions. `offset` is where this text begins, in characters."""
     items = join_logprobs(raws)
     offsets = []
     for item in items:
@@ -163,7 +164,8 @@ def text_logprobs(raws: Sequence[Raw], offset: int) -> dict[str, Any]:
 
 
 class _Open:
-    """An open part: the bytes before and after its text in a chunk, up to the logprobs. twice: under both names."""
+    """An open part: the bytes before and after its text in a chunk, up to the logprobs. twice: the text is thinking and
+    is sent under both names."""
 
     __slots__ = ("after", "before", "ordinary", "twice")
 
@@ -175,7 +177,7 @@ class _Open:
 
 
 class StreamWriter:
-    """Canonical events to chunks. Everything that is the same in every chunk is written once."""
+    """Canonical events to chunks. The bytes that are the same in every chunk are encoded once."""
 
     headers = sse.HEADERS
     clean_end = False
@@ -256,7 +258,7 @@ class StreamWriter:
         return out
 
     def _special(self, event: Delta, part: _Open, text: bytes) -> bytes:
-        """A text with logprobs, or one that is thinking."""
+        """The chunk of a text with logprobs, or of a thinking text."""
         if part.twice:
             text = b'%b,"reasoning_content":%b' % (text, text)
         if event.logprobs is None:
