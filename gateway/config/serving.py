@@ -104,8 +104,8 @@ class Log(Section):
     )
     format: Literal["auto", "json", "console"] = Field(
         default="auto",
-        description="`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if standard "
-        "output is a terminal, else `json`.",
+        description="`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if "
+        "standard output is a terminal, else `json`.",
     )
     dangerously_log_prompts: Flag = Field(
         default=False,
