@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 CODE := gateway workers tests bench scripts helm
-RUN_LOCKS := requirements/build.txt requirements/run.txt requirements/model.txt
+RUN_LOCKS := $(addprefix requirements/,build.txt run.txt embedded.txt model.txt)
 LOCKS := $(RUN_LOCKS) requirements/tracing.txt requirements/dev.txt
 
 .PHONY: help
@@ -82,6 +82,11 @@ golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the
 test-vllm: install .venv-vllm/installed ## Test with real vLLM on this machine's CPU (at first some minutes more)
 	$(BIN)/python -m pytest -m engine tests/engine $(ARGS)
 
+.PHONY: test-pods
+test-pods: install $(HELM)/node_modules/installed ## Build the images and run the chart's Pods (on Debian, as root; installs podman and buildah)
+	scripts/debian.sh podman buildah runc catatonit debootstrap dnsmasq-base iproute2
+	$(BIN)/python -m pytest -s -m pods tests/pods $(ARGS)
+
 .PHONY: test-browser
 test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
@@ -111,6 +116,15 @@ docs: install ## Write the parts of docs/ that are made from the code
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: images
+images: ## Build images (ARGS="--builder podman --tag TAG gateway embedded worker")
+	python3 scripts/images.py $(ARGS)
+
+.PHONY: dist
+dist: install ## Build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
 
 # Peers, each in an environment of its own.
 PEERS := litellm vllm-router sglang-router

@@ -53,15 +53,16 @@ def main() -> None:
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
     embedded = extras["embedded"]
     model = [line for line in embedded if line.startswith(MODEL)]
-    runtime: list[str] = project["project"]["dependencies"] + [line for line in embedded if line not in model]
     compile_lock(project["build-system"]["requires"], "build", *upgrade)
-    compile_lock(runtime, "run", *upgrade)
-    compile_lock(model, "model", "--no-deps", *upgrade)
+    compile_lock(project["project"]["dependencies"], "run", *upgrade)
     constraints = ["--constraint", str(LOCKS / "build.txt"), "--constraint", str(LOCKS / "run.txt")]
+    compile_lock([line for line in embedded if line not in model], "embedded", *constraints, *upgrade)
+    compile_lock(model, "model", "--no-deps", *upgrade)
     compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
     together = [*constraints, "--constraint", str(LOCKS / "tracing.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    compile_lock((LOCKS / "friendli.in").read_text().splitlines(), "friendli", *upgrade)
+    for name in ("friendli", "sbom"):
+        compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for peer in PEERS:
         name = f"peer-{peer}"
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade, where=ONE_PLATFORM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import cli
-from gateway.config import Config
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.catalogue import FIGURES
 from gateway.wire import bulk, json, unknown
 from gateway.wire.openai.reading import read_chat
+from gateway.wire.openai.request_views import MOST_PARTS
 from tests.harness import load_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,6 +78,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     said = {int(number.replace(",", "")): text for number, text in table("What bounds a request")}
     assert {
         bulk.MOST_NESTED,
+        MOST_PARTS,
         bulk.MOST_MEMBERS,
         bulk.MOST_STRINGS,
         bulk.MOST_VALUES,
@@ -91,20 +90,6 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert len(read_chat(body, {}, {}, ()).messages) == 16384
     with pytest.raises(Exception, match="length <= 16384"):
         read_chat(body[:-2] + b',{"role":"user","content":"x"}]}', {}, {}, ())
-
-
-def test_the_unit_starts_what_there_is_and_waits_for_the_drain() -> None:
-    (text,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
-    unit = configparser.ConfigParser(interpolation=None, strict=True)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(text)
-    service = unit["Service"]
-    program, *arguments = service["ExecStart"].split()
-    assert Path(program).name == "dragoman"
-    assert cli.parser(arguments).parse_args(arguments).config == "/etc/dragoman/gateway.yaml"
-    assert "ExecStartPre" not in service, "RestartPreventExitStatus is of the main process alone"
-    assert service["RestartPreventExitStatus"] == "2"
-    assert int(service["TimeoutStopSec"]) >= Config().relay.drain_s + 8
 
 
 def test_examples_are_valid() -> None:

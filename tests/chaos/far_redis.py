@@ -1,4 +1,4 @@
-"""L7: a healthy Redis is exact wherever it is: 30 ms away, and on a machine that is busy with other things."""
+"""L10: a healthy Redis is exact wherever it is: 30 ms away, and on a machine that is busy with other things."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 30.0 if FULL else 8.0
 _ALONE = re.compile(rb"^dragoman_limits_alone_total (\S+)$", re.MULTILINE)
 
 
-@row("L7", "a flood while Redis is healthy, but 30 ms away, or on a busy machine")
+@row("L10", "a flood while Redis is healthy, but 30 ms away, or on a busy machine")
 async def far_and_busy(findings: Findings) -> None:
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder)) as server, Far(server.port, ROUND_TRIP) as far:
         await flooded(findings, "30 ms away", far.address)

@@ -47,9 +47,11 @@ PARTS = {"F12": "F11"}
 
 
 def row(name: str, title: str) -> Callable[[Row], Row]:
-    """Enters a row in the table."""
+    """Enters a row in the table. Raises ValueError when the name is taken."""
 
     def enter(function: Row) -> Row:
+        if name in ROWS:
+            raise ValueError(f"two rows are called {name}")
         ROWS[name] = (title, function)
         return function
 

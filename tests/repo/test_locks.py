@@ -14,7 +14,7 @@ from packaging.version import Version
 from tests.repo.tree import ROOT
 
 LOCKS = ROOT / "requirements"
-TOGETHER = ("build", "run", "model", "tracing", "dev")
+TOGETHER = ("build", "run", "embedded", "model", "tracing", "dev")
 ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)(?: ; (?P<marker>[^\\]+?))?(?P<rest>(?: --hash=\S+)*)"
 )
@@ -51,11 +51,13 @@ def wanted() -> dict[str, list[Requirement]]:
     runtime = [Requirement(line) for line in project["project"]["dependencies"]]
     return {
         "build": [Requirement(line) for line in project["build-system"]["requires"]],
-        "run": runtime + [need for need in embedded if need not in model],
+        "run": runtime,
+        "embedded": [need for need in embedded if need not in model],
         "model": model,
         "tracing": [Requirement(line) for line in extras["tracing"]],
         "dev": _written("dev"),
         "friendli": _written("friendli"),
+        "sbom": _written("sbom"),
         "vllm": [*_written("vllm"), *runtime],
         **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router")},
     }
@@ -98,7 +100,7 @@ def test_floors_shut_out_flawed_versions(package: str) -> None:
 
 
 def test_every_runtime_dependency_has_a_floor() -> None:
-    for need in wanted()["run"] + wanted()["build"]:
+    for need in wanted()["run"] + wanted()["embedded"] + wanted()["build"]:
         assert any(part.operator in {">=", "==", "~="} for part in need.specifier), need
 
 

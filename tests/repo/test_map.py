@@ -43,7 +43,9 @@ def test_the_map_names_every_room_and_no_other(top: str) -> None:
 
 def test_every_top_folder_is_there() -> None:
     tree = PAGE.split("## The house", 1)[1].split("```")[1]
-    held = {path.relative_to(ROOT).parts[0] for path in tracked("*.py")}
+    parts = (path.relative_to(ROOT).parts for path in tracked())
+    # Pages, locks and what continuous integration calls say themselves what they are.
+    held = {first for first, *more in parts if more} - {"docs", "requirements", ".ci"}
     assert set(re.findall(r"^(\w+)/", tree, re.MULTILINE)) == held
 
 

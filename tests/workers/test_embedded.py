@@ -125,6 +125,20 @@ def test_what_is_missing_is_one_line(
     )
 
 
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slim images lack one that llama.cpp is linked with."""
+    (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
+    assert main([]) == 2
+    said = (
+        "dragoman worker embedded: the package xllamacpp cannot be loaded: libgomp.so.1: cannot open shared object file"
+    )
+    assert capsys.readouterr().err == said + "\n"
+
+
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(os.urandom(1000))

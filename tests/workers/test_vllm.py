@@ -208,6 +208,28 @@ def test_an_interpreter_without_vllm(tmp_path: Path) -> None:
     )
 
 
+def test_the_environment_names_the_interpreter(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "workers.vllm", "--model", "m"]
+    environment = {**os.environ, "ENGINE_PYTHON": str(tmp_path / "absent")}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        f"dragoman worker vllm: cannot run {tmp_path}/absent: No such file or directory\n",
+    )
+
+
+def test_the_engine_imports_what_it_needs_of_ours_without_our_dependencies() -> None:
+    """Its interpreter has vLLM's packages. -S: no site-packages."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import workers.vllm.sequences"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_engine_that_never_gets_healthy(tmp_path: Path) -> None:
     with Worker(tmp_path, "--start-timeout", "0.5", more="import time; time.sleep(60)") as worker:
         status, errors = worker.end()

@@ -91,8 +91,10 @@ def start(given: argparse.Namespace) -> object:
         raise Unable("--context, --parallel and --threads must be at least 1")
     try:
         import xllamacpp
-    except ImportError:
+    except ModuleNotFoundError:
         raise Unable(f"the package xllamacpp is missing; {_INSTALL}") from None
+    except ImportError as error:
+        raise Unable(f"the package xllamacpp cannot be loaded: {error}") from None
     free(given.host, given.port)
     # Blocked before the first native thread starts, so that all inherit it; a thread of ours takes the signals, also
     # while the model loads.

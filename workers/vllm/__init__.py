@@ -4,6 +4,10 @@
 says of itself, `processors` what it executes beyond stock vLLM, `cli` the life of the worker.
 """
 
-from workers.vllm.cli import main
 
-__all__ = ["main"]
+def main(argv: list[str]) -> int:
+    """Run the worker; returns the process's exit status."""
+    # Imported late: vLLM's interpreter imports this package for `processors`, and may have none of our dependencies.
+    from workers.vllm.cli import main as run
+
+    return run(argv)

