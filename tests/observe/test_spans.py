@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +21,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from gateway.app import KNOWN
+from gateway.config import ConfigError, load
 from gateway.observe.spans import Spans
 from gateway.observe.tracing import TraceSettings, Tracing
 from tests.harness import Stack
@@ -72,8 +76,11 @@ def test_a_request_has_its_spans(stream: bool) -> None:
         assert queue.parent is not None
         assert attempt.parent is not None
         assert queue.parent.span_id == attempt.parent.span_id == server.context.span_id
-        assert server.start_time <= queue.start_time <= queue.end_time <= attempt.start_time
-        assert attempt.end_time <= server.end_time
+        moments = [server.start_time, queue.start_time, queue.end_time, attempt.start_time, attempt.end_time]
+        moments.append(server.end_time)
+        known = [moment for moment in moments if moment is not None]
+        assert len(known) == 6
+        assert known == sorted(known)
         events = [event.name for event in attempt.events]
         assert events == (["first token"] if stream else [])
         assert record["trace"] == TRACE
@@ -220,6 +227,17 @@ def test_a_reload_keeps_the_tracer_unless_its_options_change() -> None:
     assert Tracing.follow(first, None) is None
     first.tracer.close()
     second.tracer.close()
+
+
+def test_a_configuration_that_asks_for_what_is_not_installed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    model = "models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}\n"
+    path.write_text(model + "tracing: {endpoint: 'http://127.0.0.1:4318/v1/traces'}\n")
+    with pytest.raises(ConfigError, match="needs the extra `tracing`, which is not installed"):
+        load(path, dataclasses.replace(KNOWN, tracing=lambda: False), {})
+    config = load(path, KNOWN, {})
+    assert config.tracing is not None
+    assert config.tracing.sample == 0.1
 
 
 def test_without_tracing_nothing_of_it_is_imported() -> None:
