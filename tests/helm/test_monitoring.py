@@ -50,13 +50,8 @@ def test_prometheus_reads_the_files_that_the_chart_renders() -> None:
 
 
 def test_runbooks_are_where_the_values_say() -> None:
-    values = {
-        "auth.mode": "open",
-        "redis.mode": "none",
-        "models.m": {"model": "a/b"},
-        "monitoring.prometheusRule": {"enabled": True, "filesUrl": "https://git/x/"},
-    }
-    (rule,) = (one for one in parsed(template(values)) if one["kind"] == "PrometheusRule")
+    where = "monitoring.prometheusRule.filesUrl=https://git/x/"
+    rule = find(parsed(template(VALUES / "everything.yaml", CHART, "--set", where)), "PrometheusRule")
     links = [one["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for one in group["rules"]]
     assert {link.partition("#")[0] for link in links} == {"https://git/x/docs/runbooks.md"}
 
