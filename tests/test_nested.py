@@ -254,6 +254,8 @@ def allowed(dialect: str, operation: str, backend: str, policy: ExtrasPolicy, pl
         return {"named"}
     if operation == "complete" and backend in ("tgi", "llamacpp"):
         return {"named"}
+    if backend == "llamacpp" and place[0] == "tool_choice":
+        return {"named"}  # that tool alone with `required`, in place of the name
     if backend != "tgi":
         return {"carried"}
     # Its own format for the output; a message with both text and calls becomes two.

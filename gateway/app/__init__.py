@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from starlette.routing import Route as StarletteRoute
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
-from gateway.app.routes import router
+from gateway.app.routes import postable, router
 from gateway.app.state import State
-from gateway.config import Available, Config
+from gateway.config import Available, Config, is_loopback
+from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
 from gateway.observe.exposition import content_type
@@ -22,6 +25,7 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.queues import QueueMetrics
+from gateway.observe.tracing import TraceSettings, Tracing, installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
@@ -31,8 +35,10 @@ KNOWN = Available(
     backends=frozenset(backends.REGISTRY),
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
+    tracing=installed,
 )
 
+_VERSION = version("dragoman")
 # How long the error that ends a request may take to reach its client.
 _LAST_WORDS_S = 2.0
 
@@ -60,7 +66,9 @@ class Gateway:
         ):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
-        self._install(State(config, log, self.metrics, self._created, {}, {}))
+        self._console = Console(self._watched, self.metrics.registry.collect)
+        tracing = Tracing.follow(None, _trace_settings(config))
+        self._install(State(config, log, self.metrics, self._created, {}, {}, tracing=tracing))
 
     def _waiting(self) -> dict[str, int]:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
@@ -94,6 +102,8 @@ class Gateway:
         self._states.append(state)
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
+        if state.config.log.dangerously_log_prompts:
+            self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         cors = state.config.cors
         browsers = Cors(cors).wrap if cors.origins else _unchanged
         paths = router(state.config, state.runtime)
@@ -107,7 +117,28 @@ class Gateway:
         own = {"/livez": _live, "/readyz": self._readyz}
         with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
         self._literal.update(own if self._apart else with_metrics)
-        self._operations = with_metrics
+        self._operations: dict[str, Any] = with_metrics
+        place = state.config.metrics.listen
+        if place is not None:
+            local = is_loopback(place.rpartition(":")[0].strip("[]"))
+            self._operations = {**with_metrics, **self._console.endpoints(state.config.console, local)}
+
+    def _watched(self) -> Watched:
+        state = self.state
+        return Watched(
+            version=_VERSION,
+            ready=state.ready,
+            draining=self.draining,
+            needs_key=state.config.auth == "keys",
+            models=[
+                Served(name, options.aliases, options.backend, state.pools[name])
+                for name, options in state.config.models.items()
+            ],
+            limiter=state.limiting.limiter if state.limiting is not None else None,
+            runtime=state.runtime,
+            dialects=postable(state.config),
+            application=partial(router, state.config),
+        )
 
     async def start(self) -> None:
         await self.state.start()
@@ -128,10 +159,11 @@ class Gateway:
                 old.limiting,
                 old.tokens,
                 old.runtime.body_budget,
+                Tracing.follow(old.tracing, _trace_settings(config)),
             )
             await state.start()
             self._install(state)
-            self.log.configure(config.log.level, config.log.requests)
+            self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)
             task = asyncio.create_task(self._retire(old))
             self._retiring.add(task)
@@ -146,6 +178,8 @@ class Gateway:
         await old.close()
         if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
             await old.limiting.close()
+        if old.tracing is not None and all(state.tracing is not old.tracing for state in self._states):
+            await old.tracing.close()
 
     async def drain(self) -> None:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
@@ -182,6 +216,9 @@ class Gateway:
         for limiting in {id(state.limiting): state.limiting for state in self._states}.values():
             if limiting is not None:
                 await limiting.close()
+        for tracing in {id(state.tracing): state.tracing for state in self._states}.values():
+            if tracing is not None:
+                await tracing.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -215,6 +252,13 @@ class Gateway:
         accept = header_value(scope["headers"], b"accept") or b""
         page = await self.metrics.page_in_turns(accept) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
+
+
+def _trace_settings(config: Config) -> TraceSettings | None:
+    options = config.tracing
+    if options is None:
+        return None
+    return TraceSettings(options.endpoint, options.sample, options.service, tuple(options.headers.items()))
 
 
 def _unchanged(endpoint: Application) -> Application:

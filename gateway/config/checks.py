@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gateway.config.faults import Message, Path, Unknown, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Key
+from gateway.config.serving import is_loopback
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What is wrong with a value in `match` that no request can have, by its dimension.
@@ -24,6 +25,7 @@ class Available:
     dialects  name -> the path prefixes it answers under by default
     versioned  those of them whose requests name a version of their API
     backends  names
+    tracing   says whether what traces need is installed
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
@@ -31,6 +33,7 @@ class Available:
     backends: frozenset[str] = frozenset()
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
+    tracing: Callable[[], bool] | None = None
 
 
 Found = Iterator[tuple[Path, Message]]
@@ -50,10 +53,12 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_timing(config),
         *_bodies(config),
         *_metrics(config),
+        *_console(config),
         *_cors(config),
         *_sharing(config),
         *_jwt(config),
         *_cache_salt(config),
+        *_tracing(config, known),
     ]
     yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
     if known is not None:
@@ -116,12 +121,7 @@ def _workers(config: Config) -> Found:
         secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
         if model.ca_file and not secure:
             yield ("models", name, "ca_file"), "has no effect: none of the workers is https"
-        lower: set[str] = set()
-        for header, value in model.headers.items():
-            wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)
-            lower.add(header.lower())
-            if wrong:
-                yield ("models", name, "headers", header), wrong
+        yield from _headers(("models", name, "headers"), model.headers)
 
 
 def _keys(config: Config, names: set[str]) -> Found:
@@ -191,6 +191,22 @@ def _bodies(config: Config) -> Found:
         yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
 
 
+def _headers(path: Path, headers: Mapping[str, str]) -> Found:
+    lower: set[str] = set()
+    for header, value in headers.items():
+        wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)
+        lower.add(header.lower())
+        if wrong:
+            yield (*path, header), wrong
+
+
+def _tracing(config: Config, known: Available | None) -> Found:
+    if config.tracing is not None:
+        yield from _headers(("tracing", "headers"), config.tracing.headers)
+        if known is not None and known.tracing is not None and not known.tracing():
+            yield ("tracing",), "needs the extra `tracing`, which is not installed: pip install dragoman[tracing]"
+
+
 def _metrics(config: Config) -> Found:
     if config.metrics.listen is not None and not config.metrics.enabled:
         yield ("metrics", "listen"), "has no effect: metrics are not enabled"
@@ -198,6 +214,22 @@ def _metrics(config: Config) -> Found:
         host, _, port = config.metrics.listen.rpartition(":")
         if int(port) == config.listen.port and _overlap(host.strip("[]"), config.listen.host.strip("[]")):
             yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
+
+
+def _console(config: Config) -> Found:
+    console, place = config.console, config.metrics.listen
+    option = "key_file" if console.key_file is not None else "key_env" if console.key_env is not None else None
+    if console.key_file is not None and console.key_env is not None:
+        yield ("console", "key_env"), "and key_file exclude each other"
+    if not console.enabled:
+        if option is not None:
+            yield ("console", option), "has no effect: the console is not enabled"
+    elif place is None or not config.metrics.enabled:
+        yield ("console", "enabled"), "needs metrics.listen: the console is served there"
+    elif option is None and config.auth == "keys":
+        yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
+    elif option is None and not is_loopback(place.rpartition(":")[0].strip("[]")):
+        yield ("console", "key_file"), "or key_env is needed, as other machines can call metrics.listen"
 
 
 def _cors(config: Config) -> Found:

@@ -603,4 +603,20 @@ CLIENTS: tuple[Client, ...] = (
         blind=_ANTHROPIC,
         own=_in_messages,
     ),
+    Client(
+        "friendli completions in chunks",
+        "friendli",
+        "complete",
+        "/serverless/v1/completions",
+        "chunks",
+        hear_openai,
+        read_friendli,
+        refused_openai,
+        blind={
+            **_NO_STOP,
+            "usage": "a whole reply always has it, and a stream cannot ask for it",
+            "logprobs": "asked by another name",
+        },
+        words={"content_filter": "stop"},
+    ),
 )

@@ -33,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
     "translate": CORE,
     "pipeline": CORE | {"auth", "wire"},
+    "console": CORE | {"config", "fleet", "observe", "pipeline", "translate"},
 }
 EVERYTHING = {"app", "cli"}
 
@@ -48,6 +49,7 @@ CLOCKS = {"datetime", "random", "secrets", "time"}
 # Outside library -> the only modules that import it.
 ONLY: dict[str, tuple[str, ...]] = {
     "jwt": ("gateway.tokens",),
+    "opentelemetry": ("gateway.observe.spans",),
     "httptools": ("gateway.transport", "gateway.server"),
     "pydantic": ("gateway.config",),
     "redis": ("gateway.redis",),

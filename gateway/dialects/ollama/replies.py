@@ -38,7 +38,7 @@ def write(reply: Reply, op: Op) -> Response:
 
 
 def _write_call(call: ReplyPart) -> dict[str, Any]:
-    """As in Ollama, arguments are an object; text that is none (models err) stays text."""
+    """A tool call. As in Ollama, arguments are an object; arguments that are not valid JSON stay text."""
     return _call(call.call_id, call.name, call.text)
 
 
@@ -50,18 +50,21 @@ def _call(call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
     return {"id": call_id, "function": {"name": name, "arguments": arguments}}
 
 
+# Both streams list it in the specification; the server drops it where it does not keep the connection.
+_KEPT = (b"connection", b"keep-alive")
+
 _TEXT = b'{"message":{"role":"assistant","content":%b},"done":false,"index":%d}'
 _THINKING = b'{"message":{"role":"assistant","content":"","thinking":%b},"done":false,"index":%d}'
 _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done":false,"index":%d}'
 _LAST = b'{"message":{"role":"assistant","content":%b},"done":true,"index":%d}\n'
 
 
-# Bytes that a piece of text takes beside its letters.
+# Bytes of memory that a piece of text takes in addition to its characters.
 _PIECE = 64
 
 
 class _Writer:
-    """What both streams share: the chunks. `index` counts them. Chunks without text are left out."""
+    """The common part of both streams: the chunks, counted by `index`. Chunks without text are left out."""
 
     headers: Headers
     clean_end = True
@@ -70,12 +73,12 @@ class _Writer:
         self.buffered_bytes = 0
         self._error_object = error_object
         self._index = 0
-        # (part index) -> its start and the pieces of its arguments: a call is one chunk, when it is whole.
+        # Part index -> the call's start and the pieces of its arguments. A call is sent as one chunk when complete.
         self._calls: dict[int, tuple[PartStart, list[str]]] = {}
         self._thinking: set[int] = set()
 
     def chunk(self, event: Event) -> bytes:
-        """The chunk that `event` is due, or b""."""
+        """The chunk for `event`, or b""."""
         if isinstance(event, Delta):
             if event.index in self._calls:
                 self._calls[event.index][1].append(event.text)
@@ -104,10 +107,10 @@ class _Writer:
 
 
 class LineWriter(_Writer):
-    """Newline-delimited JSON. The last line says `done: true`: it carries the last text where the worker ends the
-    choice in the same chunk, else none, since a text is not held back only to learn whether it is the last."""
+    """Newline-delimited JSON. The last line has `done: true`. It has text only if the worker ends the choice in the
+    same chunk as its last text: text is never held back to see whether it is the last."""
 
-    headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+    headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), _KEPT]
 
     def __init__(self, error_object: Callable[[GatewayError], dict[str, Any]]) -> None:
         super().__init__(error_object)
@@ -129,14 +132,14 @@ class LineWriter(_Writer):
         return chunk + b"\n" if chunk else b""
 
     def keepalive(self) -> bytes:
-        """Space before the line that is to come, where JSON may have it: a line of its own would be no JSON."""
+        """A space before the next line, where JSON allows it: an empty line would not be JSON."""
         return b" "
 
 
 class EventWriter(_Writer):
     """Server-sent events, `done: false` throughout; `[END]` ends success and failure alike."""
 
-    headers = sse.HEADERS
+    headers = [*sse.HEADERS, _KEPT]
     END = b"data: [END]\n\n"
 
     def write(self, event: Event) -> bytes:
