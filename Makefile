@@ -4,7 +4,7 @@
 BIN := .venv/bin
 CODE := gateway workers tests bench scripts helm
 RUN_LOCKS := $(addprefix requirements/,build.txt run.txt embedded.txt model.txt)
-LOCKS := $(RUN_LOCKS) requirements/dev.txt
+LOCKS := $(RUN_LOCKS) requirements/tracing.txt requirements/dev.txt
 
 .PHONY: help
 help: ## Show the targets
@@ -19,9 +19,9 @@ install: .venv/locked .venv/installed ## Build .venv from all locks, for develop
 	scripts/venv.sh .venv $(RUN_LOCKS)
 	@mv .venv/locked $@
 
-.venv/locked: .venv/running requirements/dev.txt
+.venv/locked: .venv/running requirements/tracing.txt requirements/dev.txt
 	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
-	else scripts/venv.sh --onto .venv requirements/dev.txt; fi
+	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
 
 .venv/installed: .venv/running pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
@@ -113,6 +113,7 @@ format: install ## Format the code and mend what ruff can
 .PHONY: docs
 docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m gateway.config update docs
+	$(BIN)/python -m gateway.observe docs
 	$(BIN)/python -m tests.fidelity docs
 	$(BIN)/python -m scripts.chart
 

@@ -118,6 +118,10 @@ class Metrics(Section):
         description="A separate `host:port` for `/metrics`, `/livez`, `/readyz`, `/status.json` and `/console`; "
         "`/metrics` is then served only there. Absent: `/metrics` is served where clients call, without a key.",
     )
+    genai: Flag = Field(
+        default=False,
+        description="Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`).",
+    )
 
 
 class Console(Section):
