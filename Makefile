@@ -63,6 +63,10 @@ SOME = $(subst $() , or ,$(strip $(ARGS)))
 renders: install $(HELM)/node_modules/installed ## Write the golden renders of the chart anew
 	$(BIN)/python -m tests.helm
 
+.PHONY: dashboards
+dashboards: install ## Write the chart's Grafana dashboards from scripts/dashboards
+	$(BIN)/python -m scripts.dashboards helm/dragoman/dashboards
+
 .PHONY: golden
 golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS="openai azure": of some)
 	$(BIN)/python -m $(if $(REWRITE),tests.golden $(ARGS),pytest tests/golden $(if $(ARGS),-k "$(SOME)"))
@@ -94,6 +98,13 @@ test-browser: install ## Test with a real browser (needs Chromium, Debian's pack
 .PHONY: screenshots
 screenshots: install ## Take the pictures of docs/images anew (needs Chromium)
 	$(BIN)/python -m tests.browser.screenshots
+
+# The service that comes with Debian's package is of no use here.
+.PHONY: test-monitoring
+test-monitoring: install ## Test alerts and dashboards with a real Prometheus (Debian's package; as root it is installed)
+	@command -v promtool >/dev/null || { scripts/debian.sh prometheus && \
+	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus; }; }
+	$(BIN)/python -m pytest -m prometheus tests/monitoring $(ARGS)
 
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)

@@ -23,6 +23,7 @@ from gateway.config.model import (
 from gateway.config.reference import json_schema, reference_markdown
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, is_loopback
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.tracing import Tracing
 from gateway.config.watch import Watch
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Relay",
     "Retry",
     "TooSlow",
+    "Tracing",
     "Watch",
     "config_file",
     "is_loopback",

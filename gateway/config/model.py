@@ -32,6 +32,7 @@ from gateway.config.kinds import (
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.tracing import Tracing
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
@@ -337,6 +338,9 @@ class Config(BaseModel):
         default=Console(),
         description="A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single"
         " requests.",
+    )
+    tracing: Tracing | None = Field(
+        default=None, description="Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."
     )
 
     @model_validator(mode="before")
