@@ -4,7 +4,7 @@
 BIN := .venv/bin
 CODE := gateway workers tests bench scripts helm
 RUN_LOCKS := $(addprefix requirements/,build.txt run.txt embedded.txt model.txt)
-LOCKS := $(RUN_LOCKS) requirements/dev.txt
+LOCKS := $(RUN_LOCKS) requirements/tracing.txt requirements/dev.txt
 
 .PHONY: help
 help: ## Show the targets
@@ -19,9 +19,9 @@ install: .venv/locked .venv/installed ## Build .venv from all locks, for develop
 	scripts/venv.sh .venv $(RUN_LOCKS)
 	@mv .venv/locked $@
 
-.venv/locked: .venv/running requirements/dev.txt
+.venv/locked: .venv/running requirements/tracing.txt requirements/dev.txt
 	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
-	else scripts/venv.sh --onto .venv requirements/dev.txt; fi
+	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
 
 .venv/installed: .venv/running pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
@@ -62,6 +62,10 @@ SOME = $(subst $() , or ,$(strip $(ARGS)))
 .PHONY: renders
 renders: install $(HELM)/node_modules/installed ## Write the golden renders of the chart anew
 	$(BIN)/python -m tests.helm
+
+.PHONY: dashboards
+dashboards: install ## Write the chart's Grafana dashboards from scripts/dashboards
+	$(BIN)/python -m scripts.dashboards helm/dragoman/dashboards
 
 .PHONY: golden
 golden: install ## Replay the golden transcripts (REWRITE=1: write anew what the gateway makes; ARGS="openai azure": of some)
@@ -105,6 +109,13 @@ $(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json .venv/locked
 test-clients: install .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) $(LIBRARIES)/node_modules/installed ## Test with other client libraries (at first some minutes more)
 	$(BIN)/python -m pytest -m libraries tests/libraries $(ARGS)
 
+# The service that comes with Debian's package is of no use here.
+.PHONY: test-monitoring
+test-monitoring: install ## Test alerts and dashboards with a real Prometheus (Debian's package; as root it is installed)
+	@command -v promtool >/dev/null || { scripts/debian.sh prometheus && \
+	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus; }; }
+	$(BIN)/python -m pytest -m prometheus tests/monitoring $(ARGS)
+
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
 	$(BIN)/python -m tests.chaos $(ROWS)
@@ -123,6 +134,7 @@ format: install ## Format the code and mend what ruff can
 .PHONY: docs
 docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m gateway.config update docs
+	$(BIN)/python -m gateway.observe docs
 	$(BIN)/python -m tests.fidelity docs
 	$(BIN)/python -m tests.libraries docs
 	$(BIN)/python -m scripts.chart

@@ -48,17 +48,21 @@ def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, 
 
 
 def main() -> None:
-    """Locks the runtime first: the development lock is constrained by it, so that both install together."""
+    """Locks the runtime first: the locks of tracing and of development are constrained by it, so that all install
+    together."""
     upgrade = ["--upgrade"] if "--upgrade" in sys.argv[1:] else []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    embedded: list[str] = project["project"]["optional-dependencies"]["embedded"]
+    extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
+    embedded = extras["embedded"]
     model = [line for line in embedded if line.startswith(MODEL)]
     compile_lock(project["build-system"]["requires"], "build", *upgrade)
     compile_lock(project["project"]["dependencies"], "run", *upgrade)
     constraints = ["--constraint", str(LOCKS / "build.txt"), "--constraint", str(LOCKS / "run.txt")]
     compile_lock([line for line in embedded if line not in model], "embedded", *constraints, *upgrade)
     compile_lock(model, "model", "--no-deps", *upgrade)
-    compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *constraints, *upgrade)
+    compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
+    together = [*constraints, "--constraint", str(LOCKS / "tracing.txt")]
+    compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
     for name in ("friendli", "sbom", *(f"clients-{group}" for group in CLIENTS)):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for peer in PEERS:

@@ -152,6 +152,7 @@ class Stack:
             self.server = server(
                 self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing, self.gateway.refused
             )
+            self.gateway.process.connections = lambda: len(self.server.server_state.connections)
             serving = asyncio.create_task(self.server.serve(sockets=[listener]))
             await self.server.listening.wait()
             self._started.set()

@@ -1,4 +1,4 @@
-"""docs/production.md says what is there: every metric, every field of the record, every event, every bound."""
+"""docs/production.md says what is there: every field of the record, every event, every bound."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
-from gateway.observe.limits import LimitMetrics
-from gateway.observe.metrics import Metrics
-from gateway.observe.queues import QueueMetrics
+from gateway.observe.catalogue import FIGURES
 from gateway.wire import bulk, json, unknown
 from gateway.wire.openai.reading import read_chat
 from gateway.wire.openai.request_views import MOST_PARTS
@@ -37,43 +34,15 @@ def words(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-class Everything:
-    """A limiter and a stream to which everything has happened."""
-
-    refused = shadowed = {"requests": 1}
-    state = "strict"
-    replicas = in_flight = alone = written = lost = 1
-
-
-def test_every_metric_is_there_with_its_labels() -> None:
-    metrics, limits = Metrics(), LimitMetrics()
-    limits.limiter = limits.stream = Everything()
-    metrics.registry.register(limits)
-    metrics.registry.register(QueueMetrics(lambda: {"m": 0}))
-    metrics.begun("openai")
-    record = RequestRecord(
-        "id", "openai", "chat", "m", "k", "t", status=200, ttft_ms=1.0, usage=Usage(1, 1), dropped=("a",)
-    )
-    metrics.finished(record)
-    for metric, labels in ((metrics.ready, 2), (metrics.ejected, 2), (metrics.reloads, 1), (metrics.refused, 1)):
-        metric.labels(*["x"] * labels)
-    metrics.retries.labels("m")
-    found = {}
-    for family in text_string_to_metric_families(metrics.page().decode()):
-        name = family.name + ("_total" if family.type == "counter" else "")
-        of = {label for sample in family.samples for label in sample.labels} - {"le"}
-        found[name] = of
-    assert {words(name)[0]: set(words(labels)) for name, labels, _ in table("Metrics")} == found
-
-
 def test_every_field_of_a_record_is_there() -> None:
     told = [name for fields, _ in table("Log") for name in words(fields)]
     assert sorted(told) == sorted(RequestRecord.__struct_fields__)
     (usage,) = (text for fields, text in table("Log") if fields == "`usage`")
     assert set(words(usage)) == set(Usage.__struct_fields__)
     (outcome,) = (text for fields, text in table("Log") if fields == "`outcome`")
-    (metric,) = (text for name, _, text in table("Metrics") if name == "`dragoman_requests_total`")
-    assert set(words(outcome)) == set(words(metric))
+    assert set(words(outcome)) == set(words(FIGURES["dragoman_requests_total"].text))
+    (phase,) = (text for fields, text in table("Log") if fields == "`phase`")
+    assert set(words(phase)) == set(words(FIGURES["dragoman_cancelled_requests_total"].text))
     assert msgspec.structs.asdict(RequestRecord("", ""))["event"] == "request"
 
 

@@ -14,10 +14,13 @@ from gateway.app.routes import router
 from gateway.app.state import State
 from gateway.config import Available, Config
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers
+from gateway.core.http import Headers, header_value
+from gateway.observe.exposition import content_type
+from gateway.observe.fleet import ConnectionFigures, FleetMetrics, WorkerFigures
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
-from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.observe.metrics import Metrics
+from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.queues import QueueMetrics
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
@@ -39,7 +42,9 @@ class Gateway:
 
     def __init__(self, config: Config, log: Log) -> None:
         self.log = log
-        self.metrics = Metrics()
+        self.metrics = Metrics(config.metrics.genai)
+        self.process = ProcessMetrics()
+        self._lag = LoopLag(self.metrics.loop_lag)
         self.draining = False
         self._limit_metrics = LimitMetrics()
         self.metrics.registry.register(self._limit_metrics)
@@ -48,7 +53,12 @@ class Gateway:
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
-        self.metrics.registry.register(QueueMetrics(self._waiting))
+        for collector in (
+            self.process,
+            QueueMetrics(self._waiting),
+            FleetMetrics(self._workers, self._connections, lambda: self.state.budget.left if self._states else 0.0),
+        ):
+            self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
         self._install(State(config, log, self.metrics, self._created, {}, {}))
 
@@ -58,6 +68,25 @@ class Gateway:
         for state in self._states:
             for model, pool in state.pools.items():
                 found[model] = found.get(model, 0) + pool.waiting
+        return found
+
+    def _workers(self) -> list[WorkerFigures]:
+        """The workers of this configuration; they are the same objects as those of the one before."""
+        now = time.monotonic()
+        return [
+            WorkerFigures(model, address, worker.in_flight, worker.breaker.state(now))
+            for model, address in (self.state.workers if self._states else ())
+            for worker in (self.state.workers[model, address],)
+        ]
+
+    def _connections(self) -> dict[str, ConnectionFigures]:
+        """Connections to workers, by model; those of a configuration before this one count too."""
+        found: dict[str, ConnectionFigures] = {}
+        for state in self._states:
+            for model, pooled in state.transports.items():
+                before = found.get(model, ConnectionFigures(0, 0))
+                idle = pooled.idle
+                found[model] = ConnectionFigures(before.busy + pooled.open - idle, before.idle + idle)
         return found
 
     def _install(self, state: State) -> None:
@@ -82,6 +111,7 @@ class Gateway:
 
     async def start(self) -> None:
         await self.state.start()
+        self._lag.start()
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
@@ -102,6 +132,7 @@ class Gateway:
             await state.start()
             self._install(state)
             self.log.configure(config.log.level, config.log.requests)
+            self.metrics.configure(config.metrics.genai)
             task = asyncio.create_task(self._retire(old))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
@@ -143,6 +174,7 @@ class Gateway:
         await asyncio.gather(*(state.runtime.running.empty(timeout_s) for state in self._states))
 
     async def close(self) -> None:
+        self._lag.stop()
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -180,7 +212,9 @@ class Gateway:
             await _plain(scope, send, 200, b"ready\n")
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _plain(scope, send, 200, self.metrics.page(), CONTENT_TYPE)
+        accept = header_value(scope["headers"], b"accept") or b""
+        page = await self.metrics.page_in_turns(accept) if scope["method"] in ("GET", "HEAD") else b""
+        await _plain(scope, send, 200, page, content_type(accept))
 
 
 def _unchanged(endpoint: Application) -> Application:

@@ -89,7 +89,7 @@ class State:
         self._log = log
         self._metrics = metrics
         self.workers: dict[tuple[str, str], Worker] = {}
-        self.transports: list[Pooled] = []
+        self.transports: dict[str, Pooled] = {}
         self.pools: dict[str, Pool] = {}
         self.health: Health | None = None
         self.discovery: Discovery | None = None
@@ -121,7 +121,7 @@ class State:
         body_budget = body_budget or ByteBudget()
         listen = config.listen
         body_budget.limit = listen.max_bodies_bytes or max(room_for_bodies(), listen.max_body_bytes)
-        budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
+        self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
         self.runtime = Runtime(
             models=models,
@@ -159,10 +159,11 @@ class State:
             on_suspect=lambda worker: self._suspect(name, worker),
             on_eject=lambda worker: self._ejected(name, worker),
             on_return=lambda worker: self._log.event("info", "worker returned", model=name, worker=worker.address),
+            on_wait=self._metrics.waits(name).add,
         )
         self.pools[name] = pool
-        transport = Pooled(ssl_for=_trust(options.ca_file))
-        self.transports.append(transport)
+        transport = Pooled(ssl_for=_trust(options.ca_file), counts=self._metrics.connections(name))
+        self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
         if options.api_key is not None:
             headers.append((b"authorization", b"Bearer " + options.api_key.encode()))
@@ -177,6 +178,7 @@ class State:
             headers=headers,
             total_s=deadlines.total_s,
             created=created,
+            gaps=self._metrics.gaps(name),
             aliases=options.aliases,
             paths=frozenset(options.paths) if options.paths is not None else None,
         )
@@ -310,7 +312,7 @@ class State:
             await self.stream.close()
         if self.tokens is not None:
             await self.tokens.close()
-        for transport in self.transports:
+        for transport in self.transports.values():
             await transport.close()
 
     def _limits_changed(self, state: str, reason: str) -> None:

@@ -84,6 +84,7 @@ class _Serving:
             gateway.refused,
             Side(gateway.operations, self._more[0]) if self._more else None,
         )
+        gateway.process.connections = lambda: len(self._server.server_state.connections)
 
     async def run(self) -> int:
         """Serves until told to end; returns the exit status."""

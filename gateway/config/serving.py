@@ -113,3 +113,7 @@ class Metrics(Section):
         description="A separate `host:port` for `/metrics`, `/livez` and `/readyz`; `/metrics` is then served only "
         "there. Absent: `/metrics` is served where clients call, without a key.",
     )
+    genai: Flag = Field(
+        default=False,
+        description="Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`).",
+    )

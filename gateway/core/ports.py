@@ -375,9 +375,13 @@ class RequestRecord(Struct):
     status    that the client saw; 0 for none
     outcome   ok | refused (a 4xx, ours or the worker's) | failed | cancelled (the client left)
     ms        milliseconds from begin to end
+    queue_ms  of these, the wait for a worker
+    upstream_ms  of these, the time with workers: from sending until the reply, or the attempt, had ended
     ttft_ms   milliseconds to the first output of a stream
     attempts  how many times a worker was picked for it
     limit     the name of the limit that refused it
+    phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
+    trace     the id of its trace, if it is sampled
     time      Unix seconds at the end
     """
 
@@ -392,12 +396,16 @@ class RequestRecord(Struct):
     outcome: str = "ok"
     code: str | None = None
     ms: float = 0.0
+    queue_ms: float = 0.0
+    upstream_ms: float = 0.0
     ttft_ms: float | None = None
     attempts: int = 0
     worker: str | None = None
     usage: Usage | None = None
     limit: str | None = None
     dropped: tuple[str, ...] = ()
+    phase: str | None = None
+    trace: str | None = None
     time: float = 0.0
     level: str = "info"
     event: str = "request"
@@ -423,6 +431,40 @@ class Gate(Protocol):
 
         In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
         """
+        ...
+
+
+class RequestTrace(Protocol):
+    """The spans of one request under way, in a trace as W3C's Trace Context has it.
+
+    id  the trace's, 32 hexadecimal digits, if the request is sampled; else None
+    """
+
+    @property
+    def id(self) -> str | None: ...
+    def waiting(self) -> None:
+        """It begins to wait for a worker."""
+        ...
+
+    def sending(self, worker: str, attempt: int) -> Headers:
+        """It goes to `worker` now. Returns the headers that tell the worker of the trace."""
+        ...
+
+    def first_output(self, ago_s: float) -> None:
+        """The attempt's first output came `ago_s` seconds ago."""
+        ...
+
+    def attempt_ended(self, error: GatewayError | None) -> None: ...
+    def finished(self, record: RequestRecord) -> None:
+        """The request is over. To be called once, on every exit."""
+        ...
+
+
+class Tracer(Protocol):
+    """Makes the spans of requests."""
+
+    def begin(self, context: Headers) -> RequestTrace:
+        """A request begins; `context` is what `core.trace_context` found in its headers."""
         ...
 
 

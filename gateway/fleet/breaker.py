@@ -9,6 +9,8 @@ does not prove that new requests would.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -53,6 +55,12 @@ class Breaker:
     @property
     def ejected(self) -> bool:
         return self.open_until != 0.0
+
+    def state(self, now: float) -> Literal["closed", "open", "half_open"]:
+        """closed: it takes requests. open: it is out. half_open: one request at a time tries it."""
+        if not self.open_until:
+            return "closed"
+        return "open" if now < self.open_until else "half_open"
 
     def begin(self, now: float) -> None:
         """A request goes to the worker. While the worker is ejected, that request is the trial."""

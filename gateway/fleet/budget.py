@@ -27,14 +27,23 @@ class RetryBudget:
         """Counts a request."""
         self._earned += self._share
 
+    @property
+    def left(self) -> float:
+        """Retries that may be made now; below 1 none is."""
+        self._save()
+        return max(self._by_share, self._by_time)
+
     def spend(self) -> bool:
         """Whether one more retry may be made now."""
-        now = self._clock()
-        self._by_share = min(self.BURST, self._by_share + self._earned)
-        self._by_time = min(self.BURST, self._by_time + (now - self._since) * self._rate)
-        self._earned, self._since = 0.0, now
+        self._save()
         if self._by_share < 1.0 and self._by_time < 1.0:
             return False
         self._by_share = max(0.0, self._by_share - 1.0)
         self._by_time = max(0.0, self._by_time - 1.0)
         return True
+
+    def _save(self) -> None:
+        now = self._clock()
+        self._by_share = min(self.BURST, self._by_share + self._earned)
+        self._by_time = min(self.BURST, self._by_time + (now - self._since) * self._rate)
+        self._earned, self._since = 0.0, now

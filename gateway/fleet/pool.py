@@ -33,6 +33,7 @@ class Pool:
     on_suspect  called with a worker that just failed, so that it is probed at once
     on_eject    called with a worker that was ejected
     on_return   called with a worker that may take requests again
+    on_wait     called with the seconds that a request waited for a worker, whatever ended its wait
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Pool:
         on_suspect: Callable[[Worker], None] = lambda worker: None,
         on_eject: Callable[[Worker], None] = lambda worker: None,
         on_return: Callable[[Worker], None] = lambda worker: None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.workers = list(workers)
         self._policy = policy
@@ -55,6 +57,7 @@ class Pool:
         self._on_suspect = on_suspect
         self._on_eject = on_eject
         self._on_return = on_return
+        self._on_wait = on_wait
         # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         self._tickets = itertools.count()
@@ -244,6 +247,7 @@ class Pool:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
+            self._on_wait(self._clock() - now)
 
 
 def _no_worker() -> GatewayError:

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from asyncio import Future, Task
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from random import random
 from time import monotonic
@@ -25,6 +25,7 @@ from gateway.limits.store_memory import MemoryStore
 FREE = Cost()
 _RENEWED, _RENEWED_EVERY = 200, 0.01
 """Leases renewed at once, and the pause after them in seconds: admissions must not wait behind thousands of them."""
+_MODES = {True: "strict", False: "local"}
 _CLOSED_RETRY = 5.0
 """A closed rule's wait in seconds: the store is asked again within it."""
 _REPLACED_SLOTS = 600.0
@@ -62,6 +63,9 @@ class Limiter:
         self.refused: Counter[str] = Counter()
         self.shadowed: Counter[str] = Counter()
         self.alone = 0
+        # By the names of all rules that were asked, and whether the store decided.
+        self._admitted: Counter[tuple[tuple[str, ...], bool]] = Counter()
+        self._others: Counter[tuple[str, str, str]] = Counter()
         self._store = store
         self._local = local or MemoryStore()
         self._rules = tuple(rules)
@@ -98,6 +102,19 @@ class Limiter:
     def in_flight(self) -> int:
         """Leases of this process that hold slots."""
         return len(self._live)
+
+    @property
+    def decisions(self) -> Mapping[tuple[str, str, str], int]:
+        """Decisions by (rule, mode, decision). A mode is "strict" (the store decided), "local" (this process alone) or
+        "closed" (refused because the store is down); a decision is "admitted", "refused" or "shadowed"."""
+        found = Counter(self._others)
+        for (names, strict), count in self._admitted.items():
+            for name in names:
+                found[name, _MODES[strict], "admitted"] += count
+        for (name, mode, decision), count in self._others.items():
+            if decision == "shadowed":
+                found[name, mode, "admitted"] -= count
+        return +found
 
     def use(self, rules: Sequence[Rule]) -> None:
         """From now on these rules. What was counted under a kind, window, name and scope stays counted. A rule whose
@@ -235,7 +252,7 @@ class Limiter:
         self.alone += 1
         for rule in plan.rules:
             if rule.on_redis_failure == "closed" and not rule.shadow:
-                self.refused[rule.name] += 1
+                self._refuse(rule, "closed")
                 raise GatewayError(
                     Kind.OVERLOADED,
                     "the limits of this request cannot be checked right now",
@@ -257,7 +274,7 @@ class Limiter:
             tokens = least
         for index, _, limit in plan.tokens:
             if least > limit and least > (rule := plan.rules[index]).limit and not rule.shadow:
-                self.refused[rule.name] += 1
+                self._refuse(rule, _MODES[self._store.up])
                 raise Limited(
                     Decision(False, rule, None, ()),
                     f"this request needs at least {least} tokens, above the limit '{rule.name}' of {rule.limit} "
@@ -270,7 +287,7 @@ class Limiter:
     def _verdict(self, plan: Plan, costs: Sequence[int], raw: Verdict, lease_id: str, strict: bool) -> Lease:
         if raw[0] >= 0:
             decision = decide(plan, raw, strict)
-            self.refused[plan.rules[raw[0]].name] += 1
+            self._refuse(plan.rules[raw[0]], _MODES[strict])
             wait = decision.retry_after_s
             if wait is not None:
                 wait += self._spread(plan, raw[0], costs[raw[0]], wait)
@@ -279,10 +296,16 @@ class Limiter:
             for index in plan.shadows:
                 if raw[4 + 3 * index] < 0:
                     self.shadowed[plan.rules[index].name] += 1
+                    self._others[plan.rules[index].name, _MODES[strict], "shadowed"] += 1
+        self._admitted[plan.names, strict] += 1
         lease = Lease(lease_id, plan, costs, raw, strict)
         if plan.slots:
             self._live[lease_id] = ref(lease)
         return lease
+
+    def _refuse(self, rule: Rule, mode: str) -> None:
+        self.refused[rule.name] += 1
+        self._others[rule.name, mode, "refused"] += 1
 
     def _spread(self, plan: Plan, index: int, cost: int, wait: float) -> float:
         """Seconds to be added to a wait. Clients refused by one counter would otherwise all come back at the moment at

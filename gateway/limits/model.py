@@ -151,6 +151,7 @@ class Plan(Struct, eq=False):
     releases  the settlements that free all its slots
     local   (replicas, the plan of one of them alone), once it was needed
     told    kept here by the code that writes headers for clients, see `gateway.limiting.gate`
+    names   of the rules
     """
 
     rules: tuple[Rule, ...]
@@ -164,6 +165,7 @@ class Plan(Struct, eq=False):
     releases: tuple[tuple[int, int, int], ...] = ()
     local: tuple[int, Plan] | None = None
     told: Sequence[Any] = ()
+    names: tuple[str, ...] = ()
 
 
 Verdict = Sequence[int]

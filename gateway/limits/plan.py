@@ -130,6 +130,7 @@ def _plan(rules: Sequence[Rule], keys: Sequence[bytes], shapes: tuple[Shape, ...
         tuple(index for index, rule in enumerate(rules) if rule.shadow),
         tuple(0 if rule.kind == "tokens" else 1 for rule in rules),
         tuple((index, 0, 0) for index in slots),
+        names=tuple(rule.name for rule in rules),
     )
 
 

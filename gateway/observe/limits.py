@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from gateway.observe import exposition
 
 
 class Limiter(Protocol):
@@ -16,6 +18,8 @@ class Limiter(Protocol):
     def refused(self) -> Mapping[str, int]: ...
     @property
     def shadowed(self) -> Mapping[str, int]: ...
+    @property
+    def decisions(self) -> Mapping[tuple[str, str, str], int]: ...
     @property
     def alone(self) -> int: ...
     @property
@@ -44,36 +48,33 @@ class LimitMetrics(Collector):
         if self.limiter is not None:
             yield from _limiter(self.limiter)
         if self.stream is not None:
-            records = CounterMetricFamily(
-                "dragoman_accounting_records", "Usage records by what became of them", labels=["result"]
-            )
+            records = exposition.counter("dragoman_accounting_records_total")
             records.add_metric(["written"], self.stream.written)
             records.add_metric(["lost"], self.stream.lost)
             yield records
 
 
 def _limiter(limiter: Limiter) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "dragoman_limits_strict",
-        "1 while the limits' store decides, 0 while this process decides alone",
-        value=float(limiter.state == "strict"),
-    )
-    yield GaugeMetricFamily(
-        "dragoman_limits_replicas", "Gateways on the same counters, as last known", value=limiter.replicas
-    )
-    yield GaugeMetricFamily(
-        "dragoman_limits_in_flight", "Requests here that hold slots of a limit", value=limiter.in_flight
-    )
-    yield CounterMetricFamily(
-        "dragoman_limits_alone",
-        "Requests decided by this process alone, because the limits' store was down or too slow",
-        value=limiter.alone,
-    )
-    for name, text, counts in (
-        ("dragoman_limits_refused", "Requests refused by a limit", limiter.refused),
-        ("dragoman_limits_shadowed", "Requests that a shadow limit would have refused", limiter.shadowed),
+    for name, value in (
+        ("dragoman_limits_strict", float(limiter.state == "strict")),
+        ("dragoman_limits_replicas", limiter.replicas),
+        ("dragoman_limits_in_flight", limiter.in_flight),
     ):
-        family = CounterMetricFamily(name, text, labels=["limit"])
+        gauge = exposition.gauge(name)
+        gauge.add_metric([], value)
+        yield gauge
+    alone = exposition.counter("dragoman_limits_alone_total")
+    alone.add_metric([], limiter.alone)
+    yield alone
+    decisions = exposition.counter("dragoman_limit_decisions_total")
+    for labels, count in limiter.decisions.items():
+        decisions.add_metric(labels, count)
+    yield decisions
+    for name, counts in (
+        ("dragoman_limits_refused_total", limiter.refused),
+        ("dragoman_limits_shadowed_total", limiter.shadowed),
+    ):
+        family = exposition.counter(name)
         for limit, count in list(counts.items()):
             family.add_metric([limit], count)
         yield family

@@ -6,44 +6,50 @@ counters and histograms cost some 10 µs a request, a tenth of all that a reques
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import time
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client.core import Metric
 
+from gateway.core.figures import ConnectionCounts, Histogram
 from gateway.core.ports import RequestRecord
+from gateway.observe import exposition
+from gateway.observe.catalogue import FIGURES
+from gateway.observe.genai import GenAi
 
-_BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000)
-_BOUNDS = (*(str(bound / 1000) for bound in _BOUNDS_MS), "+Inf")
 _TOGETHER = 256
 MOST_TEAMS = 100
 """Teams that have series of their own; the rest together are `other`."""
-
-CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()
 
 # Without this the library adds a gauge `..._created` beside each of its own counters.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
+class _Times:
+    """The durations of the requests of one dialect and model, in seconds."""
+
+    __slots__ = ("added", "first", "whole")
+
+    def __init__(self) -> None:
+        self.whole = exposition.new_histogram("dragoman_request_seconds")
+        self.added = exposition.new_histogram("dragoman_added_seconds")
+        self.first = exposition.new_histogram("dragoman_first_output_seconds")
+
+
 class _Series:
     """The sums of all requests with the same labels. A request costs one look-up and a few additions."""
 
-    __slots__ = ("count", "dropped", "first", "first_ms", "input", "key", "output", "seconds", "total_ms")
+    __slots__ = ("count", "dropped", "input", "key", "output", "times")
 
-    def __init__(self, key: _Key) -> None:
+    def __init__(self, key: _Key, times: _Times) -> None:
         self.key = key
+        self.times = times
         self.count = 0
         self.input = 0
         self.output = 0
         self.dropped = 0
-        self.seconds = [0] * len(_BOUNDS)
-        self.total_ms = 0.0
-        self.first = [0] * len(_BOUNDS)
-        self.first_ms = 0.0
 
 
 class _Key(NamedTuple):
@@ -54,43 +60,67 @@ class _Key(NamedTuple):
     outcome: str
     team: str | None
     source: str | None
+    phase: str | None
 
 
 class Metrics:
-    """registry is what `/metrics` shows; other rooms may add collectors of their own to it."""
+    """registry is what `/metrics` shows; other rooms may add collectors of their own to it.
 
-    def __init__(self) -> None:
+    genai  also count under OpenTelemetry's names; may be changed at any time
+    """
+
+    def __init__(self, genai: bool = False) -> None:
         self.registry = registry = CollectorRegistry()
-        self.ready = Gauge(
-            "dragoman_worker_ready",
-            "1 while the worker's health probe succeeds",
-            ["model", "worker"],
-            registry=registry,
-        )
-        self.ejected = Counter(
-            "dragoman_worker_ejections", "Times the breaker left the worker out", ["model", "worker"], registry=registry
-        )
-        self.draining = Gauge("dragoman_draining", "1 while shutting down", registry=registry)
-        self.reloads = Counter("dragoman_reloads", "Configuration reloads by result", ["result"], registry=registry)
-        self.bugs = Counter("dragoman_bugs", "Requests that failed by a bug of the gateway", registry=registry)
-        self.refused = Counter(
-            "dragoman_refused_connections",
-            "Connections ended with a refusal before a dialect saw a whole request",
-            ["status"],
-            registry=registry,
-        )
-        self.retries = Counter("dragoman_retries", "Further tries on another worker", ["model"], registry=registry)
+        self.ready = _gauge("dragoman_worker_ready", registry)
+        self.ejected = _counter("dragoman_worker_ejections_total", registry)
+        self.draining = _gauge("dragoman_draining", registry)
+        self.reloads = _counter("dragoman_reloads_total", registry)
+        self.bugs = _counter("dragoman_bugs_total", registry)
+        self.refused = _counter("dragoman_refused_connections_total", registry)
+        self.retries = _counter("dragoman_retries_total", registry)
         self._running: dict[str, int] = {}
         self._pending: list[RequestRecord] = []
         self._series: dict[tuple[Any, ...], _Series] = {}
+        self._times: dict[tuple[str, str], _Times] = {}
         self._teams: set[str] = set()
+        self._genai = GenAi() if genai else None
+        self._gaps: dict[str, Histogram] = {}
+        self._waits: dict[str, Histogram] = {}
+        self._connections: dict[str, ConnectionCounts] = {}
+        self.loop_lag = exposition.new_histogram("dragoman_loop_lag_seconds")
         registry.register(self)
+
+    def configure(self, genai: bool) -> None:
+        """From now on; see the class."""
+        self._count()
+        if not genai:
+            self._genai = None
+        elif self._genai is None:
+            self._genai = GenAi()
+
+    # -- numbers that other rooms add to; they outlive a reload ----------------------------------------------------
+
+    def gaps(self, model: str) -> Histogram:
+        """Seconds between two pieces of output of a stream of `model`."""
+        return _known(self._gaps, model, "dragoman_output_gap_seconds")
+
+    def waits(self, model: str) -> Histogram:
+        """Seconds that requests waited for a worker of `model`."""
+        return _known(self._waits, model, "dragoman_queue_wait_seconds")
+
+    def connections(self, model: str) -> ConnectionCounts:
+        """Connections to the workers of `model`."""
+        return self._connections.setdefault(model, ConnectionCounts())
+
+    # -- requests ---------------------------------------------------------------------------------------------------
 
     def begun(self, dialect: str) -> None:
         self._running[dialect] = self._running.get(dialect, 0) + 1
 
     def finished(self, record: RequestRecord) -> None:
         self._running[record.dialect] -= 1
+        if record.trace is not None and not record.time:
+            record.time = time.time()  # an exemplar has its moment
         self._pending.append(record)
         if len(self._pending) >= _TOGETHER:
             self._count()
@@ -111,21 +141,28 @@ class Metrics:
             record.outcome,
             record.team,
             usage.source if usage is not None else None,
+            record.phase,
         )
         series = self._series.get(key)
         if series is None:
             series = self._new(_Key(*key))
         series.count += 1
-        series.seconds[bisect_left(_BOUNDS_MS, record.ms)] += 1
-        series.total_ms += record.ms
-        if record.ttft_ms is not None:
-            series.first[bisect_left(_BOUNDS_MS, record.ttft_ms)] += 1
-            series.first_ms += record.ttft_ms
+        times = series.times
+        if record.trace is None:
+            times.whole.add(record.ms / 1000)
+            if record.attempts:
+                times.added.add((record.ms - record.upstream_ms) / 1000)
+            if record.ttft_ms is not None:
+                times.first.add(record.ttft_ms / 1000)
+        else:
+            _add_traced(times, record, record.trace)
         if usage is not None:
             series.input += usage.input or 0
             series.output += usage.output or 0
         if record.dropped:
             series.dropped += len(record.dropped)
+        if self._genai is not None:
+            self._genai.add(record)
 
     def _new(self, key: _Key) -> _Series:
         """The series of labels that are new. Teams beyond MOST_TEAMS share the series of `other`."""
@@ -137,102 +174,121 @@ class Metrics:
                 team = "other"
         named = key._replace(team=team)
         index = key if team != "other" else named
-        return self._series.setdefault(index, _Series(named))
+        times = self._times.setdefault((key.dialect, key.model), _Times())
+        return self._series.setdefault(index, _Series(named, times))
 
-    def page(self) -> bytes:
-        """The exposition text."""
-        return generate_latest(self.registry)
+    # -- what is shown ----------------------------------------------------------------------------------------------
+
+    def page(self, accept: bytes = b"") -> bytes:
+        """The exposition text, made at once; accept is a scraper's header."""
+        return b"".join(exposition.slices(self.registry, accept))
+
+    async def page_in_turns(self, accept: bytes) -> bytes:
+        """The same, made in small steps between which the event loop goes round."""
+        return await exposition.in_turns(exposition.slices(self.registry, accept))
 
     def collect(self) -> Iterator[Metric]:
         self._count()
-        running = GaugeMetricFamily("dragoman_requests_running", "Requests under way", labels=["dialect"])
+        running = exposition.gauge("dragoman_requests_running")
         for dialect, count in self._running.items():
             running.add_metric([dialect], count)
         yield running
         yield self._counter(
-            "dragoman_requests",
-            "Requests by what became of them",
-            {
-                "dialect": lambda key: key.dialect,
-                "operation": lambda key: key.operation,
-                "model": lambda key: key.model,
-                "status": lambda key: str(key.status),
-                "outcome": lambda key: key.outcome,
-            },
+            "dragoman_requests_total",
+            lambda key: (key.dialect, key.operation, key.model, str(key.status), key.outcome),
             lambda one: one.count,
         )
-        yield self._histogram(
-            "dragoman_request_seconds",
-            "From the request's head to its end",
-            lambda one: (one.seconds, one.total_ms),
-        )
-        yield self._histogram(
-            "dragoman_first_output_seconds",
-            "From the request's head to the first output of a stream",
-            lambda one: (one.first, one.first_ms),
-        )
-        tokens = CounterMetricFamily(
-            "dragoman_tokens", "Tokens by direction and who counted them", labels=["model", "direction", "source"]
-        )
-        team_tokens = CounterMetricFamily(
-            "dragoman_team_tokens", "Tokens by team and direction", labels=["team", "direction"]
-        )
-        for direction, amount in _DIRECTIONS.items():
-            for (model, source), total in self._sum(lambda key: (key.model, key.source), amount).items():
-                if total:
-                    tokens.add_metric([model, direction, source], total)
-            for (team,), total in self._sum(lambda key: (key.team,), amount).items():
-                if total:
-                    team_tokens.add_metric([team, direction], total)
-        yield tokens
+        for name, pick in _TIMES.items():
+            family = exposition.histogram(name)
+            for labels, times in self._times.items():
+                if any(pick(times).counts):
+                    exposition.add_histogram(family, labels, pick(times))
+            yield family
+        for name, figures in (
+            ("dragoman_output_gap_seconds", self._gaps),
+            ("dragoman_queue_wait_seconds", self._waits),
+        ):
+            family = exposition.histogram(name)
+            for model, one in figures.items():
+                exposition.add_histogram(family, [model], one)
+            yield family
+        lag = exposition.histogram("dragoman_loop_lag_seconds")
+        exposition.add_histogram(lag, [], self.loop_lag)
+        yield lag
+        yield self._tokens("dragoman_tokens_total", lambda key, direction: (key.model, direction, key.source or ""))
         yield self._counter(
-            "dragoman_team_requests",
-            "Requests by team and what became of them",
-            {"team": lambda key: key.team or "", "outcome": lambda key: key.outcome},
-            lambda one: one.count,
+            "dragoman_team_requests_total", lambda key: (key.team or "", key.outcome), lambda one: one.count
         )
-        yield team_tokens
-        dropped = CounterMetricFamily(
-            "dragoman_dropped_fields", "Request fields dropped and named to the client", labels=["dialect"]
+        yield self._tokens("dragoman_team_tokens_total", lambda key, direction: (key.team or "", direction))
+        yield self._counter(
+            "dragoman_cancelled_requests_total",
+            lambda key: (key.model, key.phase or ""),
+            lambda one: one.count if one.key.phase is not None else 0,
         )
-        for (dialect,), total in self._sum(lambda key: (key.dialect,), lambda one: one.dropped).items():
-            if total:
-                dropped.add_metric([dialect], total)
-        yield dropped
+        yield self._counter("dragoman_dropped_fields_total", lambda key: (key.dialect,), lambda one: one.dropped)
+        opened = exposition.counter("dragoman_upstream_connections_opened_total")
+        reused = exposition.counter("dragoman_upstream_connections_reused_total")
+        for model, counts in self._connections.items():
+            opened.add_metric([model], counts.opened)
+            reused.add_metric([model], counts.reused)
+        yield from (opened, reused)
+        if self._genai is not None:
+            yield from self._genai.collect()
 
     def _counter(
-        self, name: str, text: str, labels: dict[str, Callable[[_Key], str]], amount: Callable[[_Series], int]
+        self, name: str, labels: Callable[[_Key], tuple[str, ...]], amount: Callable[[_Series], int]
     ) -> Metric:
-        family = CounterMetricFamily(name, text, labels=list(labels))
-        pick = labels.values()
-        for values, total in self._sum(lambda key: tuple(one(key) for one in pick), amount).items():
-            family.add_metric(list(values), total)
+        """The sums of `amount` by `labels`; those that are 0 are left out."""
+        sums: dict[tuple[str, ...], int] = {}
+        for series in self._series.values():
+            if count := amount(series):
+                values = labels(series.key)
+                sums[values] = sums.get(values, 0) + count
+        family = exposition.counter(name)
+        for values, total in sums.items():
+            family.add_metric(values, total)
         return family
 
-    def _histogram(
-        self, name: str, text: str, part: Callable[[_Series], tuple[list[int], float]]
-    ) -> HistogramMetricFamily:
-        family = HistogramMetricFamily(name, text, labels=["dialect", "model"])
-        sums: dict[tuple[str, str], tuple[list[int], float]] = {}
+    def _tokens(self, name: str, labels: Callable[[_Key, str], tuple[str, ...]]) -> Metric:
+        sums: dict[tuple[str, ...], int] = {}
         for series in self._series.values():
-            counts, total = part(series)
-            labels = (series.key.dialect, series.key.model)
-            before, before_total = sums.get(labels, ([0] * len(_BOUNDS), 0.0))
-            sums[labels] = ([a + b for a, b in zip(before, counts, strict=True)], before_total + total)
-        for labels, (counts, total) in sums.items():
-            if any(counts):
-                buckets = list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True))
-                family.add_metric(list(labels), buckets, total / 1000)
+            for direction, count in (("input", series.input), ("output", series.output)):
+                if count:
+                    values = labels(series.key, direction)
+                    sums[values] = sums.get(values, 0) + count
+        family = exposition.counter(name)
+        for values, total in sums.items():
+            family.add_metric(values, total)
         return family
 
-    def _sum(
-        self, labels: Callable[[_Key], tuple[Any, ...]], amount: Callable[[_Series], int]
-    ) -> dict[tuple[Any, ...], int]:
-        sums: dict[tuple[Any, ...], int] = {}
-        for series in self._series.values():
-            values = labels(series.key)
-            sums[values] = sums.get(values, 0) + amount(series)
-        return sums
+
+_TIMES: dict[str, Callable[[_Times], Histogram]] = {
+    "dragoman_request_seconds": lambda one: one.whole,
+    "dragoman_added_seconds": lambda one: one.added,
+    "dragoman_first_output_seconds": lambda one: one.first,
+}
 
 
-_DIRECTIONS: dict[str, Callable[[_Series], int]] = {"input": lambda one: one.input, "output": lambda one: one.output}
+def _add_traced(times: _Times, record: RequestRecord, trace: str) -> None:
+    at = record.time
+    times.whole.add_traced(record.ms / 1000, trace, at)
+    if record.attempts:
+        times.added.add_traced((record.ms - record.upstream_ms) / 1000, trace, at)
+    if record.ttft_ms is not None:
+        times.first.add_traced(record.ttft_ms / 1000, trace, at)
+
+
+def _known(found: dict[str, Histogram], model: str, name: str) -> Histogram:
+    if model not in found:
+        found[model] = exposition.new_histogram(name)
+    return found[model]
+
+
+def _gauge(name: str, registry: CollectorRegistry) -> Gauge:
+    figure = FIGURES[name]
+    return Gauge(name, figure.text, figure.labels, registry=registry)
+
+
+def _counter(name: str, registry: CollectorRegistry) -> Counter:
+    figure = FIGURES[name]
+    return Counter(figure.family, figure.text, figure.labels, registry=registry)

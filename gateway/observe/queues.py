@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from gateway.observe import exposition
 
 
 class QueueMetrics(Collector):
@@ -15,7 +17,7 @@ class QueueMetrics(Collector):
         self._waiting = waiting
 
     def collect(self) -> Iterator[Metric]:
-        length = GaugeMetricFamily("dragoman_queue_length", "Requests that wait for a worker", labels=["model"])
+        length = exposition.gauge("dragoman_queue_length")
         for model, count in self._waiting().items():
             length.add_metric([model], count)
         yield length

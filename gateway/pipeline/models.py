@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gateway.auth import Principal
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.figures import Histogram
 from gateway.core.http import Headers, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
 from gateway.core.ports import Backend, Capabilities, Deadlines, Pool, Transport
@@ -21,6 +22,7 @@ class ServedModel(Struct):
     total_s  seconds that a whole request may take, or None
     created  Unix seconds, for lists of models
     paths    the workers' paths that may be used; None for all
+    gaps     seconds between two pieces of output of its streams, counted by the pump
     """
 
     name: str
@@ -32,6 +34,7 @@ class ServedModel(Struct):
     headers: Headers
     total_s: float | None
     created: int
+    gaps: Histogram
     aliases: tuple[str, ...] = ()
     paths: frozenset[str] | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gateway.core import totals
 from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Request, Response
+from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Chat, Complete, CountTokens, Op
 from gateway.core.ports import Counting, WorkerHandle
 from gateway.pipeline.models import ServedModel
@@ -25,18 +25,20 @@ class Outgoing:
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     question    the whole of `op` is the question how long a prompt is; it reads the answer to `request`
     large       writing takes milliseconds, so it is to be done in a thread
+    context     headers that tell workers of the client's trace; `carry` exchanges them
     """
 
     request: Request
     question: Counting | None = None
 
-    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool) -> None:
+    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
         self.op = op
         self.served = served
         self.unmeasured = False
         self.large = large
         self._request_id = request_id
         self._counting: Counting | None = None
+        self._context = context
 
     def write(self) -> None:
         """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
@@ -94,10 +96,18 @@ class Outgoing:
         await offload(self._write, op) if self.large else self._write(op)
         return cut
 
+    def carry(self, context: Headers) -> None:
+        """From now on the request carries these headers of a trace, instead of those before."""
+        request = self.request
+        request.headers = [*request.headers[: len(request.headers) - len(self._context)], *context]
+        self._context = context
+
     def _write(self, op: Op) -> None:
         self.request = request = write_possible(self.served.backend, op, self.served.can)
         self._address(request)
 
     def _address(self, request: Request) -> None:
         served = self.served
-        request.headers = [*request.headers, *served.headers, (b"x-request-id", worker_request_id(self._request_id))]
+        own = (b"x-request-id", worker_request_id(self._request_id))
+        # Those of the trace last: `carry` finds them there.
+        request.headers = [*request.headers, *served.headers, own, *self._context]

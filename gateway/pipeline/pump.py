@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.figures import Histogram
 from gateway.core.ports import Exchange, Lane
 from gateway.pipeline.reply import ClientReply
 
@@ -22,6 +23,8 @@ _LINGER_S = 1.0
 class Pump:
     """One streamed reply under way. Implements core.ports.BodySink for the transport and reply.WorkerStream.
 
+    gaps is told the seconds between two pieces of output.
+
     Nothing is sent before the first output, so that an error until then is still an error status, or another worker's
     turn.
 
@@ -30,8 +33,10 @@ class Pump:
     on_done          called once the reply is known to be complete, before its end can have reached the client
     """
 
-    def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply) -> None:
+    def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply, gaps: Histogram) -> None:
         self.lane = lane
+        self._gaps = gaps
+        self._output_at = 0.0
         self.first_output_at: float | None = None
         self.on_first: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
@@ -59,8 +64,12 @@ class Pump:
         lane, reply = self.lane, self._reply
         out = lane.feed(data)
         if out:
+            now = time.monotonic()  # uvloop's own clock is that of the turn's start
             if self.first_output_at is None:
-                self._first()
+                self._first(now)
+            else:
+                self._gaps.add(now - self._output_at)
+            self._output_at = now
             reply.write(out)
         if lane.error is not None or lane.done:
             if lane.error is None and self.on_done is not None:
@@ -93,8 +102,8 @@ class Pump:
         self.lane.error.__cause__ = bug
         self._end()
 
-    def _first(self) -> None:
-        self.first_output_at = time.monotonic()  # uvloop's own clock is that of the turn's start
+    def _first(self, now: float) -> None:
+        self.first_output_at = now
         if self.on_first is not None:
             self.on_first()
 

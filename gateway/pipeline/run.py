@@ -11,7 +11,8 @@ from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import REPLY_HEADERS, Request, Route
 from gateway.core.messages import CountTokens, ListModels, Op
-from gateway.core.ports import Dialect, Permit, RequestRecord
+from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
+from gateway.core.trace_context import trace_context
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
@@ -54,6 +55,7 @@ class Run:
     op: Op | None = None
     permit: Permit | None = None
     attempts: Attempts | None = None
+    trace: RequestTrace | None = None
     _task: asyncio.Task[Any] | None = None
     _deadline: asyncio.TimerHandle | None = None
     _interrupted: GatewayError | None = None
@@ -86,6 +88,9 @@ class Run:
         self._task = asyncio.current_task()
         self.runtime.running.add(self)
         self.runtime.observer.begun(self.record.dialect)
+        if self.runtime.tracer is not None:
+            self.trace = self.runtime.tracer.begin(trace_context(self.request.headers))
+            self.record.trace = self.trace.id
         try:
             await self._serve()
         except GatewayError as error:
@@ -114,6 +119,8 @@ class Run:
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)
         principal = self._authenticate(pending)
+        if runtime.log_prompt is not None:
+            runtime.log_prompt(record.id, request.body)
         read, large = endpoint.dialect.read, is_heavy(request.body)
         asked = await offload(read, request) if large else read(request)
         if asked.dropped:
@@ -134,7 +141,9 @@ class Run:
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         if op.timeout is not None or served.total_s is not None:
             self._set_deadline(op, served)
-        outgoing = Outgoing(op, served, record.id, large)
+        # With a tracer each attempt has a context of its own.
+        context = trace_context(request.headers) if self.trace is None else []
+        outgoing = Outgoing(op, served, record.id, large, context)
         await offload(outgoing.write) if large else outgoing.write()
         if outgoing.request.dropped:
             self.reply.name_dropped(outgoing.request.dropped)
@@ -143,7 +152,9 @@ class Run:
             self.reply.name_dropped(cut)
         runtime.earn()
         on_done = self._settle if self.permit is not None else None
-        self.attempts = Attempts(runtime, endpoint.dialect, outgoing, self.reply, record, self._began, on_done)
+        self.attempts = Attempts(
+            runtime, endpoint.dialect, outgoing, self.reply, record, self._began, on_done, self.trace
+        )
         await self.attempts.run(principal.priority)
 
     def _identify(self) -> PendingAuth:
@@ -240,10 +251,22 @@ class Run:
         if client.reserved_bytes:
             runtime.body_budget.release(client.reserved_bytes)
         self._settle()
+        if record.outcome == "cancelled":
+            record.phase = self._phase()
         self.attempts = None  # it holds this request by `on_done`: a cycle for the collector
         self.reply.close()
         record.ms = round((runtime.clock() - self._began) * 1000, 3)
+        if self.trace is not None:
+            self.trace.finished(record)
         runtime.observer.finished(record)
+
+    def _phase(self) -> str:
+        """What a client that left was waiting for."""
+        if self.attempts is None:
+            return "reading"
+        if self.attempts.queued:
+            return "queued"
+        return "first_output" if self.record.ttft_ms is None else "streaming"
 
 
 def _internal_error() -> GatewayError:

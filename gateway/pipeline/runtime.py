@@ -13,7 +13,7 @@ from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Gate, Observer
+from gateway.core.ports import Gate, Observer, Tracer
 from gateway.pipeline.models import ServedModel
 
 
@@ -67,6 +67,8 @@ class Runtime(Struct):
     estimate         tokens of a prompt whose length no worker told
     gate             limits; None when there are none
     trace            told of every step by (what, **fields), for the log at level debug; None at any other
+    tracer           makes the spans of requests; None without tracing
+    log_prompt       told of every request's body by (request id, body); None unless the operator asked for it
     """
 
     models: Mapping[str, ServedModel]
@@ -85,3 +87,5 @@ class Runtime(Struct):
     estimate: Callable[[Op], int]
     gate: Gate | None = None
     trace: Callable[..., None] | None = None
+    tracer: Tracer | None = None
+    log_prompt: Callable[[str, bytes], None] | None = None

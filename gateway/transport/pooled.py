@@ -18,6 +18,7 @@ from functools import lru_cache
 from urllib.parse import quote, urlsplit
 
 from gateway.core.errors import GatewayError, Kind, out_of_descriptors
+from gateway.core.figures import ConnectionCounts
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.transport.connection import Connection
@@ -143,6 +144,7 @@ class Pooled:
                  vLLM, close at 5 s), else requests race with their closing
     max_idle     idle connections kept for one address; more are closed when they become idle
     ssl_for      asked once for each https address; None, or no function, is the system's CAs with full verification
+    counts       told of every connection that is opened or used again
 
     One instance belongs to one event loop. It does not bound connections: that is what slots are for.
     """
@@ -153,7 +155,9 @@ class Pooled:
         idle_expiry: float = 4.0,
         max_idle: int = 256,
         ssl_for: Callable[[str], ssl.SSLContext | None] | None = None,
+        counts: ConnectionCounts | None = None,
     ) -> None:
+        self.counts = counts or ConnectionCounts()
         self.idle_expiry = idle_expiry
         self.max_idle = max_idle
         self.origins: dict[str, Origin] = {}
@@ -196,6 +200,9 @@ class Pooled:
             if connection is None:
                 connection = await origin.connect(deadlines.connect)
                 self._check_open(connection)
+                self.counts.opened += 1
+            else:
+                self.counts.reused += 1
             exchange = connection.begin(head, request.body, request.method == "HEAD", deadlines)
             assert exchange.waiter is not None
             try:

@@ -159,3 +159,14 @@ def test_without_slowstart_the_share_is_whole() -> None:
     breaker = Breaker(BreakerPolicy(failures=1, eject_s=1, slowstart_s=0))
     breaker.come_back(5)
     assert breaker.share(5) == pytest.approx(1.0)
+
+
+def test_its_state_is_told() -> None:
+    assert Breaker(POLICY).state(0) == "closed"
+    breaker = ejected()
+    assert breaker.state(9.9) == "open"
+    assert breaker.state(10) == "half_open"
+    breaker.begin(10)
+    assert breaker.state(11) == "half_open"
+    succeed(breaker, 11)
+    assert breaker.state(11) == "closed"

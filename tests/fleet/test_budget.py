@@ -77,3 +77,17 @@ def test_no_budget_is_no_retry() -> None:
     budget.earn()
     clock.now += 100
     assert spent(budget) == 0
+
+
+def test_what_is_left_is_what_can_be_spent() -> None:
+    clock = Clock()
+    budget = RetryBudget(0.2, 3.0, clock)
+    assert budget.left == 10.0
+    spent(budget)
+    assert budget.left < 1.0
+    for _ in range(5):
+        budget.earn()
+    assert budget.left == 1.0
+    clock.now += 1
+    assert budget.left == 3.0
+    assert spent(budget) == 3

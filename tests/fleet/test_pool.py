@@ -46,6 +46,7 @@ def pool(
     on_suspect: Callable[[Worker], None] = lambda worker: None,
     on_eject: Callable[[Worker], None] = lambda worker: None,
     on_return: Callable[[Worker], None] = lambda worker: None,
+    on_wait: Callable[[float], None] = lambda seconds: None,
 ) -> Pool:
     return Pool(
         members,
@@ -56,6 +57,7 @@ def pool(
         on_suspect=on_suspect,
         on_eject=on_eject,
         on_return=on_return,
+        on_wait=on_wait,
     )
 
 
@@ -531,6 +533,26 @@ async def test_who_waits_is_served_when_an_ejection_is_over() -> None:
     task = await waiting(one)
     async with asyncio.timeout(10):
         assert await task is a
+
+
+async def test_every_wait_is_told_whatever_ends_it_and_nothing_else() -> None:
+    clock, waits = Clock(), list[float]()
+    (only,) = workers(1, max_in_flight=1)
+    pooled = pool([only], clock=clock, timeout_s=0.01, on_wait=waits.append)
+    assert await pooled.acquire() is only
+    assert waits == [], "it found a free worker at once"
+    served = await waiting(pooled)
+    clock.now = 2.0
+    pooled.release(only)
+    assert await served is only
+    left = await waiting(pooled)
+    clock.now = 5.0
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    late = await waiting(pooled)
+    clock.now = 9.0
+    assert await kind_of(late) is Kind.OVERLOADED
+    assert waits == [2.0, 3.0, 4.0]
 
 
 async def test_a_question_waits_for_nobody_and_takes_nobodys_place() -> None:

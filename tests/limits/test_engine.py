@@ -193,6 +193,22 @@ async def test_what_a_request_uses_for_certain_is_charged_at_least(make: Make) -
     assert (await left(limiter))["tpm"] == 40
 
 
+async def test_decisions_are_counted_by_rule_and_outcome(make: Make) -> None:
+    limiter = await make(requests(3), tokens(100), requests(1, name="hidden", shadow=True))
+    for _ in range(3):
+        await limiter.reserve(ANN, Cost(1))
+    assert (await refusal(limiter)).code == "rpm"
+    assert (await refusal(limiter, cost=Cost(5000, least=101))).code == "tpm"
+    assert limiter.decisions == {
+        ("rpm", "strict", "admitted"): 3,
+        ("tpm", "strict", "admitted"): 3,
+        ("hidden", "strict", "admitted"): 1,
+        ("hidden", "strict", "shadowed"): 2,
+        ("rpm", "strict", "refused"): 1,
+        ("tpm", "strict", "refused"): 1,
+    }
+
+
 async def test_a_shadow_rule_counts_and_refuses_nothing(make: Make) -> None:
     limiter = await make(requests(2, shadow=True), tokens(100, name="hidden", shadow=True), slots(9))
     leases = [await limiter.reserve(ANN, Cost(60)) for _ in range(4)]

@@ -77,6 +77,8 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
             stream=True,
             status=200,
             ms=12.5,
+            queue_ms=1.5,
+            upstream_ms=10.25,
             ttft_ms=3.25,
             attempts=2,
             worker="http://w",
@@ -102,12 +104,16 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
         "outcome": "ok",
         "code": None,
         "ms": 12.5,
+        "queue_ms": 1.5,
+        "upstream_ms": 10.25,
         "ttft_ms": 3.25,
         "attempts": 2,
         "worker": "http://w",
         "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "source": "engine"},
         "dropped": ["a"],
         "limit": "per-minute",
+        "phase": None,
+        "trace": None,
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -14,23 +16,8 @@ from gateway.core.usage import Usage
 from gateway.observe.metrics import Metrics
 from tests.harness import Stack
 
-NAMES = {
-    "dragoman_worker_ready": {"model", "worker"},
-    "dragoman_worker_ejections": {"model", "worker"},
-    "dragoman_draining": set(),
-    "dragoman_reloads": {"result"},
-    "dragoman_bugs": set(),
-    "dragoman_retries": {"model"},
-    "dragoman_refused_connections": {"status"},
-    "dragoman_requests_running": {"dialect"},
-    "dragoman_requests": {"dialect", "operation", "model", "status", "outcome"},
-    "dragoman_request_seconds": {"dialect", "model"},
-    "dragoman_first_output_seconds": {"dialect", "model"},
-    "dragoman_tokens": {"model", "direction", "source"},
-    "dragoman_team_requests": {"team", "outcome"},
-    "dragoman_team_tokens": {"team", "direction"},
-    "dragoman_dropped_fields": {"dialect"},
-}
+CHAT = "/v1/chat/completions"
+PHASES = ("reading", "queued", "first_output", "streaming")
 
 
 def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -49,17 +36,6 @@ def value(metrics: Metrics | str, name: str, **labels: str) -> float:
 def finish(metrics: Metrics, **fields: Any) -> None:
     metrics.begun("openai")
     metrics.finished(RequestRecord("id", "openai", **fields))
-
-
-def test_the_page_parses_and_holds_what_is_promised() -> None:
-    metrics = Metrics()
-    finish(metrics, model="m", operation="chat", status=200, ms=3, ttft_ms=1, usage=Usage(1, 2), dropped=("a",))
-    families = {family.name: family for family in text_string_to_metric_families(metrics.page().decode())}
-    assert NAMES.keys() <= families.keys()
-    for name, labels in NAMES.items():
-        assert families[name].documentation
-        for sample in families[name].samples:
-            assert set(sample.labels) - {"le"} == labels, name
 
 
 def test_a_histogram_counts_into_the_right_buckets() -> None:
@@ -165,3 +141,112 @@ def test_workers_that_are_gone_are_gone_from_the_page() -> None:
 def test_it_can_be_turned_off() -> None:
     with Stack(config={"metrics": {"enabled": False}}) as stack:
         assert httpx.get(stack.url + "/metrics").status_code == 404
+
+
+def test_added_time_is_what_was_not_spent_with_workers() -> None:
+    metrics = Metrics()
+    finish(metrics, model="m", ms=100.0, upstream_ms=98.5, attempts=1)
+    finish(metrics, model="m", ms=100.0, upstream_ms=40.0, attempts=2)
+    finish(metrics, model="m", ms=1.0)
+    page = metrics.page().decode()
+    labels = {"dialect": "openai", "model": "m"}
+    assert value(page, "dragoman_added_seconds_count", **labels) == 2, "one was never sent"
+    assert value(page, "dragoman_added_seconds_sum", **labels) == pytest.approx(0.0615)
+    assert value(page, "dragoman_added_seconds_bucket", **labels, le="0.0025") == 1
+
+
+def test_those_who_left_are_counted_by_what_they_waited_for() -> None:
+    metrics = Metrics()
+    for phase in ("reading", "queued", "queued", "first_output", "streaming"):
+        finish(metrics, model="m", outcome="cancelled", phase=phase)
+    finish(metrics, model="m")
+    page = metrics.page().decode()
+    found = {phase: value(page, "dragoman_cancelled_requests_total", model="m", phase=phase) for phase in PHASES}
+    assert found == {"reading": 1, "queued": 2, "first_output": 1, "streaming": 1}
+
+
+async def until(met: Callable[[], bool]) -> None:
+    for _ in iter(met, True):
+        await asyncio.sleep(0.01)
+
+
+def test_a_request_that_is_left_tells_where() -> None:
+    def saying(**plan: Any) -> list[dict[str, str]]:
+        return [{"role": "user", "content": "sim:" + json.dumps(plan)}]
+
+    async def leave_all(stack: Stack) -> None:
+        async with httpx.AsyncClient(base_url=stack.url) as client:
+            metrics, state = stack.gateway.metrics, stack.gateway.state
+
+            def ask(name: str, **members: Any) -> asyncio.Task[Any]:
+                headers = {"x-request-id": name}
+                return asyncio.create_task(client.post(CHAT, json=chat(**members), headers=headers))
+
+            async def leave(task: asyncio.Task[Any]) -> None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+            silent = ask("first_output", messages=saying(text="a b", fault="stall"))
+            await stack.sim.ledger.wait(running=1)
+            queued = ask("queued")
+            await until(lambda: state.pools["m"].waiting == 1)
+            await leave(queued)
+            await until(lambda: state.pools["m"].waiting == 0)
+            await leave(silent)
+            streaming = ask("streaming", messages=saying(text="a b c d", fault="stall@3"), stream=True)
+            await until(lambda: sum(metrics.gaps("m").counts) > 0)
+            await leave(streaming)
+            await state.runtime.running.empty(5)
+
+    with Stack(({"itl_ms": 5},), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
+        stack.run(leave_all(stack))
+        assert {record["id"]: record["phase"] for record in stack.records()} == {
+            name: name for name in ("queued", "first_output", "streaming")
+        }
+        (queued,) = (record for record in stack.records() if record["id"] == "queued")
+        assert queued["queue_ms"] > 0
+        assert queued["upstream_ms"] == 0
+        assert value(stack.gateway.metrics, "dragoman_queue_wait_seconds_count", model="m") == 1
+
+
+def test_streams_tell_of_gaps_and_connections_of_their_use() -> None:
+    with Stack(({"itl_ms": 5},)) as stack, httpx.Client(base_url=stack.url) as client:
+        for _ in range(3):
+            client.post(CHAT, json=chat(stream=True, max_tokens=5, ignore_eos=True))
+        stack.records()
+        page = client.get("/metrics").text
+        whole = sum(stack.gateway.metrics.gaps("m").counts)
+        assert 0 < whole <= 3 * 6
+        assert value(page, "dragoman_output_gap_seconds_count", model="m") == whole
+        opened = value(page, "dragoman_upstream_connections_opened_total", model="m")
+        reused = value(page, "dragoman_upstream_connections_reused_total", model="m")
+        assert opened + reused == 3
+        assert opened >= 1
+        assert value(page, "dragoman_upstream_connections", model="m", state="busy") == 0
+        assert value(page, "dragoman_connections") == 1
+        (worker,) = stack.gateway.state.pools["m"].workers
+        for state in ("closed", "open", "half_open"):
+            shown = value(page, "dragoman_worker_breaker", model="m", worker=worker.address, state=state)
+            assert shown == (state == "closed")
+        assert value(page, "dragoman_worker_in_flight", model="m", worker=worker.address) == 0
+        assert value(page, "dragoman_retry_budget") == 10
+
+
+def test_numbers_outlive_a_reload() -> None:
+    with Stack(({"itl_ms": 5},)) as stack, httpx.Client(base_url=stack.url) as client:
+        client.post(CHAT, json=chat(stream=True, max_tokens=5, ignore_eos=True))
+        stack.records()
+        names = ("dragoman_output_gap_seconds_count", "dragoman_upstream_connections_opened_total")
+        before = [value(client.get("/metrics").text, name, model="m") for name in names]
+        stack.run(stack.gateway.reload(stack.config({"metrics": {"genai": True}})))
+        client.post(CHAT, json=chat(stream=True, max_tokens=5, ignore_eos=True))
+        stack.records()
+        page = client.get("/metrics").text
+        after = [value(page, name, model="m") for name in names]
+        assert all(one > other > 0 for one, other in zip(after, before, strict=True))
+        labels = {
+            "gen_ai_operation_name": "chat",
+            "gen_ai_provider_name": "dragoman",
+            "gen_ai_request_model": "m",
+        }
+        assert value(page, "gen_ai_server_time_to_first_token_seconds_count", **labels) == 1

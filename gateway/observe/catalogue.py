@@ -1,0 +1,444 @@
+"""Every metric that `/metrics` shows: its type, labels, meaning and a typical query. docs/metrics.md is made from it.
+
+Collectors take their families from here, so that no metric is shown that is not described. Names are those of the
+exposition: a counter's ends in `_total`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+ADDED_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+FAST_GAP_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1)
+GAP_S = (*FAST_GAP_S, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
+QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+# The bounds that OpenTelemetry's semantic conventions for generative AI name.
+GENAI_REQUEST_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+GENAI_FIRST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+GENAI_GAP_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+GENAI_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Figure(Struct, frozen=True):
+    """One metric. query is PromQL that somebody would really ask; bounds are those of a histogram's buckets."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    text: str
+    query: str
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The name as the library has it, which adds a counter's ending itself."""
+        return self.name.removesuffix("_total")
+
+
+class Group(Struct, frozen=True):
+    """Metrics that stand together on the page."""
+
+    title: str
+    figures: tuple[Figure, ...]
+    text: str = ""
+
+
+_P95 = "histogram_quantile(0.95, sum by (le, model) (rate({}_bucket[5m])))"
+
+
+def _rate(name: str, *labels: str) -> str:
+    return f"sum by ({', '.join(labels)}) (rate({name}[5m]))"
+
+
+GROUPS = (
+    Group(
+        "Requests",
+        (
+            Figure(
+                "dragoman_requests_total",
+                "counter",
+                ("dialect", "operation", "model", "status", "outcome"),
+                "Requests by what became of them. An outcome is `ok`, `refused` (a 4xx), `failed` or `cancelled` "
+                "(the client left).",
+                _rate("dragoman_requests_total", "model", "outcome"),
+            ),
+            Figure(
+                "dragoman_requests_running",
+                "gauge",
+                ("dialect",),
+                "Requests under way.",
+                "sum(dragoman_requests_running)",
+            ),
+            Figure(
+                "dragoman_request_seconds",
+                "histogram",
+                ("dialect", "model"),
+                "From the request's head to its end.",
+                _P95.format("dragoman_request_seconds"),
+                REQUEST_S,
+            ),
+            Figure(
+                "dragoman_added_seconds",
+                "histogram",
+                ("dialect", "model"),
+                "What a request took beside the time with its workers: from its head to its end, less the time from "
+                "sending to a worker until that one's reply has ended. The upload of the request and its wait in the "
+                "queue are in it. Only requests that were sent to a worker.",
+                _P95.format("dragoman_added_seconds"),
+                ADDED_S,
+            ),
+            Figure(
+                "dragoman_cancelled_requests_total",
+                "counter",
+                ("model", "phase"),
+                "Requests whose client left, by what it waited for: `reading` (before the model was known, or before a "
+                "limit had decided), `queued` (for a worker), `first_output` (a worker had the request), `streaming` "
+                "(after the first output).",
+                _rate("dragoman_cancelled_requests_total", "phase"),
+            ),
+            Figure(
+                "dragoman_dropped_fields_total",
+                "counter",
+                ("dialect",),
+                "Request fields that were dropped and named in `x-dragoman-dropped`.",
+                _rate("dragoman_dropped_fields_total", "dialect"),
+            ),
+            Figure(
+                "dragoman_bugs_total",
+                "counter",
+                (),
+                "Requests that failed by a bug of the gateway. Each has a log line `bug`.",
+                "increase(dragoman_bugs_total[1h]) > 0",
+            ),
+        ),
+    ),
+    Group(
+        "Streams and tokens",
+        (
+            Figure(
+                "dragoman_first_output_seconds",
+                "histogram",
+                ("dialect", "model"),
+                "Streams: from the request's head to the first output (TTFT).",
+                _P95.format("dragoman_first_output_seconds"),
+                REQUEST_S,
+            ),
+            Figure(
+                "dragoman_output_gap_seconds",
+                "histogram",
+                ("model",),
+                "Streams: between two pieces of output as the gateway passes them on (inter-token latency). Tokens "
+                "that a worker sends together are one piece.",
+                _P95.format("dragoman_output_gap_seconds"),
+                GAP_S,
+            ),
+            Figure(
+                "dragoman_tokens_total",
+                "counter",
+                ("model", "direction", "source"),
+                "Tokens, `input` and `output`, counted by the `engine`, by the gateway (`counted`), or `estimated`.",
+                _rate("dragoman_tokens_total", "model", "direction"),
+            ),
+        ),
+    ),
+    Group(
+        "Teams",
+        (
+            Figure(
+                "dragoman_team_requests_total",
+                "counter",
+                ("team", "outcome"),
+                "Requests by team and what became of them. `none` is without a team; the first 100 teams have series, "
+                "the others together are `other`.",
+                _rate("dragoman_team_requests_total", "team"),
+            ),
+            Figure(
+                "dragoman_team_tokens_total",
+                "counter",
+                ("team", "direction"),
+                "Tokens by team, likewise.",
+                "topk(5, " + _rate("dragoman_team_tokens_total", "team") + ")",
+            ),
+        ),
+    ),
+    Group(
+        "Queue and retries",
+        (
+            Figure(
+                "dragoman_queue_length",
+                "gauge",
+                ("model",),
+                "Requests that wait for a worker: all are at `max_in_flight`.",
+                "sum by (model) (dragoman_queue_length)",
+            ),
+            Figure(
+                "dragoman_queue_wait_seconds",
+                "histogram",
+                ("model",),
+                "How long those that had to wait for a worker did so, whatever ended the wait. A request that found a "
+                "free worker at once is not in it.",
+                _P95.format("dragoman_queue_wait_seconds"),
+                QUEUE_S,
+            ),
+            Figure(
+                "dragoman_retries_total",
+                "counter",
+                ("model",),
+                "Further tries on another worker.",
+                _rate("dragoman_retries_total", "model"),
+            ),
+            Figure(
+                "dragoman_retry_budget",
+                "gauge",
+                (),
+                "Retries that may be made now (`retry.budget`, `retry.min_per_second`); below 1 none is made.",
+                "min(dragoman_retry_budget) < 1",
+            ),
+        ),
+    ),
+    Group(
+        "Workers",
+        (
+            Figure(
+                "dragoman_worker_ready",
+                "gauge",
+                ("model", "worker"),
+                "1 while the worker's health probe succeeds.",
+                "max by (model) (dragoman_worker_ready) == 0",
+            ),
+            Figure(
+                "dragoman_worker_in_flight",
+                "gauge",
+                ("model", "worker"),
+                "Requests of this gateway that the worker has now.",
+                "sum by (model, worker) (dragoman_worker_in_flight)",
+            ),
+            Figure(
+                "dragoman_worker_breaker",
+                "gauge",
+                ("model", "worker", "state"),
+                "1 for the state of the worker's breaker and 0 for the others: `closed` (it takes requests), `open` "
+                "(it is left out), `half_open` (its time is over, one request at a time tries it).",
+                'count by (model) (dragoman_worker_breaker{state="open"} == 1)',
+            ),
+            Figure(
+                "dragoman_worker_ejections_total",
+                "counter",
+                ("model", "worker"),
+                "Times that the breaker left the worker out.",
+                "sum by (model) (increase(dragoman_worker_ejections_total[15m]))",
+            ),
+            Figure(
+                "dragoman_upstream_connections",
+                "gauge",
+                ("model", "state"),
+                "Connections to workers that are open now, `busy` and `idle`.",
+                "sum by (model, state) (dragoman_upstream_connections)",
+            ),
+            Figure(
+                "dragoman_upstream_connections_opened_total",
+                "counter",
+                ("model",),
+                "Connections to workers that were opened.",
+                _rate("dragoman_upstream_connections_opened_total", "model"),
+            ),
+            Figure(
+                "dragoman_upstream_connections_reused_total",
+                "counter",
+                ("model",),
+                "Requests that went out on a connection that was open already.",
+                _rate("dragoman_upstream_connections_reused_total", "model")
+                + " / ("
+                + _rate("dragoman_upstream_connections_reused_total", "model")
+                + " + "
+                + _rate("dragoman_upstream_connections_opened_total", "model")
+                + ")",
+            ),
+        ),
+    ),
+    Group(
+        "Limits and accounting",
+        (
+            Figure(
+                "dragoman_limit_decisions_total",
+                "counter",
+                ("limit", "mode", "decision"),
+                "What each limit decided: `admitted`, `refused`, or `shadowed` (a shadow limit would have refused). "
+                "The mode is `strict` (the limits' store decided), `local` (this process alone) or `closed` (refused "
+                "because the store is down and the limit says so). A limit that is open meanwhile decides nothing. "
+                "Of a request that one limit refuses, the others decide nothing.",
+                _rate("dragoman_limit_decisions_total", "limit", "decision"),
+            ),
+            Figure(
+                "dragoman_limits_refused_total",
+                "counter",
+                ("limit",),
+                "Requests refused by a limit.",
+                _rate("dragoman_limits_refused_total", "limit"),
+            ),
+            Figure(
+                "dragoman_limits_shadowed_total",
+                "counter",
+                ("limit",),
+                "Requests that a shadow limit would have refused.",
+                _rate("dragoman_limits_shadowed_total", "limit"),
+            ),
+            Figure(
+                "dragoman_limits_strict",
+                "gauge",
+                (),
+                "1 while the limits' store decides, 0 while this gateway decides alone.",
+                "min(dragoman_limits_strict) == 0",
+            ),
+            Figure(
+                "dragoman_limits_alone_total",
+                "counter",
+                (),
+                "Requests that this gateway decided alone, because Redis was down or too slow.",
+                "sum(rate(dragoman_limits_alone_total[5m]))",
+            ),
+            Figure(
+                "dragoman_limits_replicas",
+                "gauge",
+                (),
+                "Gateways on the same counters, as last known.",
+                "min(dragoman_limits_replicas)",
+            ),
+            Figure(
+                "dragoman_limits_in_flight",
+                "gauge",
+                (),
+                "Requests here that hold slots of a limit.",
+                "sum(dragoman_limits_in_flight)",
+            ),
+            Figure(
+                "dragoman_accounting_records_total",
+                "counter",
+                ("result",),
+                "Usage records, `written` and `lost`.",
+                'increase(dragoman_accounting_records_total{result="lost"}[1h]) > 0',
+            ),
+        ),
+        "Absent without limits, and without accounting.",
+    ),
+    Group(
+        "The process",
+        (
+            Figure(
+                "dragoman_connections",
+                "gauge",
+                (),
+                "Client connections that are open now, idle ones included.",
+                "sum(dragoman_connections)",
+            ),
+            Figure(
+                "dragoman_refused_connections_total",
+                "counter",
+                ("status",),
+                "Ended by the server itself, before a dialect saw a whole request: 400, 408, 431, 503.",
+                _rate("dragoman_refused_connections_total", "status"),
+            ),
+            Figure(
+                "dragoman_loop_lag_seconds",
+                "histogram",
+                (),
+                "How late the event loop came to a timer, ten times a second: what waits for the loop waits in every "
+                "stream.",
+                "histogram_quantile(0.99, sum by (le, instance) (rate(dragoman_loop_lag_seconds_bucket[5m])))",
+                LAG_S,
+            ),
+            Figure("dragoman_draining", "gauge", (), "1 while shutting down.", "sum(dragoman_draining)"),
+            Figure(
+                "dragoman_reloads_total",
+                "counter",
+                ("result",),
+                "Reloads of the configuration, `done` and `refused`.",
+                'increase(dragoman_reloads_total{result="refused"}[1h]) > 0',
+            ),
+            Figure(
+                "dragoman_build_info",
+                "gauge",
+                ("version", "python"),
+                "Always 1: which version runs, and on which Python.",
+                "count by (version) (dragoman_build_info)",
+            ),
+        ),
+    ),
+    Group(
+        "OpenTelemetry's names",
+        (
+            Figure(
+                "gen_ai_server_request_duration_seconds",
+                "histogram",
+                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "error_type"),
+                "From the request's head to its end.",
+                "histogram_quantile(0.95, sum by (le, gen_ai_request_model) "
+                "(rate(gen_ai_server_request_duration_seconds_bucket[5m])))",
+                GENAI_REQUEST_S,
+            ),
+            Figure(
+                "gen_ai_server_time_to_first_token_seconds",
+                "histogram",
+                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"),
+                "Streams: from the request's head to the first output.",
+                "histogram_quantile(0.95, sum by (le, gen_ai_request_model) "
+                "(rate(gen_ai_server_time_to_first_token_seconds_bucket[5m])))",
+                GENAI_FIRST_S,
+            ),
+            Figure(
+                "gen_ai_server_time_per_output_token_seconds",
+                "histogram",
+                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"),
+                "Streams that are whole: from the first output to the end, for each token behind the first.",
+                "histogram_quantile(0.5, sum by (le, gen_ai_request_model) "
+                "(rate(gen_ai_server_time_per_output_token_seconds_bucket[5m])))",
+                GENAI_GAP_S,
+            ),
+            Figure(
+                "gen_ai_client_token_usage",
+                "histogram",
+                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_token_type"),
+                "Tokens of a request, `input` and `output`.",
+                "sum by (gen_ai_request_model, gen_ai_token_type) (rate(gen_ai_client_token_usage_sum[5m]))",
+                GENAI_TOKENS,
+            ),
+        ),
+        "With `metrics.genai: true`, for dashboards made for the "
+        "[semantic conventions](https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/): their metrics, "
+        "attributes and buckets, spelt as Prometheus spells them. `gen_ai_provider_name` is `dragoman`; an operation "
+        "is `chat`, `text_completion` or `embeddings`, or the name of another route; `error_type` is the status of "
+        "what is not `ok` (the outcome if there was none), else empty. Only requests whose model is known.",
+    ),
+)
+
+FIGURES = {figure.name: figure for group in GROUPS for figure in group.figures}
+
+
+BEGIN = "<!-- made by `make docs` from gateway/observe/catalogue.py: do not edit -->"
+
+
+def documented(page: str) -> str:
+    """`page` with all from the mark `BEGIN` on made anew. Raises ValueError where the page lacks the mark."""
+    if BEGIN not in page:
+        raise ValueError(f"the page lacks its mark: {BEGIN}")
+    return page.partition(BEGIN)[0] + _described()
+
+
+def _described() -> str:
+    parts = [BEGIN]
+    for group in GROUPS:
+        parts += ["", f"## {group.title}", ""]
+        parts += [group.text, ""] if group.text else []
+        for figure in group.figures:
+            labels = ", ".join(f"`{label}`" for label in figure.labels) or "no labels"
+            parts += [f"### `{figure.name}`", "", f"{figure.kind.capitalize()}; {labels}.", "", figure.text, ""]
+            if figure.bounds:
+                parts += ["Buckets: " + ", ".join(f"{bound:g}" for bound in figure.bounds) + ".", ""]
+            parts += ["```promql", figure.query, "```", ""]
+    return "\n".join(parts).rstrip("\n") + "\n"

@@ -1,0 +1,58 @@
+"""The process itself, for `/metrics`: its build, its client connections, and how late its event loop is."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.figures import Histogram
+from gateway.observe import exposition
+
+_EVERY_S = 0.1
+
+
+class ProcessMetrics(Collector):
+    """connections tells how many client connections are open; None while nobody serves."""
+
+    def __init__(self) -> None:
+        self.connections: Callable[[], int] | None = None
+        self._build = (version("dragoman"), platform.python_version())
+
+    def collect(self) -> Iterator[Metric]:
+        build = exposition.gauge("dragoman_build_info")
+        build.add_metric(self._build, 1)
+        yield build
+        if self.connections is not None:
+            connections = exposition.gauge("dragoman_connections")
+            connections.add_metric([], self.connections())
+            yield connections
+
+
+class LoopLag:
+    """Adds to `figures` how many seconds late the event loop comes to a timer, ten times a second."""
+
+    def __init__(self, figures: Histogram, clock: Callable[[], float] = time.monotonic) -> None:
+        self._figures = figures
+        self._clock = clock
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._due = self._clock() + _EVERY_S
+        self._timer = asyncio.get_running_loop().call_later(_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        # A timer of uvloop may come up to a millisecond early.
+        self._figures.add(max(0.0, self._clock() - self._due))
+        self.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

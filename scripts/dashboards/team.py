@@ -1,0 +1,93 @@
+"""Who uses the gateway."""
+
+from __future__ import annotations
+
+from scripts.dashboards.grafana import Board, Panel, Query, Variable
+from scripts.dashboards.promql import BY_NAMESPACE, OUTCOMES, rate, share
+
+BOARD = Board(
+    "team",
+    "Dragoman / Team",
+    "Who uses the gateway: requests and tokens by team. Callers without a team are `none`; beyond a hundred teams the "
+    "others are together `other`.",
+    f'{BY_NAMESPACE},team=~"$team"',
+    (
+        Panel(
+            "Requests",
+            "Requests in the time that is shown.",
+            "short",
+            (Query("sum(increase(dragoman_team_requests_total{*}[$__range]))", "requests"),),
+            "stat",
+            8,
+        ),
+        Panel(
+            "Tokens",
+            "Tokens in the time that is shown, by direction.",
+            "short",
+            (Query("sum by (direction) (increase(dragoman_team_tokens_total{*}[$__range]))", "{{direction}}"),),
+            "stat",
+            8,
+        ),
+        Panel(
+            "Teams",
+            "Teams that asked for something in the time that is shown.",
+            "short",
+            (Query("count(sum by (team) (increase(dragoman_team_requests_total{*}[$__range])) > 0)", "teams"),),
+            "stat",
+            8,
+        ),
+        Panel(
+            "Requests by team",
+            "Requests a second.",
+            "reqps",
+            (Query(rate("dragoman_team_requests_total{*}", "team"), "{{team}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Requests by outcome",
+            f"Requests a second, by team and end. {OUTCOMES}",
+            "reqps",
+            (Query(rate("dragoman_team_requests_total{*}", "team", "outcome"), "{{team}} {{outcome}}"),),
+        ),
+        Panel(
+            "Tokens made",
+            "Output tokens a second, by team.",
+            "cps",
+            (Query(rate('dragoman_team_tokens_total{*,direction="output"}', "team"), "{{team}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Tokens read",
+            "Input tokens a second, by team.",
+            "cps",
+            (Query(rate('dragoman_team_tokens_total{*,direction="input"}', "team"), "{{team}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Share of refusals",
+            "Requests that were answered with a 4xx, limits among them, of all of the team.",
+            "percentunit",
+            (
+                Query(
+                    share(
+                        'dragoman_team_requests_total{*,outcome="refused"}', "dragoman_team_requests_total{*}", "team"
+                    ),
+                    "{{team}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Most tokens",
+            "The ten teams with the most tokens in the time that is shown.",
+            "short",
+            (
+                Query(
+                    "topk(10, sum by (team) (increase(dragoman_team_tokens_total{*}[$__range])))",
+                    "{{team}}",
+                ),
+            ),
+            "bargauge",
+        ),
+    ),
+    (Variable("team", "dragoman_team_requests_total", "team", "Team"),),
+)

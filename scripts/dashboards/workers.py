@@ -1,0 +1,113 @@
+"""The workers as gateways see them, and vLLM's own figures."""
+
+from __future__ import annotations
+
+from scripts.dashboards.grafana import Board, Panel, Query
+from scripts.dashboards.promql import BY_NAMESPACE, MODEL_CHOICE, quantiles, rate, share
+
+_VLLM = "As the worker counts it."
+
+BOARD = Board(
+    "workers",
+    "Dragoman / Workers",
+    "The workers as the gateways see them, and vLLM's own figures.",
+    BY_NAMESPACE,
+    (
+        Panel(
+            "Ready",
+            "By model and worker: on while the health probes of at least one gateway succeed.",
+            "bool_on_off",
+            (
+                Query(
+                    'max by (model, worker) (dragoman_worker_ready{*,model=~"$model"})',
+                    "{{model}} {{worker}}",
+                ),
+            ),
+            "state-timeline",
+            24,
+            alarm_below=1,
+        ),
+        Panel(
+            "Ejections",
+            "Times that the breaker left a worker out, in the time that is shown.",
+            "short",
+            (
+                Query(
+                    'sum by (model, worker) (increase(dragoman_worker_ejections_total{*,model=~"$model"}[$__range]))',
+                    "{{model}} {{worker}}",
+                ),
+            ),
+            "bargauge",
+        ),
+        Panel(
+            "Retries",
+            "Further tries on another worker a second, by model.",
+            "ops",
+            (Query(rate('dragoman_retries_total{*,model=~"$model"}', "model"), "{{model}}"),),
+        ),
+        Panel(
+            "vLLM: requests running",
+            f"Sequences that run now, by worker. {_VLLM}",
+            "short",
+            (Query("sum by (instance, model_name) (vllm:num_requests_running{*})", "{{instance}} {{model_name}}"),),
+        ),
+        Panel(
+            "vLLM: requests waiting",
+            f"Sequences that wait in the worker, by worker. {_VLLM}",
+            "short",
+            (Query("sum by (instance, model_name) (vllm:num_requests_waiting{*})", "{{instance}} {{model_name}}"),),
+        ),
+        Panel(
+            "vLLM: KV cache in use",
+            "Share of the blocks of the KV cache, by worker. Near 1 the worker preempts sequences.",
+            "percentunit",
+            (Query("max by (instance, model_name) (vllm:kv_cache_usage_perc{*})", "{{instance}} {{model_name}}"),),
+        ),
+        Panel(
+            "vLLM: preemptions",
+            "Sequences a second whose cache was taken away and which begin anew, by worker.",
+            "cps",
+            (Query(rate("vllm:num_preemptions_total{*}", "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "vLLM: tokens",
+            f"Tokens a second, read and made, by worker. {_VLLM}",
+            "cps",
+            (
+                Query(rate("vllm:prompt_tokens_total{*}", "instance"), "read {{instance}}"),
+                Query(rate("vllm:generation_tokens_total{*}", "instance"), "made {{instance}}"),
+            ),
+        ),
+        Panel(
+            "vLLM: hits of the prefix cache",
+            "Share of the prompt's tokens that need no computing, by worker.",
+            "percentunit",
+            (
+                Query(
+                    share("vllm:prefix_cache_hits_total{*}", "vllm:prefix_cache_queries_total{*}", "instance"),
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        Panel(
+            "vLLM: time to the first token",
+            f"From the worker's own clock. {_VLLM}",
+            "s",
+            quantiles("vllm:time_to_first_token_seconds", "model_name"),
+        ),
+        Panel(
+            "vLLM: between two tokens",
+            f"From the worker's own clock. {_VLLM}",
+            "s",
+            quantiles("vllm:inter_token_latency_seconds", "model_name"),
+        ),
+        Panel(
+            "vLLM: ends of sequences",
+            "Sequences a second, by why they ended; `abort`: the client left.",
+            "cps",
+            (Query(rate("vllm:request_success_total{*}", "finished_reason"), "{{finished_reason}}"),),
+            stacked=True,
+        ),
+    ),
+    (MODEL_CHOICE,),
+)

@@ -1,0 +1,195 @@
+"""A gateway with load of every kind that a dashboard shows, and a real Prometheus that scrapes it and its workers.
+
+Load: streams and plain requests in several dialects, of two teams; clients that leave; requests over limits, of the
+wrong form, and with fields that are dropped; workers that fail; reloads, every second one refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from msgspec import Struct
+
+from tests.chaos.house import CHAT, House, Process, chat, house, program
+from tests.chaos.link import Link
+from tests.limits.server import Server, free_port
+from tests.monitoring.dashboards import FILES, filled, load
+from tests.repo.tree import ROOT
+
+SECONDS = 16
+STREAMS = 8
+KEYS = {"search": {"team": "red"}, "chatbot": {"team": "blue"}, "stray": {}}
+CONFIG: dict[str, Any] = {
+    "auth": "keys",
+    "models": {"m": {"max_in_flight": 3}},
+    "health": {"interval_s": 0.5, "timeout_s": 0.5},
+    "breaker": {"failures": 2, "eject_s": 1, "slowstart_s": 0},
+    "accounting": {"redis_stream": "usage"},
+    "limits": [
+        {"name": "requests", "kind": "requests", "limit": 3, "per_s": 1, "match": {"team": ["blue"]}},
+        {"name": "slots", "kind": "concurrency", "limit": 50},
+        {"name": "soon", "kind": "requests", "limit": 2, "per_s": 1, "shadow": True},
+    ],
+}  # fmt: skip
+PROMPT = "What do you know about lighthouses? " * 12
+"""Longer than a block of the KV cache, so that the prefix cache has something to find."""
+WORKER = ("--itl-ms", "15", "--prefill-us-per-token", "200")
+VALUES = {
+    **dict.fromkeys(("namespace", "model", "team", "limit"), ".*"),
+    "__rate_interval": "5s",
+    "__range": f"{SECONDS}s",
+}
+"""What Grafana puts for variables, at a scrape a second; `.*` is what it puts for all."""
+
+Samples = list[float]
+
+
+class Seen(Struct):
+    """panels: (dashboard, panel's id, query's letter) -> samples of every series that its query found; choices:
+    (dashboard, variable) -> values; rules: those that Prometheus evaluated, by name, with `health` and `lastError`."""
+
+    panels: dict[tuple[str, int, str], list[Samples]]
+    choices: dict[tuple[str, str], list[str]]
+    rules: dict[str, Mapping[str, Any]]
+
+
+async def seen() -> Seen:
+    """Loads a gateway for SECONDS and asks Prometheus what every panel asks: of a single moment, one under load."""
+    with tempfile.TemporaryDirectory(prefix="monitoring") as name, Server(Path(name)) as redis:
+        config = {**CONFIG, "redis": {"addresses": [redis.address]}}
+        async with house(KEYS, config, 1, (WORKER, WORKER)) as at:
+            prometheus = await _prometheus(at)
+            began = time.time()
+            await _load(at)
+            async with httpx.AsyncClient(base_url=f"http://{prometheus.address}/api/v1") as client:
+                return await _asked(client, began, time.time())
+
+
+async def _prometheus(at: House) -> Process:
+    port = free_port()
+    targets = {"gateway": at.gateways, "workers": at.workers}
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(ROOT / "helm" / "dragoman" / "alerts" / "*.yaml")],
+        "scrape_configs": [
+            {
+                "job_name": job,
+                "static_configs": [{"targets": [one.address for one in found], "labels": {"namespace": "llm"}}],
+            }
+            for job, found in targets.items()
+        ],
+    }
+    path = at.folder / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    words = [f"--config.file={path}", f"--storage.tsdb.path={at.folder / 'series'}", "--log.level=warn"]
+    words += [f"--web.listen-address=127.0.0.1:{port}"]
+    process = await program(at.folder, "prometheus", "prometheus", *words, port=port)
+    at.others.append(process)
+    await process.ready("/-/ready")
+    return process
+
+
+async def _load(at: House) -> None:
+    """All kinds at once, for SECONDS."""
+    end = asyncio.get_running_loop().time() + SECONDS
+    async with asyncio.TaskGroup() as group:
+        for number in range(STREAMS):
+            group.create_task(_streams(at, ("search", "chatbot", "stray")[number % 3], end, leave=number % 4 == 3))
+        group.create_task(_others(at, end))
+        group.create_task(_faults(at, end))
+        group.create_task(_reloads(at, end))
+
+
+async def _streams(at: House, key: str, end: float, leave: bool) -> None:
+    link = Link(at.gateways[0].address)
+    while asyncio.get_running_loop().time() < end:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            body = chat(20, stream=True, text=PROMPT)
+            answer = await link.post(CHAT, body, {"api-key": at.keys[key]}, leave_after=3 if leave else None)
+            # A client that is refused does not ask again at once.
+            await asyncio.sleep(0.02 if answer.status == 200 else 0.2)
+    link.close()
+
+
+async def _others(at: House, end: float) -> None:
+    """One request a kind, in turns."""
+    link = Link(at.gateways[0].address)
+    headers = {"api-key": at.keys["search"]}
+    while asyncio.get_running_loop().time() < end:
+        cut = chat(8, stream=True, text='sim:{"text": "a b c d e f", "fault": "fin@3"}')
+        for path, body in (
+            (CHAT, chat(4)),
+            (CHAT, {**chat(4), "max_tokens": "many"}),
+            (CHAT, cut),
+            ("/azure/chat/completions?api-version=2024-05-01-preview", {**chat(4), "unheard_of": 1}),
+            ("/ollama/chat/completions", chat(4)),
+            ("/v1/completions", {"model": "m", "prompt": "Three colours are", "max_tokens": 4}),
+        ):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                await link.post(path, body, {**headers, "extra-parameters": "drop"})
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await link.send(b"nonsense\r\n\r\n")
+        link.close()
+        await asyncio.sleep(0.2)
+
+
+async def _faults(at: House, end: float) -> None:
+    """The second worker refuses work for a moment, again and again."""
+    link = Link(at.workers[1].address)
+    while asyncio.get_running_loop().time() < end:
+        await link.post("/sim/faults", {"fault": "status:500", "count": 6, "path": CHAT}, {})
+        await asyncio.sleep(1.5)
+    link.close()
+
+
+async def _reloads(at: House, end: float) -> None:
+    """A new configuration every 2 s; every second one is wrong."""
+    path = at.folder / "gateway0.yaml"
+    right = path.read_text()
+    wrong = json.dumps({**json.loads(right), "nonsense": 1})
+    while asyncio.get_running_loop().time() < end:
+        for text in (right, wrong):
+            path.write_text(text)
+            at.gateways[0].process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(1)
+
+
+async def _asked(client: httpx.AsyncClient, began: float, ended: float) -> Seen:
+    found = Seen({}, {}, {})
+    for path in FILES:
+        board = load(path)
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                query = {"query": filled(target["expr"], VALUES)}
+                key = (path.stem, panel["id"], target["refId"])
+                if target["instant"]:
+                    result = await _get(client, "query", {**query, "time": ended - 2})
+                    found.panels[key] = [[float(one["value"][1])] for one in result["result"]]
+                else:
+                    over = {"start": began, "end": ended, "step": 1}
+                    result = await _get(client, "query_range", {**query, **over})
+                    found.panels[key] = [[float(value) for _, value in one["values"]] for one in result["result"]]
+        for one in board["templating"]["list"][1:]:
+            metric, _, label = one["definition"].removeprefix("label_values(").removesuffix(")").partition(", ")
+            over = {"match[]": metric, "start": began, "end": ended}
+            found.choices[path.stem, one["name"]] = await _get(client, f"label/{label}/values", over)
+    for group in (await _get(client, "rules", {}))["groups"]:
+        found.rules |= {rule["name"]: rule for rule in group["rules"]}
+    return found
+
+
+async def _get(client: httpx.AsyncClient, path: str, query: Mapping[str, Any]) -> Any:
+    """Prometheus's `data`. Raises AssertionError with what it says against a query."""
+    answer = (await client.get(f"/{path}", params=query)).json()
+    assert answer["status"] == "success", (query, answer)
+    return answer["data"]

@@ -1,0 +1,68 @@
+"""With a real Prometheus (`make test-monitoring`): alerts fire when they should, and every panel finds data."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.monitoring import loaded
+from tests.monitoring.dashboards import FILES, load, panels
+from tests.monitoring.test_alerts import RULES
+from tests.repo.tree import ROOT
+
+pytestmark = pytest.mark.prometheus
+
+EVERY = [(name, panel, target) for name, panel in panels() for target in panel["targets"]]
+EACH = pytest.mark.parametrize(
+    ("board", "panel", "target"),
+    [pytest.param(*one, id=f"{one[0]}: {one[1]['title']} {one[2]['refId']}") for one in EVERY],
+)
+ZERO = {
+    "Bugs",
+    "Lost usage records",
+    "Models without a worker",
+    "vLLM: preemptions",
+    "vLLM: requests waiting",
+}
+"""Panels of which only 0 is good news, or whose figure the simulated worker never has."""
+
+
+@pytest.fixture(scope="module")
+def seen() -> loaded.Seen:
+    return asyncio.run(loaded.seen())
+
+
+@pytest.mark.parametrize("words", [["check", "rules"], ["test", "rules"]], ids=["syntax", "cases"])
+def test_promtool_takes_the_alerts(words: list[str]) -> None:
+    path = "tests/monitoring/alerts.yaml" if words[0] == "test" else "helm/dragoman/alerts/dragoman.yaml"
+    done = subprocess.run(["promtool", *words, path], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@EACH
+def test_every_query_finds_data(seen: loaded.Seen, board: str, panel: dict[str, Any], target: dict[str, Any]) -> None:
+    series = seen.panels[board, panel["id"], target["refId"]]
+    values = [value for one in series for value in one if math.isfinite(value)]
+    assert values, target["expr"]
+    assert any(values) or panel["title"] in ZERO, target["expr"]
+
+
+def test_panels_that_may_show_nothing_but_zeroes_exist() -> None:
+    assert {panel["title"] for _, panel, _ in EVERY} >= ZERO
+
+
+@pytest.mark.parametrize(
+    ("board", "variable"),
+    [(path.stem, one["name"]) for path in FILES for one in load(path)["templating"]["list"][1:]],
+)
+def test_every_variable_has_something_to_choose(seen: loaded.Seen, board: str, variable: str) -> None:
+    assert seen.choices[board, variable]
+
+
+def test_prometheus_evaluates_every_alert(seen: loaded.Seen) -> None:
+    assert seen.rules.keys() == {rule["alert"] for rule in RULES}
+    assert [(name, rule.get("lastError")) for name, rule in seen.rules.items() if rule["health"] != "ok"] == []

@@ -1,0 +1,42 @@
+"""What is shown of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from importlib.metadata import version
+
+from gateway.core.figures import Histogram
+from gateway.observe.process import LoopLag, ProcessMetrics
+
+
+def test_the_build_is_told_and_connections_where_somebody_serves() -> None:
+    process = ProcessMetrics()
+    (build,) = process.collect()
+    (sample,) = build.samples
+    assert sample.labels == {"version": version("dragoman"), "python": platform.python_version()}
+    process.connections = lambda: 7
+    _, connections = process.collect()
+    assert connections.samples[0].value == 7
+
+
+async def test_lateness_of_the_loop_is_counted_until_it_is_stopped() -> None:
+    figures = Histogram((0.01, 1.0))
+    now = 0.0
+
+    async def counted(values: int) -> None:
+        for _ in iter(lambda: sum(figures.counts) >= values, True):
+            await asyncio.sleep(0.01)
+
+    lag = LoopLag(figures, clock=lambda: now)
+    lag.stop()
+    lag.start()
+    now = 0.6  # by this clock the timer comes half a second late
+    await counted(1)
+    assert figures.counts == [0, 1, 0]
+    assert 0.499 < figures.total < 0.501
+    now = 0.65  # and the next one early
+    await counted(2)
+    assert figures.counts == [1, 1, 0]
+    lag.stop()
+    lag.stop()
