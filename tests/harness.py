@@ -139,7 +139,7 @@ class Stack:
             for options in self._options:
                 self.sims.append(await exits.enter_async_context(Simulated(**{"models": ("sim",), **options})))
             config = self.config()
-            log = Log(config.log.level, config.log.requests, self.output)
+            log = Log(config.log.level, config.log.requests, self.output, config.log.format)
             exits.callback(log.close)
             self.gateway = Gateway(config, log)
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)

@@ -22,6 +22,7 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.queues import QueueMetrics
+from gateway.observe.tracing import TraceSettings, Tracing, installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
@@ -31,6 +32,7 @@ KNOWN = Available(
     backends=frozenset(backends.REGISTRY),
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
+    tracing=installed,
 )
 
 # How long the error that ends a request may take to reach its client.
@@ -60,7 +62,8 @@ class Gateway:
         ):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
-        self._install(State(config, log, self.metrics, self._created, {}, {}))
+        tracing = Tracing.follow(None, _trace_settings(config))
+        self._install(State(config, log, self.metrics, self._created, {}, {}, tracing=tracing))
 
     def _waiting(self) -> dict[str, int]:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
@@ -94,6 +97,8 @@ class Gateway:
         self._states.append(state)
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
+        if state.config.log.dangerously_log_prompts:
+            self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         cors = state.config.cors
         browsers = Cors(cors).wrap if cors.origins else _unchanged
         paths = router(state.config, state.runtime)
@@ -128,10 +133,11 @@ class Gateway:
                 old.limiting,
                 old.tokens,
                 old.runtime.body_budget,
+                Tracing.follow(old.tracing, _trace_settings(config)),
             )
             await state.start()
             self._install(state)
-            self.log.configure(config.log.level, config.log.requests)
+            self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)
             task = asyncio.create_task(self._retire(old))
             self._retiring.add(task)
@@ -146,6 +152,8 @@ class Gateway:
         await old.close()
         if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
             await old.limiting.close()
+        if old.tracing is not None and all(state.tracing is not old.tracing for state in self._states):
+            await old.tracing.close()
 
     async def drain(self) -> None:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
@@ -182,6 +190,9 @@ class Gateway:
         for limiting in {id(state.limiting): state.limiting for state in self._states}.values():
             if limiting is not None:
                 await limiting.close()
+        for tracing in {id(state.tracing): state.tracing for state in self._states}.values():
+            if tracing is not None:
+                await tracing.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -215,6 +226,13 @@ class Gateway:
         accept = header_value(scope["headers"], b"accept") or b""
         page = await self.metrics.page_in_turns(accept) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
+
+
+def _trace_settings(config: Config) -> TraceSettings | None:
+    options = config.tracing
+    if options is None:
+        return None
+    return TraceSettings(options.endpoint, options.sample, options.service, tuple(options.headers.items()))
 
 
 def _unchanged(endpoint: Application) -> Application:

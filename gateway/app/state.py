@@ -33,6 +33,7 @@ from gateway.limiting import Limiting, estimator
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
+from gateway.observe.tracing import Tracing
 from gateway.pipeline import Running, Runtime, ServedModel
 from gateway.redis import RedisSettings, connect, split_address
 from gateway.server import EXTENSION
@@ -84,7 +85,9 @@ class State:
         limiting: Limiting | None = None,
         tokens: Tokens | None = None,
         body_budget: ByteBudget | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        self.tracing = tracing
         self.config = config
         self._log = log
         self._metrics = metrics
@@ -140,6 +143,8 @@ class State:
             estimate=lambda op: guess.cost(op).prompt,
             gate=limiting if limiting is not None and limiting.any else None,
             trace=self._trace,
+            tracer=tracing.tracer if tracing is not None else None,
+            log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
         )
 
     def _serve_model(

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             print(f"dragoman: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)
             return 1
-    log = Log(config.log.level, config.log.requests)
+    log = Log(config.log.level, config.log.requests, form=config.log.format)
     try:
         with log.libraries(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, path, listeners, log))

@@ -23,6 +23,7 @@ from gateway.config.model import (
 from gateway.config.reference import json_schema, reference_markdown
 from gateway.config.serving import Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.tracing import Tracing
 from gateway.config.watch import Watch
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Relay",
     "Retry",
     "TooSlow",
+    "Tracing",
     "Watch",
     "config_file",
     "json_schema",

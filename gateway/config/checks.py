@@ -24,6 +24,7 @@ class Available:
     dialects  name -> the path prefixes it answers under by default
     versioned  those of them whose requests name a version of their API
     backends  names
+    tracing   says whether what traces need is installed
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
@@ -31,6 +32,7 @@ class Available:
     backends: frozenset[str] = frozenset()
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
+    tracing: Callable[[], bool] | None = None
 
 
 Found = Iterator[tuple[Path, Message]]
@@ -54,6 +56,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_sharing(config),
         *_jwt(config),
         *_cache_salt(config),
+        *_tracing(config, known),
     ]
     yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
     if known is not None:
@@ -116,12 +119,7 @@ def _workers(config: Config) -> Found:
         secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
         if model.ca_file and not secure:
             yield ("models", name, "ca_file"), "has no effect: none of the workers is https"
-        lower: set[str] = set()
-        for header, value in model.headers.items():
-            wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)
-            lower.add(header.lower())
-            if wrong:
-                yield ("models", name, "headers", header), wrong
+        yield from _headers(("models", name, "headers"), model.headers)
 
 
 def _keys(config: Config, names: set[str]) -> Found:
@@ -189,6 +187,22 @@ def _bodies(config: Config) -> Found:
     most = config.listen.max_bodies_bytes
     if most is not None and most < config.listen.max_body_bytes:
         yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
+
+
+def _headers(path: Path, headers: Mapping[str, str]) -> Found:
+    lower: set[str] = set()
+    for header, value in headers.items():
+        wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)
+        lower.add(header.lower())
+        if wrong:
+            yield (*path, header), wrong
+
+
+def _tracing(config: Config, known: Available | None) -> Found:
+    if config.tracing is not None:
+        yield from _headers(("tracing", "headers"), config.tracing.headers)
+        if known is not None and known.tracing is not None and not known.tracing():
+            yield ("tracing",), "needs the extra `tracing`, which is not installed: pip install dragoman[tracing]"
 
 
 def _metrics(config: Config) -> Found:

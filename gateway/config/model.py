@@ -32,6 +32,7 @@ from gateway.config.kinds import (
 from gateway.config.section import Section
 from gateway.config.serving import Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.tracing import Tracing
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
@@ -333,6 +334,9 @@ class Config(BaseModel):
     )
     log: Log = Field(default=Log(), description="What is written to standard output.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
+    tracing: Tracing | None = Field(
+        default=None, description="Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -102,6 +102,16 @@ class Log(Section):
         description="Lowest level that is written. `debug` adds the steps of every request from worker to worker, "
         "and every probe.",
     )
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto",
+        description="`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if "
+        "standard output is a terminal, else `json`.",
+    )
+    dangerously_log_prompts: Flag = Field(
+        default=False,
+        description="Write the body of every request into the log, at level `info`: prompts, and all else that clients "
+        "say. Everybody who reads the log can read them. Not for production.",
+    )
 
 
 class Metrics(Section):

@@ -1,4 +1,4 @@
-"""Structured logging: one JSON object a line on standard output, one record a request.
+"""Structured logging: one JSON object a line on standard output, or a line to be read by people, one record a request.
 
 A thread of its own writes the lines in batches, so that a slow reader of the output never stalls the event loop. While
 the output takes nothing (the reader is slow, the disk is full), lines wait. When _BACKLOG of them wait, further ones
@@ -8,7 +8,9 @@ are dropped and counted. As soon as the output takes lines again, it gets those 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -26,6 +28,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
 _RATION = 10  # lines a second
+_MOST_PROMPT_BYTES = 65536
 _BATCH_S = 0.05
 # How long the end of the process waits for a reader of our output who has stopped reading.
 _LAST_WORDS_S = 2.0
@@ -47,12 +50,17 @@ class _Ration(Struct):
 
 
 class Log:
-    """level is the least level written; requests False leaves the per-request records out."""
+    """level is the least level written; requests False leaves the per-request records out.
 
-    def __init__(self, level: str = "info", requests: bool = True, out: Output | None = None) -> None:
-        self.requests = requests
+    form  "json"; "console", for people; "auto", for people where there is no `out` and standard output is a terminal
+    """
+
+    def __init__(
+        self, level: str = "info", requests: bool = True, out: Output | None = None, form: str = "auto"
+    ) -> None:
+        self._terminal = out is None and sys.stdout.isatty()
+        self.configure(level, requests, form)
         self.lost = 0
-        self._level = LEVELS[level]
         # Not the buffered file: its lock would hang the interpreter's end while our thread is stuck in a write.
         self._out: Output = (
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
@@ -66,9 +74,12 @@ class Log:
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
-    def configure(self, level: str, requests: bool) -> None:
+    def configure(self, level: str, requests: bool, form: str = "auto") -> None:
+        """From now on; see the class."""
         self._level = LEVELS[level]
         self.requests = requests
+        console = form == "console" or (form == "auto" and self._terminal)
+        self._encode = _readable if console else _encoded
 
     def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
@@ -92,6 +103,11 @@ class Log:
                 return
             ration.written += 1
         self.event(level, message, **fields)
+
+    def prompt(self, id: str, body: bytes) -> None:
+        """The body of a request as it came, all that clients say in it. Only for who has asked for it by name."""
+        text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
+        self.event("info", "prompt", id=id, bytes=len(body), body=text)
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         """Logs an unexpected exception: its class, where it was raised and the request's id. Its text may quote a
@@ -133,7 +149,7 @@ class Log:
         if lost:
             lines.append({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost})
         if lines:
-            self._written(_encoded(lines))
+            self._written(self._encode(lines))
 
     def _tell_held(self, now: float) -> None:
         for message, ration in list(self._rations.items()):
@@ -196,6 +212,32 @@ def _encoded(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
         if len(lines) > 1:
             return b"".join(_encoded([line]) for line in lines)
         return _encode_lines([{"time": _now(), "level": "error", "event": "log lines lost", "lost": 1}])
+
+
+_BARE = re.compile(r"[A-Za-z0-9_./:@+,-]+\Z")
+
+
+def _readable(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
+    """`12:34:56.789 warning worker down  model=m`: what is null or empty is left out. Nothing in it can move a
+    terminal's cursor: all but plain ASCII is escaped as in JSON."""
+    text = []
+    for line in lines:
+        fields: dict[str, Any] = msgspec.to_builtins(line)
+        moment, level, event = fields.pop("time"), fields.pop("level"), fields.pop("event")
+        clock = time.strftime("%H:%M:%S", time.localtime(moment)) + f".{int(moment * 1000) % 1000:03d}"
+        shown = [f"{name}={_shown(value)}" for name, value in fields.items() if value not in (None, "", [], {}, 0)]
+        text.append(f"{clock} {level:7} {_ascii(event)}  {' '.join(shown)}".rstrip() + "\n")
+    return "".join(text).encode()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str) and _BARE.match(value):
+        return value
+    return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def _ascii(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True)[1:-1]
 
 
 def _places(trace: TracebackType | None) -> list[str]:

@@ -32,6 +32,7 @@ TABLES = [
         "redis_away",
         "routes",
         "salts",
+        "scraped",
         "secrets",
         "stalled",
         "tenants",

@@ -421,3 +421,55 @@ def test_every_request_has_its_record() -> None:
     assert (refused["status"], refused["outcome"], refused["code"]) == (404, "refused", "model_not_found")
     assert (refused["model"], refused["worker"], refused["attempts"]) == ("", None, 0)
     assert (models["operation"], models["status"]) == ("models", 200)
+
+
+# -- for people -----------------------------------------------------------------------------------------------------
+
+
+def test_lines_for_people_say_what_there_is_and_move_no_cursor(output: Output) -> None:
+    log = Log("debug", True, output, "console")
+    log.request(record(status=200, model="m", ms=1.5, key="\x1b[2Jkey", worker="http://w"))
+    log.event("warning", "worker\x9b down", model="a b", count=3, nothing=None)
+    log.close()
+    first, second = output.getvalue().decode("ascii").splitlines()
+    assert first[2::3][:2] == "::"
+    assert first.split(maxsplit=1)[1].startswith("info    request  id=id-1 dialect=openai model=m ")
+    assert 'key="\\u001b[2Jkey"' in first
+    assert "worker=http://w" in first
+    assert "ttft_ms" not in first, "what is null is left out"
+    assert second.endswith('warning worker\\u009b down  model="a b" count=3')
+
+
+@pytest.mark.parametrize(
+    ("form", "terminal", "console"),
+    [("auto", True, True), ("auto", False, False), ("json", True, False), ("console", False, True)],
+)
+def test_the_form_is_as_configured_and_else_as_the_output_is(
+    form: str, terminal: bool, console: bool, output: Output
+) -> None:
+    log = Log("info", True, output)
+    log._terminal = terminal
+    log.configure("info", True, form)
+    log.event("info", "hello")
+    log.close()
+    assert output.getvalue().startswith(b"{") is not console
+
+
+# -- prompts --------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_are_logged_where_the_operator_says_so_and_it_warns() -> None:
+    with Stack(config={"log": {"dangerously_log_prompts": True}}) as stack:
+        httpx.post(stack.url + "/v1/chat/completions", json=chat(), headers={"x-request-id": "mine"})
+        httpx.post(stack.url + "/v1/chat/completions", content=b"\xff" * 100_000)
+        stack.records()
+        (warning,) = stack.events("prompts are logged")
+        assert (warning["level"], warning["option"]) == ("warning", "log.dangerously_log_prompts")
+        said, garbage = stack.events("prompt")
+        assert said["id"] == "mine"
+        assert CANARY in said["body"]
+        assert (garbage["bytes"], len(garbage["body"])) == (100_000, 65_536)
+        stack.run(stack.gateway.reload(stack.config({"log": {"dangerously_log_prompts": False}})))
+        httpx.post(stack.url + "/v1/chat/completions", json=chat())
+        stack.records()
+        assert len(stack.events("prompt")) == 2

@@ -48,6 +48,7 @@ CLOCKS = {"datetime", "random", "secrets", "time"}
 # Outside library -> the only modules that import it.
 ONLY: dict[str, tuple[str, ...]] = {
     "jwt": ("gateway.tokens",),
+    "opentelemetry": ("gateway.observe.spans",),
     "httptools": ("gateway.transport", "gateway.server"),
     "pydantic": ("gateway.config",),
     "redis": ("gateway.redis",),

@@ -1,0 +1,161 @@
+"""The spans of requests, by OpenTelemetry's SDK and its semantic conventions for generative AI.
+
+Conventions: https://opentelemetry.io/docs/specs/semconv/gen-ai/. A span never holds text of a prompt or a reply.
+"""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import urlsplit
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from gateway.core.errors import GatewayError
+from gateway.core.http import Headers
+from gateway.core.ports import RequestRecord
+from gateway.observe.genai import OPERATIONS, PROVIDER
+from gateway.observe.tracing import TraceSettings
+
+_TIMEOUT_S = 3.0
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+def exporter(settings: TraceSettings) -> SpanExporter:
+    """What sends spans to the collector of `settings`."""
+    return OTLPSpanExporter(settings.endpoint, headers=dict(settings.headers), timeout=_TIMEOUT_S)
+
+
+def batches(target: SpanExporter) -> SpanProcessor:
+    """Hands spans to `target` in a thread of its own, many at a time. What its bounded queue cannot hold is dropped."""
+    return BatchSpanProcessor(
+        target,
+        max_queue_size=4096,
+        schedule_delay_millis=1000,
+        max_export_batch_size=512,
+        export_timeout_millis=_TIMEOUT_S * 1000,
+    )
+
+
+class Spans:
+    """Makes the spans of requests. Implements core.ports.Tracer.
+
+    Sampling is the client's choice where it names a trace, and else a share of requests.
+    """
+
+    def __init__(self, target: SpanExporter, settings: TraceSettings, processor: SpanProcessor | None = None) -> None:
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(settings.sample)),
+            resource=Resource({"service.name": settings.service}),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(processor or batches(target))
+        self._tracer = self._provider.get_tracer("dragoman")
+
+    def begin(self, context: Headers) -> RequestSpans:
+        """See core.ports.Tracer."""
+        parent = Context()
+        if context:
+            parent = _PROPAGATOR.extract({name.decode(): value.decode() for name, value in context}, parent)
+        return RequestSpans(self._tracer, self._tracer.start_span("request", parent, SpanKind.SERVER))
+
+    def close(self) -> None:
+        """Sends what is left. Takes seconds if the collector does not answer."""
+        self._provider.shutdown()
+
+
+class RequestSpans:
+    """The spans of one request: the request itself and below it each wait for a worker and each attempt. Implements
+    core.ports.RequestTrace."""
+
+    def __init__(self, tracer: Tracer, server: Span) -> None:
+        self._tracer = tracer
+        self._server = server
+        self._within = set_span_in_context(server, Context())
+        self._recording = server.is_recording()
+        self._queue: Span | None = None
+        self._attempt: Span | None = None
+
+    @property
+    def id(self) -> str | None:
+        return f"{self._server.get_span_context().trace_id:032x}" if self._recording else None
+
+    def waiting(self) -> None:
+        if self._recording:
+            self._queue = self._tracer.start_span("queue", self._within)
+
+    def sending(self, worker: str, attempt: int) -> Headers:
+        within = self._within
+        if self._recording:
+            self._end_queue()
+            url = urlsplit(worker)
+            attributes: dict[str, AttributeValue] = {"server.address": url.hostname or "", "dragoman.attempt": attempt}
+            if url.port is not None:
+                attributes["server.port"] = url.port
+            self._attempt = self._tracer.start_span("attempt", within, SpanKind.CLIENT, attributes)
+            within = set_span_in_context(self._attempt, within)
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, within)
+        return [(name.encode(), value.encode()) for name, value in carrier.items()]
+
+    def first_output(self, ago_s: float) -> None:
+        if self._attempt is not None:
+            self._attempt.add_event("first token", timestamp=time.time_ns() - int(ago_s * 1e9))
+
+    def attempt_ended(self, error: GatewayError | None) -> None:
+        span, self._attempt = self._attempt, None
+        if span is None:
+            return
+        if error is not None:
+            span.set_attribute("error.type", error.code or error.kind.value)
+            if error.upstream is not None:
+                span.set_attribute("http.response.status_code", error.upstream)
+            span.set_status(StatusCode.ERROR)
+        span.end()
+
+    def finished(self, record: RequestRecord) -> None:
+        self._end_queue()
+        self.attempt_ended(None)
+        span = self._server
+        if self._recording:
+            operation = OPERATIONS.get(record.operation, record.operation)
+            span.update_name(f"{operation} {record.model}".strip() or "request")
+            span.set_attributes(_attributes(record, operation))
+            if record.outcome == "failed":
+                span.set_status(StatusCode.ERROR)
+        span.end()
+
+    def _end_queue(self) -> None:
+        if self._queue is not None:
+            self._queue.end()
+            self._queue = None
+
+
+def _attributes(record: RequestRecord, operation: str) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue | None] = {
+        "gen_ai.operation.name": operation or None,
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": record.model or None,
+        "http.response.status_code": record.status or None,
+        "error.type": record.code,
+        "dragoman.request_id": record.id,
+        "dragoman.dialect": record.dialect,
+        "dragoman.outcome": record.outcome,
+        "dragoman.attempts": record.attempts,
+        "dragoman.stream": record.stream,
+        "dragoman.team": record.team,
+        "dragoman.limit": record.limit,
+    }
+    usage = record.usage
+    if usage is not None:
+        found["gen_ai.usage.input_tokens"] = usage.input
+        found["gen_ai.usage.output_tokens"] = usage.output
+        found["gen_ai.usage.cache_read.input_tokens"] = usage.cached
+    return {name: value for name, value in found.items() if value is not None}

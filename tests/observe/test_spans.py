@@ -1,0 +1,249 @@
+"""Traces: the spans of requests as a collector gets them, and the context that goes on at workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gateway.app import KNOWN
+from gateway.config import ConfigError, load
+from gateway.observe.spans import Spans
+from gateway.observe.tracing import TraceSettings, Tracing
+from tests.harness import Stack
+
+CHAT = "/v1/chat/completions"
+CANARY = "canary-51ab"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SAMPLED, UNSAMPLED = f"00-{TRACE}-b7ad6b7169203331-01", f"00-{TRACE}-b7ad6b7169203331-00"
+
+
+def chat(text: str = CANARY, **members: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **members}
+
+
+def traced(stack: Stack, sample: float = 1.0) -> InMemorySpanExporter:
+    """From now on `stack` traces into what is returned."""
+    memory = InMemorySpanExporter()
+    settings = TraceSettings("http://127.0.0.1:1/v1/traces", sample, "test")
+    stack.gateway.state.runtime.tracer = Spans(memory, settings, SimpleSpanProcessor(memory))
+    return memory
+
+
+def spans(stack: Stack, memory: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
+    """By name, of requests that are over."""
+    stack.records()
+    found: dict[str, list[ReadableSpan]] = {}
+    for span in memory.get_finished_spans():
+        found.setdefault(span.name, []).append(span)
+    return found
+
+
+def parent(worker: Any) -> tuple[str, str, str]:
+    """Trace, span and flags of the last request that a worker got."""
+    entry = [one for one in worker.ledger.entries if one.generation][-1]
+    _, trace, span, flags = entry.header("traceparent").split("-")
+    return trace, span, flags
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_has_its_spans(stream: bool) -> None:
+    with Stack() as stack:
+        memory = traced(stack)
+        httpx.post(stack.url + CHAT, json=chat(stream=stream), headers={"traceparent": SAMPLED, "tracestate": "a=b"})
+        found = spans(stack, memory)
+        record = stack.record()
+        (server,), (queue,), (attempt,) = found["chat m"], found["queue"], found["attempt"]
+        assert (server.kind, attempt.kind) == (SpanKind.SERVER, SpanKind.CLIENT)
+        assert server.parent is not None
+        assert f"{server.parent.span_id:016x}" == "b7ad6b7169203331"
+        assert {f"{span.context.trace_id:032x}" for span in (server, queue, attempt)} == {TRACE}
+        assert queue.parent is not None
+        assert attempt.parent is not None
+        assert queue.parent.span_id == attempt.parent.span_id == server.context.span_id
+        moments = [server.start_time, queue.start_time, queue.end_time, attempt.start_time, attempt.end_time]
+        moments.append(server.end_time)
+        known = [moment for moment in moments if moment is not None]
+        assert len(known) == 6
+        assert known == sorted(known)
+        events = [event.name for event in attempt.events]
+        assert events == (["first token"] if stream else [])
+        assert record["trace"] == TRACE
+        about = dict(server.attributes or {})
+        assert about["gen_ai.operation.name"] == "chat"
+        assert about["gen_ai.request.model"] == "m"
+        assert about["gen_ai.usage.input_tokens"] == record["usage"]["input"]
+        assert about["gen_ai.usage.output_tokens"] == record["usage"]["output"]
+        assert about["http.response.status_code"] == 200
+        assert about["dragoman.request_id"] == record["id"]
+        assert dict(attempt.attributes or {})["server.address"] == "127.0.0.1"
+        # The worker's own spans are children of the attempt.
+        assert parent(stack.sim) == (TRACE, f"{attempt.context.span_id:016x}", "01")
+        entry = [one for one in stack.sim.ledger.entries if one.generation][-1]
+        assert entry.header("tracestate") == "a=b"
+        assert CANARY not in "".join(span.to_json() for span in memory.get_finished_spans())
+
+
+def test_each_attempt_has_a_span_and_a_context_of_its_own() -> None:
+    with Stack(({"fault": "reset"}, {"fault": "reset"})) as stack:
+        memory = traced(stack)
+        assert httpx.post(stack.url + CHAT, json=chat()).status_code >= 500
+        found = spans(stack, memory)
+        first, second = found["attempt"]
+        assert [dict(one.attributes or {})["dragoman.attempt"] for one in (first, second)] == [1, 2]
+        assert {one.status.status_code for one in (first, second)} == {StatusCode.ERROR}
+        told = {parent(sim)[1] for sim in stack.sims}
+        assert told == {f"{one.context.span_id:016x}" for one in (first, second)}
+        (server,) = found["chat m"]
+        assert server.status.status_code is StatusCode.ERROR
+        assert dict(server.attributes or {})["dragoman.outcome"] == "failed"
+        for sim in stack.sims:
+            (entry,) = [one for one in sim.ledger.entries if one.generation]
+            assert [name for name, _ in entry.headers].count(b"traceparent") == 1
+
+
+def test_what_is_refused_has_a_span_too() -> None:
+    with Stack() as stack:
+        memory = traced(stack)
+        httpx.post(stack.url + CHAT, json=chat(model=CANARY))
+        httpx.post(stack.url + CHAT, content=b"{")
+        found = spans(stack, memory)
+        assert [dict(one.attributes or {})["error.type"] for one in found["chat"]] == [
+            "model_not_found",
+            "invalid_json",
+        ]
+        assert CANARY not in "".join(span.to_json() for span in memory.get_finished_spans())
+
+
+@pytest.mark.parametrize(
+    ("sample", "headers", "recorded"),
+    [
+        (1.0, {}, True),
+        (0.0, {}, False),
+        (0.0, {"traceparent": SAMPLED}, True),
+        (1.0, {"traceparent": UNSAMPLED}, False),
+        (1.0, {"traceparent": "nonsense"}, True),
+    ],
+)
+def test_sampling_is_the_clients_choice_else_a_share(sample: float, headers: dict[str, str], recorded: bool) -> None:
+    with Stack() as stack:
+        memory = traced(stack, sample)
+        httpx.post(stack.url + CHAT, json=chat(), headers=headers)
+        assert bool(spans(stack, memory)) == recorded
+        assert (stack.record()["trace"] is not None) == recorded
+        trace, _, found = parent(stack.sim)
+        assert int(found, 16) & 1 == recorded, "the worker obeys the same choice"
+        assert (trace == TRACE) == (headers.get("traceparent", "").startswith("00-"))
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes OTLP over HTTP. `requests` holds (path, headers, what was sent)."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        sent = ExportTraceServiceRequest.FromString(body)
+        self.server.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}, sent))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_a_collector_gets_the_spans_at_the_latest_when_the_gateway_ends(collector: Collector) -> None:
+    tracing = {"endpoint": collector.url, "sample": 1, "service": "door", "headers": {"x-key": "k"}}
+    with Stack(config={"tracing": tracing}) as stack:
+        httpx.post(stack.url + CHAT, json=chat(stream=True))
+        trace = stack.record()["trace"]
+    names, services = set(), set()
+    for path, headers, sent in collector.requests:
+        assert path == "/v1/traces"
+        assert headers["x-key"] == "k"
+        for resource in sent.resource_spans:
+            services |= {one.value.string_value for one in resource.resource.attributes if one.key == "service.name"}
+            for scope in resource.scope_spans:
+                names |= {span.name for span in scope.spans if span.trace_id.hex() == trace}
+    assert services == {"door"}
+    assert names == {"chat m", "queue", "attempt"}
+
+
+def test_a_collector_that_is_away_is_nobodys_trouble() -> None:
+    tracing = {"endpoint": "http://127.0.0.1:1/v1/traces", "sample": 1}
+    with Stack(config={"tracing": tracing}) as stack:
+        for _ in range(3):
+            assert httpx.post(stack.url + CHAT, json=chat()).status_code == 200
+
+
+def test_a_reload_keeps_the_tracer_unless_its_options_change() -> None:
+    settings = TraceSettings("http://127.0.0.1:1/v1/traces", 1.0, "one")
+    first = Tracing.follow(None, settings)
+    assert first is not None
+    assert Tracing.follow(first, TraceSettings("http://127.0.0.1:1/v1/traces", 1.0, "one")) is first
+    second = Tracing.follow(first, TraceSettings("http://127.0.0.1:1/v1/traces", 0.5, "one"))
+    assert second is not None
+    assert second is not first
+    assert Tracing.follow(first, None) is None
+    first.tracer.close()
+    second.tracer.close()
+
+
+def test_a_configuration_that_asks_for_what_is_not_installed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    model = "models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}\n"
+    path.write_text(model + "tracing: {endpoint: 'http://127.0.0.1:4318/v1/traces'}\n")
+    with pytest.raises(ConfigError, match="needs the extra `tracing`, which is not installed"):
+        load(path, dataclasses.replace(KNOWN, tracing=lambda: False), {})
+    config = load(path, KNOWN, {})
+    assert config.tracing is not None
+    assert config.tracing.sample == 0.1
+
+
+def test_without_tracing_nothing_of_it_is_imported() -> None:
+    # redis-py imports the SDK for itself where it finds it; what makes and sends spans is ours alone.
+    code = "import json, sys, gateway.cli.serve; print(json.dumps(list(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    imported = json.loads(found.stdout)
+    assert "gateway.observe.tracing" in imported
+    assert not [one for one in imported if one.startswith(("gateway.observe.spans", "opentelemetry.exporter"))]
