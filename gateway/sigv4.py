@@ -3,8 +3,8 @@
 Sources: AWS IAM user guide, "Create a signed AWS API request"; botocore 1.44 (`SigV4Auth`) as recorded client. Any
 region and service are accepted: the key pair is ours, and the signed Host header binds a request to this gateway.
 
-A signature covers the body, and boto3 does not send the body's hash for SageMaker. So `read` and `check_time` need the
-head alone, and `matches` the whole request.
+A signature covers the body, and boto3 does not send the body's hash for SageMaker. So `read` and `check_time` need only
+the head, and `matches` needs the whole request.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from gateway.core.http import Headers
 
 SCHEME = b"AWS4-HMAC-SHA256"
 SKEW_S = 300
-"""How far a client's clock may be off, and for how long a recorded request could be sent again: as with AWS."""
+"""The allowed clock difference, as with AWS. A recorded request can be replayed for this long."""
 
 _CREDENTIAL = re.compile(rb"([A-Za-z0-9_-]{4,128})/(\d{8})/([^/\s]{1,64})/([^/\s]{1,64})/aws4_request\Z")
 _SIGNATURE = re.compile(rb"[0-9a-f]{64}\Z")
 _DATE = re.compile(rb"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z\Z")
 _REQUIRED = (b"host", b"x-amz-date")
 _HASH_HEADER = b"x-amz-content-sha256"
-# They say which model is meant, so whoever stands in between must not add one.
+# These headers choose the model, so they must be signed: a proxy must not be able to add one.
 _MEANING = b"x-amzn-sagemaker-"
 
 
 class Signature(Struct, frozen=True):
-    """What an Authorization header of this scheme says. scope is `date/region/service/aws4_request`; signed are header
-    names in order; date is `x-amz-date` as sent, and time the same in Unix seconds."""
+    """The content of an Authorization header of this scheme. scope is `date/region/service/aws4_request`; signed has
+    the header names in order; date is `x-amz-date` as sent, and time is the same in Unix seconds."""
 
     access_key: str
     scope: bytes
@@ -46,9 +46,9 @@ class Signature(Struct, frozen=True):
 
 
 def read(headers: Headers) -> Signature | None:
-    """The signature in `headers` (lower-case names); None when no Authorization header is of this scheme.
+    """The signature in `headers` (lower-case names); None if no Authorization header has this scheme.
 
-    Raises GatewayError(UNAUTHENTICATED, code incomplete_signature) for one that is not whole.
+    Raises GatewayError(UNAUTHENTICATED, code incomplete_signature) for an incomplete signature.
     """
     sent = [value for name, value in headers if name == b"authorization"]
     found = next((value for value in sent if value.split(b" ", 1)[0] == SCHEME), None)
@@ -78,7 +78,7 @@ def read(headers: Headers) -> Signature | None:
 
 
 def _time(date: bytes) -> int | None:
-    """Unix seconds of `YYYYMMDDTHHMMSSZ`, or None when it is no time."""
+    """Unix seconds of `YYYYMMDDTHHMMSSZ`, or None if it is not a time."""
     found = _DATE.match(date)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def _time(date: bytes) -> int | None:
 
 
 def check_time(signature: Signature, now: float) -> None:
-    """Raises GatewayError(UNAUTHENTICATED, code signature_expired) when `now`, Unix seconds, is too far away."""
+    """Raises GatewayError(UNAUTHENTICATED, code signature_expired) if `now`, in Unix seconds, is too far away."""
     if abs(now - signature.time) > SKEW_S:
         what = "expired" if signature.time < now else "not yet current"
         raise GatewayError(
@@ -103,10 +103,10 @@ def check_time(signature: Signature, now: float) -> None:
 def matches(
     signature: Signature, secret: str, method: str, path: bytes, query: bytes, headers: Headers, body: bytes
 ) -> bool:
-    """`signature` was made with `secret` for exactly this request. path and query are raw, as on the request line."""
+    """True if `signature` was made with `secret` for exactly this request. path and query are raw, as on the wire."""
     payload = sha256(body).hexdigest().encode()
     said = [value for name, value in headers if name == _HASH_HEADER]
-    # A hash that is not signed proves nothing, and UNSIGNED-PAYLOAD leaves the body to whoever stands in between.
+    # An unsigned hash proves nothing, and with UNSIGNED-PAYLOAD a proxy could change the body.
     if said and (said != [payload] or _HASH_HEADER not in signature.signed):
         return False
     canonical = canonical_request(method, path, query, headers, signature.signed, payload)
@@ -129,8 +129,8 @@ def canonical_request(
     return b"\n".join(
         (
             method.encode(),
-            # Encoded once more: all services but S3 sign the path as it is on the wire, `%2F` as `%252F`. Dot segments
-            # stay, unlike in what clients sign: no route has any, and so they cannot be slipped in.
+            # Encoded once more: all services but S3 sign the encoded path of the wire, so `%2F` becomes `%252F`. Dot
+            # segments are kept, although clients remove them before signing: no route has any, so nobody can add them.
             quote(path, safe="/~").encode(),
             b"&".join(name + b"=" + value for name, value in pairs),
             *(name + b":" + b",".join(values[name]) for name in signed),
@@ -142,7 +142,7 @@ def canonical_request(
 
 
 def mismatch() -> GatewayError:
-    """What the sender of a wrong signature is told, in AWS's own words."""
+    """The error for a wrong signature, with AWS's message."""
     return GatewayError(
         Kind.UNAUTHENTICATED,
         "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access"

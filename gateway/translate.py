@@ -1,4 +1,4 @@
-"""One request and its reply carried across, without a gateway or a worker: what `dragoman translate` prints.
+"""Translates one request and its reply without a gateway or a worker: the output of `dragoman translate`.
 
 The steps are those of the pipeline: a dialect reads, a backend writes; a backend reads, the dialect writes.
 """
@@ -54,9 +54,10 @@ def send(
     query: bytes = b"",
     headers: Headers = [],  # noqa: B006  # never changed
 ) -> Crossing:
-    """What the worker would get. Without `route`, it is the dialect's that knows most of `body` and reads it.
+    """The request that the worker would get. Without `route`, uses the dialect's route that accepts `body` and knows
+    most of its members.
 
-    Raises Refused; ValueError when there is no such route.
+    Raises Refused; ValueError if there is no such route.
     """
     request, op = _read(dialect, _requests(dialect, body, route, query, headers))
     op.model = op.model or can.upstream_model
@@ -92,12 +93,12 @@ def _requests(
 
 
 def _parameters(route: Route) -> dict[str, str]:
-    """Those of its path: some name of a model, where they are one."""
+    """The parameters of the route's path, with a sample model name."""
     return dict.fromkeys(re.findall(r"\{(\w+)", route.path), "endpoint")
 
 
 def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
-    """How many members of `body` the route's operation does not declare: the fewest over all that it reads."""
+    """The number of members of `body` that the route's operation does not declare: the lowest of its operations."""
     try:
         names = msgspec.json.decode(body, type=dict[str, Raw]).keys()
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -107,7 +108,7 @@ def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
 
 
 def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[Request, Any]:
-    """The first that is read. Raises Refused with what the first route says."""
+    """The first request that the dialect accepts. Raises Refused with the error of the first route if there is none."""
     refusal: Response | None = None
     for _, request in requests:
         try:
@@ -122,9 +123,9 @@ def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[
 
 
 def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Response) -> bytes:
-    """What the client would get of a worker's answer: a whole body, or all of a stream.
+    """The bytes that the client would get for a worker's answer: a whole body, or a whole stream.
 
-    Raises Refused; its response's body has what was streamed before, if anything was.
+    Raises Refused. Its response's body begins with the bytes that were streamed before the error, if any.
     """
     request, op = crossing.request, crossing.op
     try:
@@ -159,8 +160,8 @@ def _streamed(lane: Lane, stream: bytes) -> bytes:
 
 
 def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> list[str]:
-    """What clients of `dialect` may ask and workers of `backend` with these features cannot do, a line for each
-    operation: all of it, or the fields that are refused."""
+    """One line for each operation of `dialect` that workers of `backend` with these features cannot fully serve: the
+    refused fields, or that all of it is refused."""
     found = []
     for operation, fields in dialect.fields.items():
         example = dialect.examples[operation][0]
@@ -185,8 +186,8 @@ def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> 
 def _refusal(
     dialect: Dialect, backend: Backend, can: Capabilities, example: Example, body: Mapping[str, Any]
 ) -> str | None:
-    """Why the worker does not get `body`, which the dialect itself reads; None where it gets it, or where the dialect
-    does not read it: then it has no meaning alone."""
+    """Why the worker does not get `body`. None if it does get it, or if the dialect itself refuses it: then the field
+    has no meaning alone."""
     try:
         _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), example.route, example.query, []))
     except Refused:

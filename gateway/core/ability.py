@@ -1,6 +1,6 @@
-"""What a model's workers cannot do, refused before any of them is asked.
+"""Refuses what a model's workers cannot do, before any worker is called.
 
-Knows operations and capabilities, no dialect and no backend: each dialect gives the refusal its own status and form.
+Knows operations and capabilities, but no dialect and no backend: each dialect gives the refusal its status and form.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import Backend, Capabilities
 
-# Content parts without a canonical form whose type nevertheless tells what they are.
+# Content parts without a canonical form, by type -> the feature that they need.
 _OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
 _EMBEDDINGS = frozenset({"embeddings"})
 _NOUNS = {"vision": "images", "audio": "audio"}
-# What a constraint on the output needs; any one is enough. A grammar engine that takes a schema takes any JSON.
+# Kind of output constraint -> the features that allow it; one is enough. An engine with schemas also does plain JSON.
 _OUTPUT = {
     "json": ("json", "json_schema"),
     "schema": ("json_schema",),
@@ -40,11 +40,11 @@ _OUTPUT = {
     "grammar": ("regex",),
     "choice": ("regex",),
 }
-# What only some engines can do, with a part added to them: asked for only where it is declared or advertised.
+# Features that need an addition to the engine. They are used only if they are declared or advertised.
 BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
 _NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
 _NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex"}
-# The words of OpenAI's wire for them, which clients sent.
+# Kind of output constraint -> its name on OpenAI's wire, as clients send it.
 _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
 
 
@@ -113,7 +113,7 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
 
 
 def _fits(op: Complete, max_context: int) -> None:
-    """Token ids are the one prompt whose length is known here; of texts the worker's tokenizer decides."""
+    """Checks the length of prompts of token ids. The length of a text is known only to the worker's tokenizer."""
     longest = max((len(prompt) for prompt in op.prompts if not isinstance(prompt, str)), default=0)
     if longest > max_context:
         raise GatewayError(
@@ -165,9 +165,9 @@ def _output(output: Output, features: frozenset[str]) -> None:
 
 
 def _content(message: Message) -> Iterator[tuple[int, str]]:
-    """(position in the message's content, feature) of every part that needs one."""
+    """(position in the message's content, feature) of every part that needs a feature."""
     if len(message.parts) == 1 and type(message.parts[0]) is Text:
-        return  # nearly all there are
+        return  # nearly every message
     content = [part for part in message.parts if not isinstance(part, (Thinking, ToolCall))]
     for position, part in enumerate(content):
         if isinstance(part, Image):

@@ -1,7 +1,7 @@
 """The one taxonomy of failure, shared by every dialect, backend and limit.
 
     GatewayError
-      blame CLIENT  what was sent cannot be served; never counted against a worker
+      blame CLIENT  the request cannot be served; never counted against a worker
         BAD_REQUEST  UNSUPPORTED  MEDIA_TYPE  TOO_LARGE  CONTEXT_LENGTH
         UNAUTHENTICATED  FORBIDDEN  NO_ROUTE  NO_METHOD  NO_MODEL  LIMITED  CLIENT_GONE
       blame WORKER  something behind us failed; feeds the breaker
@@ -65,15 +65,15 @@ class GatewayError(Exception):
     """A failure on its way to a client.
 
     kind         what happened
-    message      one sentence for the caller; never holds a secret, an address behind us or a raw upstream page
-    param        the offending request field, dotted (`messages.0.content`), or None: by vLLM's name for it, or by the
-                 dialect's own where vLLM has none; each dialect tells its caller the name that the caller knows
+    message      one sentence for the caller; it never has a secret, a worker's address or a raw upstream page
+    param        the invalid request field, dotted (`messages.0.content`), or None. It is vLLM's name, or the dialect's
+                 own if vLLM has none; each dialect shows its caller the name that the caller knows
     code         a finer stable code than `kind.value`, or None
     retry_after  seconds until a retry makes sense, or None
     blame        see `Blame`; by default what `kind` implies
     upstream     the HTTP status that a worker answered with, or None
-    value        the offending value, for dialects whose errors echo it; or None
-    retryable    False when another worker must not be tried although the blame is the worker's
+    value        the invalid value, for dialects whose errors echo it; or None
+    retryable    False if no other worker may be tried although the blame is the worker's
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class GatewayError(Exception):
         self.retryable = retryable
 
     def release_frames(self) -> None:
-        """Lets go of the frames that the error passed. They hold the request, and it may hold the error: a refused body
-        would stay in memory until the garbage collector comes."""
+        """Clears the error's traceback. Its frames refer to the request, which may refer to the error: in such a cycle
+        a refused body would stay in memory until the garbage collector runs."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
 
     def __repr__(self) -> str:
@@ -110,8 +110,8 @@ class GatewayError(Exception):
 
 
 def out_of_descriptors(error: BaseException | None) -> bool:
-    """Whether `error`, or what it came from, says that this process or machine has no file descriptor left. That is
-    never the fault of who was to be connected to."""
+    """True if `error` or one of its causes says that this process or machine has no file descriptor left. That is never
+    the fault of the peer."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -122,7 +122,7 @@ def out_of_descriptors(error: BaseException | None) -> bool:
 
 
 def reply_too_large() -> GatewayError:
-    """A worker's answer that is more than is held of one. Not retryable: another worker would say as much."""
+    """The error for a worker's answer above the size limit. Not retryable: another worker's would be as large."""
     return GatewayError(
         Kind.UPSTREAM, "the worker's answer is larger than allowed", code="upstream_too_large", retryable=False
     )

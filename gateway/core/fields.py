@@ -1,8 +1,8 @@
 """Field tables: every field of every dialect has a declared handling, and a test measures it on the wire.
 
-A dialect's `fields` lists one `Field` per field of its specification; `docs/fidelity.md` is made from them. Its
-`examples` are the least requests that it reads: `dragoman check`, the fidelity test and the tests that go through every
-dialect start from these.
+A dialect's `fields` has one `Field` per field of its specification; `docs/fidelity.md` is generated from them. Its
+`examples` are the smallest requests that it accepts: `dragoman check`, the fidelity test and the tests over all
+dialects start from them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ignored   accepted, and named in the dropped header      refused   a clear error
 """
 
 ExtrasPolicy = Literal["pass", "drop", "error"]
-"""What becomes of a field that no table knows: forwarded as is, dropped (and said so), or a 400."""
+"""The handling of a field that is in no table: forwarded unchanged, dropped (and named to the client), or a 400."""
 
 _MOST_LISTED = 32
 
@@ -34,15 +34,14 @@ Place = Literal["body", "header", "query"]
 class Field(Struct, frozen=True):
     """One field of a dialect.
 
-    name    in the dialect; of a member of an object, dotted
-    to      its name on vLLM's wire, when renamed; where it may have several, joined by " or ", where it becomes
-            several, by ", "
-    note    what a reader of the table must know
-    sample  a JSON-able value that a valid request may carry
-    where   a top-level member of the body, a header or a parameter in the query
-    beside  what else the body must hold for the field to have a meaning; None takes a member away
-    probe   another value, which shows that the field is read where `sample` asks for nothing that is not so anyway
-    names_model  it chooses the model
+    name    its name in the dialect; dotted for a member of an object
+    to      its name on vLLM's wire, if renamed. Alternatives are joined by " or ", several names by ", "
+    note    a remark for readers of the table
+    sample  a JSON-able value that a valid request may have
+    where   its place: a top-level member of the body, a header or a query parameter
+    beside  other members that the body needs for the field to have a meaning; None removes a member
+    probe   another value, which shows that the field is read if `sample` is the same as the default
+    names_model  True if it chooses the model
     """
 
     name: str
@@ -57,22 +56,22 @@ class Field(Struct, frozen=True):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names on vLLM's wire that it may reach a worker under."""
+        """The names on vLLM's wire under which it may reach a worker."""
         return tuple(re.split(", | or ", self.to)) if self.to is not None else (self.name,)
 
 
 WORDS = "hello"
-"""The text of every prompt in an `Example`: who sends one may put another text in its place."""
+"""The text of every prompt in an `Example`. A test may replace it with another text."""
 
 
 class Example(Struct, frozen=True):
-    """The least request that one route of a dialect reads for one operation.
+    """The smallest request that one route of a dialect accepts for one operation.
 
     route    the route's name
     body     its members, without a model
-    query    what every request must have there, raw
-    streams  when the reply is a stream: "asked" where the member `stream` says so, else "always" or "never"
-    ends     bytes of every stream that is whole; alike: a stream that failed ends with them too
+    query    the query string that every request needs, raw
+    streams  when the reply is a stream: "asked" (the member `stream` decides), "always" or "never"
+    ends     the last bytes of every complete stream; alike: a failed stream ends with them too
     """
 
     route: str
@@ -96,16 +95,16 @@ def body_members(fields: Mapping[str, Sequence[Field]]) -> Mapping[str, frozense
 
 
 def with_field(body: Mapping[str, Any], field: Field, value: Any) -> dict[str, Any]:
-    """`body` with `value` for a field of the body, and with what must stand beside it."""
+    """`body` with `value` for a field of the body, and with the other members that the field needs."""
     outer, _, inner = field.name.partition(".")
     found = {**body, **field.beside, outer: {inner: value} if inner else value}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def own_name(param: str, fields: Sequence[Field], sent: Container[str] = ()) -> str:
-    """What a client calls the parameter that is canonically called `param`: by vLLM's name for it, dotted inside.
+    """The client's name for the canonical parameter `param`, which is vLLM's name, dotted for nested members.
 
-    sent: the names of the fields that the client's request holds, which decide where there are several.
+    sent: the names of the fields in the client's request, which decide if several fields match.
     """
     head, dot, rest = param.partition(".")
     names = [field.name for field in fields if field.name == head]
@@ -119,7 +118,7 @@ Check = Callable[[Any], str | None]
 
 
 def number(low: float | None = None, high: float | None = None, *, above: bool = False) -> Check:
-    """A JSON number within [low, high]; with `above`, low itself is excluded. Booleans are no numbers."""
+    """Checks for a JSON number within [low, high]. `above` excludes low itself. Booleans are not numbers."""
 
     def check(value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -136,7 +135,7 @@ def number(low: float | None = None, high: float | None = None, *, above: bool =
 
 
 def integer(low: int | None = None, high: int | None = None) -> Check:
-    """A JSON integer within [low, high]. Booleans are no integers; 1.0 is one."""
+    """Checks for a JSON integer within [low, high]. Booleans are not integers; 1.0 is one."""
     within = number(low, high)
 
     def check(value: Any) -> str | None:
@@ -148,7 +147,7 @@ def integer(low: int | None = None, high: int | None = None) -> Check:
 
 
 def validate(body: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
-    """Raises GatewayError(BAD_REQUEST) naming the first field whose value is wrong. None counts as absent."""
+    """Raises GatewayError(BAD_REQUEST), which names the first field with an invalid value. None counts as absent."""
     for name, check in checks.items():
         value = body.get(name)
         if value is not None:

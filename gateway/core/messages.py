@@ -1,12 +1,12 @@
 """The canonical request: what every dialect reads into and every backend writes from.
 
-`None` always means "the client did not say". A dialect whose specification promises a default fills it in, so that a
-backend never has to guess. Fields that have no canonical name travel in `extra`, as JSON text by their own name; those
-that stood inside an object travel in the `extra` of what it became. `unnamed` lists the latter and those that `raw`
-alone carries, so that a backend which writes neither can say what it left out.
+`None` always means "the client did not set it". A dialect whose specification promises a default fills it in, so a
+backend never has to guess. Fields without a canonical name are kept in `extra`, as JSON text by their own name; those
+inside an object are kept in the `extra` of its canonical object. `unnamed` lists the latter, and the fields that only
+`raw` has, so that a backend that writes neither can name what it left out.
 
-`raw` keeps the client's own top-level JSON members when the client's wire is one that a backend may also speak
-(`wire` names it); such a backend then forwards them, so that nested fields unknown to us are not lost.
+`raw` keeps the client's own top-level JSON members if a backend may speak the client's wire (named by `wire`). Such a
+backend forwards them, so that unknown nested fields are not lost.
 
 `hints` are names beside the body (in the path, in headers) that choose the model if they are known here, in this order,
 before `model` does. `view` is the dialect's own word for the form of the reply asked for; nobody else reads it.
@@ -26,9 +26,9 @@ from gateway.core.http import Response
 
 Extra = dict[str, Raw]
 Nested = Mapping[str, "Raw | Nested"]
-"""Members without a canonical name, in the tree of objects that they stood in: `{"function": {"x": 1}}`."""
+"""Members without a canonical name, at their places in the tree of objects: `{"function": {"x": 1}}`."""
 
-# What clients send when their caller gave no model: huggingface_hub, text-generation, SageMaker's fixed path.
+# Model names that clients send if their caller gave none: huggingface_hub, text-generation, SageMaker's fixed path.
 PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
 
 

@@ -1,4 +1,5 @@
-"""The dialects on offer. One more is a file or package and a line in the table; a test fails while any is missing."""
+"""The registry of dialects. To add one, add a file or package here and a line to the table. A test fails if the table
+misses one."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ REGISTRY: Mapping[str, type[Dialect]] = {
 
 
 def create(name: str, settings: Settings) -> Dialect:
-    """The dialect `name`. Raises KeyError when there is none."""
+    """The dialect `name`. Raises KeyError if there is none."""
     dialect = REGISTRY[name]()
     for changed in Settings.__struct_fields__:
         value = getattr(settings, changed)

@@ -126,7 +126,7 @@ EXAMPLES: Examples = {
     "complete": (Example("complete", {"prompt": WORDS}, ends=_DONE),),
     "embed": (Example("embed", {"input": WORDS}, streams="never"),),
 }
-"""The least requests that are read."""
+"""The smallest valid requests."""
 _CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset[str]()}
 
 

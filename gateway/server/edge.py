@@ -1,4 +1,4 @@
-"""What a client may do to the server, and what it is told when it does more."""
+"""The server's bounds on what clients send and hold open, and the errors for exceeding them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gateway.core.http import Headers
 
 
 class Edge(Struct, frozen=True):
-    """What a client may send and hold open: seconds and bytes, as in configuration `listen`.
+    """Bounds on what a client may send and hold open, in seconds and bytes, as in the configuration's `listen`.
 
-    A body may take body_timeout_s and what its bytes take at min_body_rate_bytes a second (0: any time).
+    A body may take body_timeout_s plus its size divided by min_body_rate_bytes per second (0: no bound).
     """
 
     header_timeout_s: float = 10.0
@@ -26,7 +26,7 @@ class Edge(Struct, frozen=True):
 
 
 class HttpError(Exception):
-    """A request that never reaches the application. Its answer is in OpenAI's shape, since no dialect is chosen yet."""
+    """A request that is refused before the application. Its answer has OpenAI's form: no dialect is chosen yet."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -36,5 +36,5 @@ class HttpError(Exception):
 
 
 Refused = Callable[[HttpError, str, Headers, str], str]
-"""Told of every refusal: (refusal, the client's address, the headers that have come, the id that a handler has given
-the request or ""). Returns the id to answer with, fit for a header."""
+"""Called for every refusal with (the refusal, the client's address, the headers received so far, the request id from a
+handler or ""). Returns the request id for the answer, safe for a header."""

@@ -1,4 +1,4 @@
-"""The server's life: listening, draining, reloading, ending."""
+"""The server's life cycle: listen, reload, drain, stop."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from gateway.server.protocol import EdgeProtocol, protocol_class
 
 _SIDE = Edge(max_connections=100)
 
-# What the kernel takes for a client beyond what is on its way; connections have it from their listener. Left alone it
-# takes megabytes for each that reads slowly, before we learn of it and can stop the worker.
+# The bound on unsent bytes in the kernel for each client; connections inherit it from their listener. By default the
+# kernel buffers megabytes for each slow reader before the gateway notices and can pause the worker.
 _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _UNSENT_BYTES = 131072
 
 
 class Side(Struct, frozen=True):
-    """A second ASGI application with a listener of its own: what crowds the first one does not keep others out here."""
+    """A second ASGI application with its own listener, which stays reachable when the first one is full."""
 
     app: Any
     listener: socket.socket
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our endings: on SIGTERM or SIGINT it goes on serving while `drain` runs, then closes; a second one
-    ends it at once. SIGHUP calls `reload`."""
+    """uvicorn with graceful shutdown: after SIGTERM or SIGINT it goes on serving while `drain` runs, then closes. A
+    second signal ends it at once. SIGHUP calls `reload`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def configure(self, edge: Edge, keep_alive_s: float) -> None:
-        """From now on; a connection that is open keeps the time that it may idle."""
+        """Applies new settings. An open connection keeps its old keep-alive time."""
         self._protocol.edge = edge
         self.config.timeout_keep_alive = _whole_seconds(keep_alive_s)
 
@@ -105,8 +105,8 @@ class Server(uvicorn.Server):
             self._start(self._drain_and_exit)
 
     async def _drain_and_exit(self) -> None:
-        # Clients that keep connections, as do all behind a balancer of TCP, would else ask here until it is closed
-        # under them.
+        # Answers now close their connections. Otherwise clients that keep connections open (as all do behind a TCP load
+        # balancer) would send requests here until the connection is cut.
         self._protocol.parting = True
         await self._drain()
         self.should_exit = True

@@ -1,7 +1,7 @@
-"""One connection to a worker: its parser, its timer, and what is believed of what comes in.
+"""One connection to a worker: its parser, its timer, and the checks of what the worker sends.
 
-The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a body
-that is compressed, which was not asked for, is refused unread.
+The worker is not trusted: its head is bounded, its framing must be unambiguous (RFC 9112, section 6.3), and a
+compressed body, which the gateway never asks for, is refused unread.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from gateway.transport.incoming import READ_BYTES, Incoming
 _NAME = itemgetter(0)
 
 HEAD_BYTES: Final = 32 * 1024
-"""Most bytes a worker may send before its response head is complete, interim (1xx) heads included; also most framing
-bytes (chunk extensions, trailers) between two pieces of body."""
+"""The most bytes before the response head is complete, including interim (1xx) heads; also the most framing bytes
+(chunk extensions, trailers) between two pieces of body."""
 
 HEAD_FIELDS: Final = 100
-"""Most header fields in a response."""
+"""The most header fields in a response."""
 
 JOINED_BYTES: Final = 64 * 1024
-"""A request body of up to this size is copied behind its head, which is cheaper than two writes."""
+"""A request body of up to this size is joined to its head, because copying is cheaper than two writes."""
 
 LEAST_READ_BYTES: Final = 1024
-"""A worker whose bytes take long to pass on, such as thousands of tiny frames, is read in pieces down to this size."""
+"""The smallest read. Reads shrink if a worker's bytes take long to pass on, such as thousands of tiny frames."""
 
 SLOW_S: Final = 0.001
-"""Passing on what was read in one turn of the loop should take no longer than this: all others wait meanwhile."""
+"""The longest time to pass on what was read in one turn of the event loop, because all other requests wait for it."""
 
 WRITE_BYTES: Final = 256 * 1024
-"""A request body is handed to the socket in slices of this size, as fast as the worker takes them."""
+"""A request body is written to the socket in slices of this size, as fast as the worker takes them."""
 
 
 class Owner(Protocol):
-    """Where a connection comes from and goes back to: an `Origin`."""
+    """The owner of a connection: an `Origin`."""
 
     buffer: memoryview
     idle_expiry: float
@@ -56,8 +56,8 @@ class Owner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One socket to one origin: idle, or carrying one exchange. The parser calls the `on_` methods.
 
-    There is one timer, moved only when a deadline comes to lie before it: `since` and `limit` (seconds) say what is
-    due, and a timer that fires too early just sets itself again.
+    There is one timer. It is moved only if a deadline is earlier than it. The deadline is `limit` seconds after
+    `since`; a timer that fires before the deadline is set again.
     """
 
     __slots__ = (
@@ -94,22 +94,22 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.probe = select.poll()
         self.exchange: Incoming | None = None
-        self.dropped = False  # closed by us, or about to report its loss: never to be used again
+        self.dropped = False  # closed by us, or about to report its loss: must not be used again
         self.reading_paused = False  # reading is paused
-        self.write_paused = False  # the worker does not take more of the request for now
+        self.write_paused = False  # the worker does not take more of the request at the moment
         self.since = 0.0
         self.limit = inf
         self.idle_limit = inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._unsent: memoryview | None = None
-        self._blocks: list[bytes] = []  # of the body, out of the bytes at hand
+        self._blocks: list[bytes] = []  # pieces of the body in the current read
         self._breathing = False  # no reads before the next turn of the loop
-        self._most = READ_BYTES // 4  # bytes to read at once
+        self._most = READ_BYTES // 4  # the size of the next read, in bytes
         self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
         self._used = False  # has carried an exchange before this one
-        self._framed = False  # the response says where it ends, by length or by chunks
-        self._whole: Incoming | None = None  # complete, to be let go once the bytes at hand are parsed
+        self._framed = False  # the response has a length or is chunked
+        self._whole: Incoming | None = None  # complete, to be released once the current read is parsed
         self._reusable = False
         self._dirty = False  # bytes came after the complete response
 
@@ -136,10 +136,10 @@ class Connection(asyncio.BufferedProtocol):
         return exchange
 
     def fit(self) -> bool:
-        """Whether an idle connection may carry another request.
+        """True if an idle connection may carry another request.
 
-        The loop tells of an EOF or of stray bytes only on its next turn, hence the question to the kernel: bytes that
-        nobody asked for (a 408 on idle, say) would otherwise be taken for the answer to the next request.
+        The event loop reports an EOF or stray bytes only on its next turn, so this asks the kernel. Otherwise
+        unrequested bytes (such as a 408 on idle) would be taken for the answer to the next request.
         """
         return (
             self.transport is not None
@@ -149,22 +149,22 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def fail(self, error: GatewayError | None) -> None:
-        """Ends the exchange with `error` (None: a body that the end of the connection completes), and the socket."""
+        """Ends the exchange with `error` and closes the socket. None: the end of the connection completes the body."""
         exchange, self.exchange = self.exchange, None
         self.drop()
         if exchange is not None:
             exchange.end(error)
 
     def drop(self) -> None:
-        """Closes the socket now, unsent bytes and TLS farewell included, and forgets the exchange. Idempotent."""
+        """Closes the socket at once, without unsent bytes or a TLS close, and forgets the exchange. Idempotent."""
         self.exchange = None
         self._unsent = None
         if not self.dropped:
             self.dropped = True
-            # Here and not in connection_lost, which uvloop leaves out when a connect is cancelled at its very end.
+            # Not in connection_lost: uvloop does not call that if a connect is cancelled just before it completes.
             self.origin.connections.discard(self)
             self.origin.idle.pop(self, None)
-            del self.parser  # it holds our bound methods: a cycle, which would wait for the collector
+            del self.parser  # it holds our bound methods: a reference cycle would wait for the garbage collector
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -180,13 +180,14 @@ class Connection(asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         if self.reading_paused:
             self.reading_paused = False
-            self.since = self.loop.time()  # the worker could not speak meanwhile: its silence starts now
+            self.since = self.loop.time()  # the worker could not send while reading was paused: its silence starts now
             if not self._breathing and self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
 
     def _breathe(self, seconds: float) -> None:
-        """No more is read in this turn of the loop, which otherwise goes on for as long as the worker fills the buffer:
-        megabytes, while all others wait. `seconds` is what the last read took: the next one is larger or smaller."""
+        """Stops reading until the next turn of the event loop. Otherwise the loop would go on reading while the worker
+        fills the buffer: megabytes, while all others wait. `seconds` is the time for the last read; it decides the size
+        of the next one."""
         if seconds > SLOW_S:
             self._most = max(self._most // 2, LEAST_READ_BYTES)
         elif seconds < SLOW_S / 4:
@@ -201,11 +202,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self.dropped:  # the request that needed it was cancelled meanwhile
+        if self.dropped:  # its request was cancelled during the connect
             self.transport.abort()
             return
         self.origin.connections.add(self)
@@ -222,13 +223,13 @@ class Connection(asyncio.BufferedProtocol):
         self.drop()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        # One buffer serves all connections: the loop fills it and calls buffer_updated without a turn in between.
+        # One buffer serves all connections: the loop fills it and calls buffer_updated in the same turn.
         return self.origin.buffer[: self._most]
 
     def buffer_updated(self, nbytes: int) -> None:
         exchange = self.exchange
         if exchange is None:
-            self.drop()  # idle: nobody asked for these bytes
+            self.drop()  # idle: these bytes were not requested
             return
         data = self.origin.buffer[:nbytes]
         began = perf_counter() if nbytes == self._most else 0.0
@@ -265,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(GatewayError(Kind.UPSTREAM, "the worker's response body is all framing and no content"))
 
     def _deliver(self, exchange: Incoming) -> bool:
-        """Hands over what the bytes at hand had of the body, as one block: a worker may send any number of chunks.
-        Whether the reader took it without an error."""
+        """Hands over the body bytes of the current read as one block, however many chunks they came in. True if the
+        reader took it without an error."""
         blocks, self._blocks = self._blocks, []
         if blocks:
             try:
@@ -277,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _fail_internally(self, exchange: Incoming, error: BaseException) -> None:
-        """A sink raised: our bug, not the worker's. Whoever hears of the end reports it."""
+        """Ends the exchange after a sink raised: our bug, not the worker's. The receiver of the end reports it."""
         failed = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
         failed.__cause__ = error
         self._whole = None
@@ -291,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         self.write_paused = False
         self._pump()
 
-    # What the parser calls, from within buffer_updated. None of it raises.
+    # Called by the parser, from within buffer_updated. None of these methods raises.
 
     def on_message_begin(self) -> None:
         if self._whole is not None:
@@ -299,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         exchange = self.exchange
-        if exchange is not None and not exchange.status:  # else trailers, or nobody is interested any more
+        if exchange is not None and not exchange.status:  # else trailers, or the exchange is over
             exchange.headers.append((name.lower(), value.rstrip()))
 
     def on_headers_complete(self) -> None:
@@ -308,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         status = self.parser.get_status_code()
         if 100 <= status < 200 and status != 101:
-            exchange.headers = []  # interim (100, 102, 103): the head that counts is yet to come
+            exchange.headers = []  # interim (100, 102, 103): the final head is still to come
             return
         if problem := self._judge(status, exchange.headers):
             self.fail(GatewayError(Kind.UPSTREAM, problem))
@@ -320,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         exchange.status = status
         exchange.wake()
         if exchange.bodiless:
-            # The parser cannot know that it was a HEAD and waits for a body: this connection is of no more use.
+            # The parser does not know that the request was a HEAD and waits for a body: never reuse this connection.
             self.exchange, self._whole, self._reusable = None, exchange, False
 
     def on_body(self, data: bytes) -> None:
@@ -335,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reusable = self.parser.should_keep_alive()
 
     def _judge(self, status: int, headers: Headers) -> str | None:
-        """What is wrong with a response head beyond its syntax, and whether its body is framed."""
+        """What is wrong with a response head beyond its syntax, or None. Also notes whether the body is framed."""
         if not 200 <= status < 600:
             return "the worker switched protocols" if status == 101 else "the worker's response status is not valid"
         if len(headers) > HEAD_FIELDS:
@@ -343,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         names = list(map(_NAME, headers))
         self._framed = b"content-length" in names
         if b"transfer-encoding" in names:
-            # Anything but one plain "chunked" is compression, or a matter on which two parsers may disagree.
+            # Anything but one plain "chunked" is compression, or ambiguous: two parsers may read it differently.
             if [value.strip().lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
                 return "the worker's transfer encoding is not supported"
             self._framed = True
@@ -354,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _release(self, exchange: Incoming) -> None:
-        """The response is whole: back to the pool if the connection is in a known state, then tell the reader."""
+        """Ends a complete response: returns the connection to the pool if its state is known, then tells the reader."""
         self._whole = None
         exchange.source = None
         transport = self.transport
@@ -364,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self.dropped
             and transport is not None
             and not transport.is_closing()
-            # An answer to a request that is still being written: the rest of it would be taken for the next one.
+            # The request must be fully written: else the worker would take the rest of it for the next request.
             and self._unsent is None
             and not transport.get_write_buffer_size()
             and self.origin.keep(self)
@@ -379,12 +380,12 @@ class Connection(asyncio.BufferedProtocol):
         exchange.end(None)
 
     def _cut(self, clean: bool) -> None:
-        """The connection ended under an exchange; `clean` is an orderly EOF."""
+        """The connection ended during an exchange. `clean`: by an orderly EOF."""
         exchange = self.exchange
         assert exchange is not None
         if exchange.status:
             if clean and not self._framed:
-                self.fail(None)  # whether it was all is for the reader to know, by the wire's own terminal mark
+                self.fail(None)  # the reader checks completeness by the wire's terminal mark
             else:
                 self.fail(
                     GatewayError(Kind.TRUNCATED, "the worker closed the connection before its answer was complete")
@@ -409,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = due
-            # Loops have an upper bound for a delay; an hour is below all of them.
+            # Event loops have an upper bound for delays. An hour is below all of them.
             self._timer = self.loop.call_later(min(max(due - self.loop.time(), 0.0), 3600.0), self._tick)
 
     def _tick(self) -> None:
@@ -425,5 +426,5 @@ class Connection(asyncio.BufferedProtocol):
         elif self.exchange.status:
             self.fail(GatewayError(Kind.TIMEOUT, "the worker fell silent in the middle of its answer", retryable=False))
         else:
-            # Another worker would need as long for the same answer.
+            # Not retryable: another worker would take as long for the same answer.
             self.fail(GatewayError(Kind.TIMEOUT, "the worker did not begin to answer in time", retryable=False))

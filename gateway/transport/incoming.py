@@ -1,4 +1,4 @@
-"""One response under way, as its reader sees it: by pull or by push, with back-pressure. No sockets here."""
+"""One response in progress, as its reader sees it: pulled or pushed, with back-pressure. No sockets here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gateway.core.http import Headers
 from gateway.core.ports import BodySink
 
 READ_BYTES: Final = 64 * 1024
-"""Most bytes taken from a socket in one turn of the event loop, and how many wait for a reader before the socket is
-paused: one stalled reader holds at most twice this."""
+"""The most bytes read from a socket in one turn of the event loop, and the number of buffered bytes at which the socket
+is paused. So one stalled reader holds at most twice this."""
 
 
 class Source(Protocol):
-    """What feeds an `Incoming`: a connection, or a script in tests."""
+    """The sender of an `Incoming`: a connection, or a script in tests."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -24,11 +24,11 @@ class Source(Protocol):
 
 
 class Incoming:
-    """One response under way: the `Exchange` that callers see. Knows nothing of sockets.
+    """One response in progress: the `Exchange` that callers see. It knows nothing about sockets.
 
     status  0 until the head is accepted
-    source  None once the response has ended, well or badly
-    stale   a reused connection died before it answered: the request may be sent once more
+    source  None once the response has ended, successfully or not
+    stale   a reused connection closed before it answered, so the request may be sent once more
     """
 
     __slots__ = (
@@ -51,13 +51,13 @@ class Incoming:
         self._paused = False
         self._ended = False
 
-    # What the caller uses.
+    # Called by the reader.
 
     async def read(self) -> bytes:
-        """Everything that has arrived, at least one byte; b"" once the body is whole.
+        """All bytes that have arrived, at least one; b"" once the body is complete.
 
-        Raises GatewayError: UPSTREAM, TRUNCATED or TIMEOUT for what the worker did, after the blocks before it;
-        DRAINING when the transport was closed; INTERNAL after `close()`. Cancelling it closes the connection.
+        Raises GatewayError: UPSTREAM, TRUNCATED or TIMEOUT for a failure of the worker, after the blocks before it;
+        DRAINING if the transport was closed; INTERNAL after `close()`. Cancelling it closes the connection.
         """
         while not self._blocks:
             if self._ended:
@@ -85,9 +85,9 @@ class Incoming:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def pipe(self, sink: BodySink) -> None:
-        """From now on every block goes to `sink`; what is buffered goes at once, as one block.
+        """Sends every later block to `sink`, and the buffered bytes at once, as one block.
 
-        After `pause()` no block and no end comes before `resume()`; after `close()` nothing comes at all.
+        After `pause()` the sink gets no block and no end until `resume()`; after `close()` it gets nothing more.
         """
         self._sink = sink
         self._flow()
@@ -105,7 +105,8 @@ class Incoming:
             self.source.resume_reading()
 
     def close(self) -> None:
-        """A whole response has given its connection back already; any other loses it at once. Idempotent."""
+        """Ends the exchange and closes its connection, unless the response is complete: then the connection is already
+        back in the pool. Idempotent."""
         source, self.source = self.source, None
         if self._blocks or not self._ended:
             self.error = GatewayError(Kind.INTERNAL, "the worker's answer was closed before it was read")
@@ -116,17 +117,17 @@ class Incoming:
             source.drop()
         self.wake()
 
-    # What the source uses.
+    # Called by the source.
 
     def arrive(self, data: bytes) -> None:
-        """One block of the body, for the sink or for whoever reads next."""
+        """Takes one block of the body, for the sink or the next `read`."""
         if self.push is not None:
             self.push(data)
         else:
             self.store(data)
 
     def store(self, data: bytes) -> None:
-        """Keeps a block for whoever reads next, and stops the worker when enough is waiting."""
+        """Buffers a block for the next `read`, and pauses the worker if enough bytes are waiting."""
         self._blocks.append(data)
         self._size += len(data)
         if self._size >= READ_BYTES and self.source is not None:
@@ -134,7 +135,7 @@ class Incoming:
         self.wake()
 
     def end(self, error: GatewayError | None) -> None:
-        """Nothing more will come: None when the body is whole by its own framing."""
+        """Ends the response. `error` is None if the body is complete by its own framing."""
         self.source = None
         if not self._ended:
             self._ended = True
@@ -157,13 +158,14 @@ class Incoming:
         return data
 
     def _flow(self) -> None:
-        """Moves the sink along: what waits, then the end or the way for later blocks. The sink may pause or close."""
+        """Gives the sink the buffered bytes, then the end, or else lets later blocks through. The sink may pause or
+        close."""
         sink = self._sink
         if sink is None or self._paused:
             return
         if self._blocks:
             sink.block(self._take())
-        # Asked again: the sink may have paused, closed, or (through resume) been here already.
+        # Checked again: the sink may have paused, closed, or called this method again through resume.
         if self._sink is None or self._paused:
             return
         if self._ended:

@@ -1,9 +1,9 @@
-"""A whole HTTP/1.1 client for workers: pooled connections over httptools, with no task and no future per block.
+"""The HTTP/1.1 client for workers: pooled connections over httptools, with no task and no future per block.
 
     Pooled ──< Origin (one worker address) ──< Connection (one socket, one parser) ── Incoming (one response)
 
-An `Incoming` leaves its `Connection` as soon as the response is whole, so that a slow reader never keeps a healthy
-connection from being used again, and a late `close()` can never hit somebody else's response.
+An `Incoming` leaves its `Connection` as soon as the response is complete. So a slow reader never blocks a healthy
+connection, and a late `close()` never affects another response.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gateway.transport.incoming import READ_BYTES, Incoming
 
 _LOG = logging.getLogger(__name__)
 _TELL_S = 10.0
-"""How often, for each worker address, the log says that no descriptor is left."""
+"""Seconds between log lines that no file descriptor is left, for each worker address."""
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _METHOD = re.compile(r"[A-Z]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_QUERY = re.compile(rb"[^\x21-\x7e]")
 _ADDRESS = re.compile(r"(?:(?![@?#])[!-~])+")
 
-# Framing and connection management belong to the client itself: a caller's copy could only contradict it.
+# Headers for framing and connections, which only this client sets: a caller's value could contradict them.
 _OURS = frozenset(
     b"host content-length transfer-encoding accept-encoding connection keep-alive proxy-connection te trailer upgrade "
     b"expect".split()
@@ -41,10 +41,10 @@ _OURS = frozenset(
 
 
 class Origin:
-    """One worker address: how to reach it and its connections.
+    """One worker address: how to reach it, and its connections.
 
-    connections  the open ones, idle or busy
-    idle         the idle ones, the last to be used last
+    connections  all open connections, idle or busy
+    idle         the idle connections, the most recently used last
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Origin:
         self._port = port or (443 if url.scheme == "https" else 80)
         self._base = url.path.rstrip("/")
         self._ssl = pooled.ssl_context(address) if url.scheme == "https" else None
-        # HTTP/1.1 wants Host first; identity because a relay reads what passes, and to inflate is to be bombed.
+        # HTTP recommends Host first. identity: the gateway reads replies, and decompression would allow a zip bomb.
         self._constant = b" HTTP/1.1\r\nhost: " + url.netloc.encode() + b"\r\naccept-encoding: identity\r\n"
         self._tell_at = 0.0
         self.buffer = pooled.buffer
@@ -75,7 +75,7 @@ class Origin:
         self.idle: dict[Connection, None] = {}
 
     def head(self, request: Request) -> bytes:
-        """The request head. Raises GatewayError(INTERNAL) where a value could forge a line of it."""
+        """The request head. Raises GatewayError(INTERNAL) if a value could inject a header line."""
         parts = [_target(request.method, self._base, request.path)]
         if request.query:
             if _NOT_QUERY.search(request.query):
@@ -92,13 +92,13 @@ class Origin:
             lines += 1
         parts.append(b"\r\n")
         head = b"".join(parts)
-        # One look at the whole instead of one at each value: every line ending must be one of ours.
+        # One check of the whole head instead of each value: every line end must be one that was written here.
         if head.count(b"\r") != lines or head.count(b"\n") != lines or 0 in head:
             raise GatewayError(Kind.INTERNAL, "a header for the worker holds a control character")
         return head
 
     def take(self) -> Connection | None:
-        """The idle connection used last that is still good."""
+        """The most recently used idle connection that is still usable, or None."""
         while self.idle:
             connection, _ = self.idle.popitem()
             if connection.fit():
@@ -113,8 +113,8 @@ class Origin:
         return True
 
     async def connect(self, seconds: float) -> Connection:
-        """A fresh connection, TLS included. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or OVERLOADED when
-        this process has no file descriptor left."""
+        """A new connection, with the TLS handshake done. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or
+        OVERLOADED if this process has no file descriptor left."""
         connection = Connection(self)
         try:
             async with asyncio.timeout(seconds):
@@ -138,15 +138,15 @@ class Origin:
 
 
 class Pooled:
-    """The `Transport` to workers: HTTP/1.1, connections kept per address and the one used last taken first.
+    """The `Transport` to workers: HTTP/1.1 with connections pooled per address, the most recently used first.
 
-    idle_expiry  seconds after which an idle connection is closed; keep it below the workers' own (uvicorn, and so
-                 vLLM, close at 5 s), else requests race with their closing
-    max_idle     idle connections kept for one address; more are closed when they become idle
-    ssl_for      asked once for each https address; None, or no function, is the system's CAs with full verification
-    counts       told of every connection that is opened or used again
+    idle_expiry  seconds after which an idle connection is closed. Keep it below the workers' own timeout (5 s for
+                 uvicorn, and so for vLLM); otherwise requests race with the worker's close
+    max_idle     the most idle connections per address; more are closed when they become idle
+    ssl_for      called once for each https address; None, or no function, means the system's CAs and full verification
+    counts       called for every connection that is opened or used again
 
-    One instance belongs to one event loop. It does not bound connections: that is what slots are for.
+    One instance belongs to one event loop. It does not bound the number of connections: slots do that.
     """
 
     def __init__(
@@ -168,12 +168,12 @@ class Pooled:
 
     @property
     def open(self) -> int:
-        """Connections open now, idle ones included."""
+        """The number of open connections, including idle ones."""
         return sum(len(origin.connections) for origin in self.origins.values())
 
     @property
     def idle(self) -> int:
-        """Connections that wait for a request."""
+        """The number of idle connections."""
         return sum(len(origin.idle) for origin in self.origins.values())
 
     def ssl_context(self, address: str) -> ssl.SSLContext:
@@ -185,9 +185,9 @@ class Pooled:
         return context
 
     async def send(self, request: Request, address: str, deadlines: Deadlines) -> Incoming:
-        """See `Transport.send`. The first-byte deadline runs from the first byte of the request that is written.
+        """See `Transport.send`. The first-byte deadline starts when the first byte of the request is written.
 
-        Raises also GatewayError: INTERNAL, before anything is sent, for a request that cannot be written safely, and
+        Also raises GatewayError: INTERNAL, before anything is sent, for a request that cannot be written safely, and
         DRAINING after `close()`.
         """
         origin = self.origins.get(address)
@@ -214,11 +214,11 @@ class Pooled:
                 return exchange
             if not exchange.stale:
                 raise exchange.error
-            # The worker let an idle connection go just as we used it: once more, on one that cannot be stale.
+            # The worker closed an idle connection just as it was used. Send once more, on a new connection.
             connection = None
 
     async def close(self) -> None:
-        """Closes every connection; exchanges under way end with DRAINING, and so do later sends."""
+        """Closes every connection. Running exchanges and later sends fail with DRAINING."""
         self._closed = True
         for origin in self.origins.values():
             for connection in tuple(origin.connections):
@@ -234,7 +234,7 @@ class Pooled:
 
 @lru_cache(maxsize=1024)
 def _target(method: str, base: str, path: str) -> bytes:
-    """Method and request target, percent-encoded. Raises GatewayError(INTERNAL) where they could leave their place."""
+    """Method and request target, percent-encoded. Raises GatewayError(INTERNAL) if they would break the line."""
     if not _METHOD.fullmatch(method):
         raise GatewayError(Kind.INTERNAL, "a request for the worker has no valid method")
     if not path.startswith("/") or _CONTROL.search(path) or {".", ".."} & set(path.split("/")):
@@ -247,7 +247,8 @@ def _target(method: str, base: str, path: str) -> bytes:
 
 @lru_cache(maxsize=512)
 def _label(name: bytes) -> bytes:
-    """The name as it begins a line, or b"" when it is ours to say. Raises GatewayError(INTERNAL) unless lower-case."""
+    """The start of a header line, or b"" for a header that only this client sets. Raises GatewayError(INTERNAL) unless
+    the name is lower-case."""
     if not _TOKEN.fullmatch(name):
         raise GatewayError(Kind.INTERNAL, "a header for the worker has no valid name")
     return b"" if name in _OURS else name + b": "

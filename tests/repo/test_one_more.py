@@ -11,7 +11,7 @@ import pytest
 from gateway import backends, dialects
 from tests.repo.tree import ROOT
 
-SECTION = (ROOT / "docs" / "architecture.md").read_text().split("## One dialect more", 1)[1].split("\n## ", 1)[0]
+SECTION = (ROOT / "docs" / "architecture.md").read_text().split("## Adding a dialect", 1)[1].split("\n## ", 1)[0]
 SOURCES = [
     path
     for top in ("gateway", "workers", "tests", "bench", "scripts")

@@ -23,7 +23,7 @@ from gateway.wire.openai import writing
 
 
 class Azure:
-    """The dialect `azure`. `api_version` is that of requests which name none; None: these are refused."""
+    """The dialect `azure`. `api_version` is the default for requests without one; None: such requests are refused."""
 
     name = "azure"
     prefixes: tuple[str, ...] = ("/azure",)
@@ -40,7 +40,7 @@ class Azure:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
-    # A worker's chunk has keys, finish reasons and framings that this API does not have.
+    # No pass-through: a worker's chunks have keys, finish reasons and framing that this API does not have.
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers
@@ -67,7 +67,7 @@ class Azure:
         return write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
-        """The specification has no schema of a chunk: they are OpenAI's, as the recorded clients expect."""
+        """Writes OpenAI's chunks, as the recorded clients expect: the specification has no schema for chunks."""
         return writing.StreamWriter(op, error_event)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:

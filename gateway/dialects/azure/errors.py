@@ -1,4 +1,4 @@
-"""Azure's errors: in a body, and as a stream's last event."""
+"""Azure's errors, in a body and as a stream's last event."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
     )
 }
 """Here the second member is the body's `error`, the description. The code is also in x-ms-error-code."""
-# NotFoundError, TooManyRequestsError and UnauthorizedError have three keys only.
+# NotFoundError, TooManyRequestsError and UnauthorizedError have only three keys.
 _BRIEF = frozenset({401, 404, 429})
-# Allowed by the specification whatever the number, which promises a 422 where a model takes less.
+# The specification allows any number here, and promises a 422 if the model accepts only a smaller range.
 _RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
 _LONGEST_VALUE = 1024
 
 
 def error_event(error: GatewayError) -> bytes:
-    """azure-ai-inference skips it in silence: what its caller notices is the cut connection that follows."""
+    """The error event of a stream. azure-ai-inference silently skips it; its caller sees only the cut connection."""
     code = error.code or ERRORS[error.kind][2]
     return sse.frame(encode_line({"error": {"code": code, "message": error.message}}))
 
@@ -59,7 +59,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
         why = "it makes no embeddings" if isinstance(op, Embed) and error.kind is not kind else message
         message = f"Modality not supported by the model: {why}"
     status, phrase, code = ERRORS[kind]
-    if kind not in (Kind.NO_ROUTE, Kind.UNSUPPORTED):  # the specification has one word for each of these
+    if kind not in (Kind.NO_ROUTE, Kind.UNSUPPORTED):  # the specification has exactly one code for each of these
         code = error.code or code
     body: dict[str, Any] = {"error": phrase, "message": message, "status": status}
     if status == 422:
@@ -74,8 +74,8 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
 def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
     """The row of the error table: finer than `error.kind` where the specification is.
 
-    A 400 is a request that the specification does not allow; a 422 one that it allows and the model cannot do. So a
-    worker's 400 that names a field the client sent is a 422, and so is a number that is only out of our range.
+    A 400 is a request that the specification does not allow. A 422 is one that it allows and the model cannot do. So a
+    worker's 400 that names a field the client sent becomes a 422, and so does a number outside the gateway's own range.
     """
     if _beyond_modality(error, op):
         return Kind.NO_ROUTE
@@ -91,8 +91,8 @@ def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
 
 
 def _beyond_modality(error: GatewayError, op: Op | None) -> bool:
-    """The model cannot do this operation at all: by what is configured or advertised of it, or as its worker says
-    (no such path, or vLLM's words)."""
+    """True if the model cannot do this operation at all: by its configured or advertised features, or by its worker's
+    answer (no such path, or vLLM's message)."""
     if error.kind is Kind.UNSUPPORTED and error.param is None and error.upstream is None:
         return True
     return isinstance(op, Embed) and (

@@ -1,4 +1,4 @@
-"""What becomes of each field of a request to Azure AI Model Inference."""
+"""The field table: the handling of each field of a request to Azure AI Model Inference."""
 
 from __future__ import annotations
 
@@ -88,4 +88,4 @@ EXAMPLES: Examples = {
     "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, QUERY, ends=b"data: [DONE]"),),
     "embed": (Example("embed", {"input": [WORDS]}, QUERY, streams="never"),),
 }
-"""The least requests that are read."""
+"""The smallest valid requests."""

@@ -15,7 +15,7 @@ from gateway.wire.openai import writing
 
 
 def info(cards: Sequence[ModelCard]) -> Response:
-    """The card of the one model among `cards`. Raises GatewayError (NO_MODEL, BAD_REQUEST) where it is not one."""
+    """The card of the only model in `cards`. Raises GatewayError (NO_MODEL, BAD_REQUEST) for none or several."""
     if not cards:
         raise GatewayError(Kind.NO_MODEL, "no model is served here")
     found = [card for card in cards if card.alias_of is None] or cards
@@ -60,7 +60,7 @@ def write(reply: Reply | Embeddings, op: Op) -> Response:
 
 
 def _write_choice(choice: ReplyChoice) -> dict[str, Any]:
-    """The specification's content is a string, beside tool calls too."""
+    """One choice. The specification's content is always a string, also with tool calls."""
     message = writing.write_message(choice)
     message["content"] = message["content"] or ""
     if message["refusal"] is None:

@@ -42,13 +42,13 @@ class _OwnImageIn(_OwnTextIn, forbid_unknown_fields=True):
 _part = msgspec.json.Decoder(_PartIn)
 _own_text = msgspec.json.Decoder(_OwnTextIn)
 _own_image = msgspec.json.Decoder(_OwnImageIn)
-# What the specification and the recorded clients have; no model is promised to understand anything else.
+# The roles of the specification and of the recorded clients. Models need not understand any others.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _PART_TYPES = frozenset({"text", "image", "image_url", "input_audio", "audio_url"})
 
 
 def check_version(request: Request, default: str | None) -> None:
-    """Raises GatewayError(BAD_REQUEST) for a version that is missing, unless there is a default, or malformed."""
+    """Raises GatewayError(BAD_REQUEST) for an API version that is malformed, or missing without a default."""
     given = next((value for name, value in _query(request) if name == "api-version"), "")
     version = given or default
     if version is None:
@@ -68,18 +68,18 @@ def check_version(request: Request, default: str | None) -> None:
 
 
 def _query(request: Request) -> list[tuple[str, str]]:
-    """Names and values, decoded: clients may percent-encode both."""
+    """The query's names and values, decoded: clients may percent-encode both."""
     return parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
 
 
 def deployment_of(request: Request) -> str | None:
-    """The model that a header names, percent-encoded where it is not ASCII."""
+    """The model named in a header, where non-ASCII characters are percent-encoded."""
     given = request.header(b"azureml-model-deployment") or b""
     return unquote_to_bytes(given.strip()).decode("utf-8", "replace") or None
 
 
 def policy_of(request: Request, usual: ExtrasPolicy) -> ExtrasPolicy:
-    """What becomes of unknown members. Raises GatewayError(BAD_REQUEST) for a word that means nothing."""
+    """The policy for unknown members, from a header. Raises GatewayError(BAD_REQUEST) for an unknown value."""
     asked = request.header(b"extra-parameters")
     if asked is None:
         return usual
@@ -95,11 +95,11 @@ def policy_of(request: Request, usual: ExtrasPolicy) -> ExtrasPolicy:
 
 
 def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> Chat:
-    """Raises GatewayError: BAD_REQUEST for what the specification does not allow, UNSUPPORTED for what no model here
-    can do."""
+    """Reads a chat. Raises GatewayError: BAD_REQUEST for what the specification does not allow, UNSUPPORTED for what no
+    worker can do."""
     extra = {name: value for name, value in unknown.items() if name not in CHAT_MEMBERS}
     op = reading.read_chat(body, raw, extra, dropped, policy, part=_read_part, forms=_FORMS)
-    op.raw = op.wire = None  # The specification's own content parts and its defaults would be lost on the way
+    op.raw = op.wire = None  # passing it on would lose the specification's content parts and defaults
     for index, message in enumerate(op.messages):
         if message.role not in _ROLES:
             raise GatewayError(
@@ -110,7 +110,7 @@ def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[s
     for index, tool in enumerate(op.tools):
         if not _FUNCTION_NAME.fullmatch(tool.name):
             raise _forbidden(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
-    # The SDK knows the role developer, chat templates hardly do; the specification has no tool_call_id.
+    # The SDK has the role developer, few chat templates do. The specification has no tool_call_id.
     op.messages = reading.answer_calls(
         tuple(
             msgspec.structs.replace(message, role="system") if message.role == "developer" else message
@@ -134,7 +134,7 @@ def read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[
 
 
 def _with_defaults(sampling: Sampling) -> Sampling:
-    """The specification's defaults, said aloud: vLLM would take the model's generation_config for what is absent."""
+    """Fills in the specification's defaults: vLLM would take absent values from the model's generation_config."""
     return msgspec.structs.replace(
         sampling,
         temperature=1.0 if sampling.temperature is None else sampling.temperature,
@@ -145,7 +145,7 @@ def _with_defaults(sampling: Sampling) -> Sampling:
 
 
 def _read_part(raw: Raw, place: str) -> Part:
-    """The specification's `{type, content, detail}` or the OpenAI form that the SDK sends."""
+    """Reads a content part: the specification's `{type, content, detail}`, or the OpenAI form that the SDK sends."""
     found = reading.read_at(place, raw, _part)
     part: Part
     if found.type not in _PART_TYPES:
@@ -179,12 +179,12 @@ def _check_detail(image: Image, place: str) -> None:
 
 
 def _forbidden(param: str, why: str) -> GatewayError:
-    """A value that the specification does not allow."""
+    """The error for a value that the specification does not allow."""
     return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
 
 
 def _part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
-    """What `_read_part` knows of a part."""
+    """The members of a part that `_read_part` reads."""
     if members.get("content", NULL) == NULL:
         return part_form(members)
     return known_to(_OwnTextIn if bytes(members.get("type", NULL)) == b'"text"' else _OwnImageIn)

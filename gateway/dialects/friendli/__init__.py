@@ -4,8 +4,8 @@ A stream of a text has the form of its path: the specification's events under `/
 `/dedicated/v1`, which is where friendli 0.16.3 calls.
 
 Sources: "Text completions" of Friendli's API reference (docs/dialects/friendli.md); friendli-client 1.5.8 and friendli
-0.16.3 as recorded clients; the names of the fields from the former's `V1CompletionsRequest`. What a worker cannot do is
-a 422, what makes no sense a 400, and nothing is ignored in silence.
+0.16.3 as recorded clients; field names from friendli-client's `V1CompletionsRequest`. What a worker cannot do is a 422,
+an invalid value a 400. Nothing is silently ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Friendli:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
-    # Its events are its own, and its chats have defaults and reasons of their own.
+    # No pass-through: text completions have their own events; chats have their own defaults and finish reasons.
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

@@ -21,11 +21,11 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
     Kind.UNSUPPORTED: (422, "unprocessable_request_error", Kind.UNSUPPORTED.value),
     Kind.TIMEOUT: (504, "timeout_error", Kind.TIMEOUT.value),
 }
-"""But a deadline of the client's own is a 429, and a worker's refusal of a field that is named a 422: see `refuse`."""
+"""Two exceptions: the client's own deadline is a 429, and a worker's refusal that names a field a 422. See `refuse`."""
 
 
 class _Told(Struct, frozen=True):
-    """An error in the caller's own words."""
+    """An error with the names that the caller uses."""
 
     kind: Kind
     message: str
@@ -38,13 +38,13 @@ class _Told(Struct, frozen=True):
 
 
 def error_event(error: GatewayError, op: Op) -> bytes:
-    """friendli-client raises InvalidGenerationError at it, and its text holds what is said here."""
+    """The error event of a stream. friendli-client raises InvalidGenerationError with its text."""
     told = _in_own_words(error, None, op, error.kind)
     return sse.frame(encode_line({"event": "error", "message": told.message, "error": told.object}))
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """The answer, and its code. A field that a worker refuses by name is a 422: what is let pass here makes sense."""
+    """(the answer, its code). A worker's refusal that names a field is a 422, because the gateway found it valid."""
     by_name = error.kind is Kind.BAD_REQUEST and error.upstream is not None and error.param is not None
     told = _in_own_words(error, request, op, Kind.UNSUPPORTED if by_name else error.kind)
     status = 429 if told.param == TIMEOUT.name and told.kind is Kind.TIMEOUT else ERRORS[told.kind][0]
@@ -53,7 +53,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
 
 
 def _in_own_words(error: GatewayError, request: Request | None, op: Op | None, kind: Kind) -> _Told:
-    """With the caller's own name for the field, the one of its deadline included."""
+    """The error with the caller's name for the field, including the field of its deadline."""
     param, message = error.param, error.message
     if error.code == "deadline_exceeded" and isinstance(op, (Chat, Complete)) and op.timeout is not None:
         param = TIMEOUT.name
@@ -67,8 +67,8 @@ def _own_name(param: str, request: Request | None, op: Op | None) -> str:
     if not isinstance(op, Complete):
         return own_name(param, FIELDS["chat"]) if isinstance(op, Chat) else param
     if param == "logprobs" and op.beams is not None and op.logprobs is None:
-        # vLLM searches with w beams by asking itself for 2 w logprobs, of which it gives so many at most.
+        # For w beams vLLM asks itself for 2 w logprobs, which may exceed its limit on logprobs.
         return "num_beams"
-    if param in ("prompt", "tokens"):  # backends say tokens of the ids that a reply must have
+    if param in ("prompt", "tokens"):  # backends call the token ids of a reply `tokens`
         return "prompt" if isinstance(op.prompts[0], str) else "tokens"
     return own_name(param, FIELDS["complete"], sent_names(request.body) if request is not None else ())

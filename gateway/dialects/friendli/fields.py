@@ -1,5 +1,5 @@
-"""What becomes of every field that a Friendli client can send. The names are those of friendli-client's
-`V1CompletionsRequest`, see `gateway.dialects.friendli`."""
+"""The field table: the handling of each field that a Friendli client can send. The names are those of friendli-client's
+`V1CompletionsRequest`; see `gateway.dialects.friendli`."""
 
 from __future__ import annotations
 
@@ -171,5 +171,5 @@ EXAMPLES: Examples = {
     ),
     "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, ends=b"data: [DONE]"),),
 }
-"""The least requests that are read."""
+"""The smallest valid requests."""
 NEVER = tuple(field.name for field in FIELDS["complete"] if field.note is _UNKNOWN)

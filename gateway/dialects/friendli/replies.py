@@ -19,12 +19,12 @@ from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, one_line
 from gateway.wire.openai import writing
 
-# The client types every other word as an error.
+# The client reports any other finish reason as an error.
 _REASONS = {"content_filter": "stop"}
 
 
 def write(reply: Reply, op: Generate) -> Response:
-    """One body for both SDKs: beside the specification's fields, friendli 0.16.3 requires id and finish_reason."""
+    """A body for both SDKs: friendli 0.16.3 requires id and finish_reason in addition to the specification's fields."""
     start = reply.start
     body: dict[str, Any] = {
         "id": start.id,
@@ -33,7 +33,7 @@ def write(reply: Reply, op: Generate) -> Response:
         "created": start.created,
     }
     if isinstance(op, Complete):
-        # Of a beam search, the best beam.
+        # A beam search returns the best beam only.
         found = reply.choices[:1] if op.beams is not None else reply.choices
         body["choices"] = [
             _choice(op, choice.index, choice.text() or "", choice.tokens, choice.reason, choice.logprobs)
@@ -42,7 +42,7 @@ def write(reply: Reply, op: Generate) -> Response:
         body["usage"] = _usage(op, reply.usage, sum(len(choice.tokens) for choice in found))
     else:
         body["choices"] = [_chat_choice(choice) for choice in reply.choices]
-        # Never null: the client raises where there are no numbers, and throws the reply away.
+        # Never null: without numbers the client raises and discards the reply.
         body["usage"] = writing.write_usage(reply.usage or Usage())
     return Response(200, [JSON_TYPE], encode(body))
 
@@ -50,7 +50,7 @@ def write(reply: Reply, op: Generate) -> Response:
 def _choice(
     op: Complete, index: int, text: str, tokens: Sequence[int], reason: str, logprobs: Sequence[Raw]
 ) -> dict[str, Any]:
-    """A finished choice; of logprobs, those of the tokens that are shown."""
+    """A finished choice. Logprobs are cut to the tokens that are shown."""
     body: dict[str, Any] = {
         "index": index,
         "seed": op.seeds[index % len(op.seeds)],
@@ -64,7 +64,7 @@ def _choice(
 
 
 def _usage(op: Complete, told: Usage | None, ids: int) -> dict[str, int]:
-    """Exactly the specification's three. Of what no engine told, and of the beam that is shown, `ids` are counted."""
+    """Exactly the specification's three counts. `ids` is the output count of a beam, or if the engine gave none."""
     prompt = told.input if told is not None and told.input is not None else _length(op)
     completion = ids if op.beams is not None or told is None or told.output is None else told.output
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
@@ -84,7 +84,7 @@ def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 
 class _Told:
-    """What a choice has said so far. `waiting` is text whose ids have not come."""
+    """What a choice has sent so far. `waiting` is text whose token ids have not arrived."""
 
     __slots__ = ("head", "logprobs", "reason", "texts", "tokens", "waiting")
 
@@ -98,11 +98,11 @@ class _Told:
 
 
 class Writer:
-    """Canonical events to `token_sampled` events, one for each token id, and `complete`; spaced as specified.
+    """Canonical events to `token_sampled` events, one for each token id, and `complete`, with the specified whitespace.
 
-    The text of several ids that came together stands on the last of them, text without ids on the next id, or at the
-    choice's end on an event whose token is null. What `complete` repeats is kept until then; in memory a token takes
-    about as much as its event on the wire. Implements core.ports.StreamWriter.
+    If several ids come together, the last one carries their text. Text without ids goes to the next id, or at the
+    choice's end to an event with a null token. `complete` repeats the whole reply, so it is kept until then: a token
+    takes about as much memory as its event on the wire. Implements core.ports.StreamWriter.
     """
 
     headers = sse.HEADERS
@@ -158,7 +158,7 @@ class Writer:
         return b'%b%b%b, "token": %d}\n\n' % (silent, told.head, encode_line(text), tokens[-1])
 
     def _complete(self) -> bytes:
-        """One line, and no `token` beside `event`: friendli-client would take it for one more token."""
+        """The last event, on one line and without a `token` member: friendli-client would count it as another token."""
         choices = [
             _choice(self._op, index, "".join(told.texts), told.tokens, told.reason, told.logprobs)
             for index, told in sorted(self._told.items())
@@ -169,7 +169,7 @@ class Writer:
 
 
 class ChatWriter(writing.StreamWriter):
-    """OpenAI's chunks, with no finish reason that the client does not know."""
+    """Writes OpenAI's chunks, with only the finish reasons that the client knows."""
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, Finish) and event.reason in _REASONS:

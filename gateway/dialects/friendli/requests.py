@@ -1,6 +1,6 @@
 """Friendli's requests to canonical ones.
 
-What makes no sense is refused as BAD_REQUEST, what no worker behind us can do as UNSUPPORTED.
+An invalid value is refused as BAD_REQUEST, and what no worker can do as UNSUPPORTED.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gateway.wire.unknown import find_unknown
 
 Body = TypeVar("Body", bound=Struct)
 
-# Of drawn seeds. Every engine takes them as they are: llama.cpp's have 32 bits.
+# The bound of drawn seeds. Every engine accepts them unchanged: llama.cpp's seeds have 32 bits.
 _SEEDS = 2**31
 
-# To compile one takes time and memory, of whoever does it, that a longer pattern multiplies.
+# The longest pattern: compiling costs the gateway and the worker time and memory that grow with its length.
 _LONGEST_PATTERN = 1 << 14
 
 _Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -52,7 +52,7 @@ class _FormatIn(Struct, forbid_unknown_fields=True):
 
 
 class _CompleteIn(Struct):
-    """What `read_complete` looks at; the rest is refused before."""
+    """The members that `read_complete` reads. Others are refused before."""
 
     model: str | None = None
     prompt: str | None = None
@@ -91,7 +91,7 @@ class _CompleteIn(Struct):
 
 
 class _ChatIn(Struct):
-    """What of a chat OpenAI's wire does not know, or in another range."""
+    """Members of a chat that OpenAI's wire does not have, or has with another range."""
 
     repetition_penalty: _Repetition | None = None
     min_tokens: _Least | None = None
@@ -159,7 +159,7 @@ def read_complete(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPoli
 
 
 def _refuse(found: _CompleteIn) -> None:
-    """What no worker behind us can do, unless the value says that it need not."""
+    """Raises GatewayError(UNSUPPORTED) for members that no worker can execute, unless their value changes nothing."""
     for name in ("encoder_no_repeat_ngram", "encoder_repetition_penalty"):
         if (getattr(found, name) or 1) != 1:
             raise _beyond(name, "is only for encoder-decoder models")
@@ -169,7 +169,8 @@ def _refuse(found: _CompleteIn) -> None:
 
 
 def _read_lengths(op: Complete, found: _CompleteIn) -> None:
-    """Totals are settled here behind a prompt of token ids; of a text only a worker knows the length."""
+    """Turns limits on the total length into limits on the output if the prompt is token ids. For a text only a worker
+    knows the length."""
     for kind in ("max", "min"):
         if getattr(found, f"{kind}_tokens") is not None and getattr(found, f"{kind}_total_tokens") is not None:
             raise _senseless(f"{kind}_total_tokens", f"and '{kind}_tokens' exclude each other")
@@ -203,7 +204,7 @@ def _read_beams(op: Complete, found: _CompleteIn) -> None:
 
 
 def _seeds(found: _CompleteIn) -> tuple[int, ...]:
-    """One seed for each choice. Drawn ones are sent too, so that what is returned is what was used."""
+    """One seed for each choice. Seeds that are drawn here are sent too, so that the reply shows the seeds used."""
     n = found.n or 1
     if isinstance(found.seed, list):
         if len(found.seed) != n:
@@ -214,7 +215,7 @@ def _seeds(found: _CompleteIn) -> tuple[int, ...]:
 
 
 def _sampling(found: _CompleteIn) -> Sampling:
-    """The specification's defaults are said aloud: engines have others, from the model's files or their own."""
+    """The sampling parameters, with the specification's defaults filled in: engines have others."""
     return Sampling(
         temperature=1.0 if found.temperature is None else found.temperature,
         top_k=found.top_k or 0,
@@ -259,8 +260,8 @@ def _seconds(microseconds: int | None) -> float | None:
 def _read(
     raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy
 ) -> tuple[Body, tuple[str, ...]]:
-    """(what `raw` says, the names of what is unknown inside its objects): no worker has a place for that, so that it is
-    dropped unless `policy` refuses it."""
+    """(the body in `raw`, the names of unknown members inside its objects). No worker reads those members, so they are
+    dropped unless `policy` refuses them."""
     body = encode(raw)
     try:
         return typed(body, decoder), ()
@@ -276,7 +277,7 @@ def _read(
 
 def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) -> Chat:
     own = typed(encode(raw), _chat)
-    # OpenAI ends temperatures at 2: here that is the worker's business.
+    # OpenAI's temperatures end at 2. In this dialect the worker checks the range.
     shared = {name: value for name, value in raw.items() if name in CHAT_MEMBERS and name != "temperature"}
     extra = {name: value for name, value in extra.items() if name not in shared}
     output, dropped = _chat_output(raw, policy)
@@ -300,7 +301,7 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) 
 
 
 def _chat_output(raw: dict[str, Raw], policy: ExtrasPolicy) -> tuple[Output | None, tuple[str, ...]]:
-    """(the output format in Friendli's form, None where there is none or it is in OpenAI's, and what is dropped)."""
+    """(the output format, if it is in Friendli's form; else None, the names of dropped members)."""
     given = {"response_format": raw["response_format"]} if "response_format" in raw else {}
     found = typed(encode(given), _chat_format).response_format
     if found is None or found.type == "json_schema":

@@ -1,4 +1,4 @@
-"""Errors of the Ollama-style API: in a body, and in either kind of stream."""
+"""Errors of the Ollama-style API, in a body and in both kinds of stream."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ERRORS = writing.ERRORS
 
 
 def error_object(error: GatewayError, request: Request | None = None) -> dict[str, Any]:
-    """message, type and code. There is no place for the field at fault: a message that names one uses the client's own
-    name for it."""
+    """The error object: message, type and code. It has no member for the field at fault, so the message names the field
+    as the client does."""
     _, type_, code = ERRORS[error.kind]
     message = error.message
     if error.param is not None and request is not None:
@@ -33,7 +33,7 @@ def error_object(error: GatewayError, request: Request | None = None) -> dict[st
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """The answer, and its code. Where lines of JSON were asked for, it has the form of a stream's last line."""
+    """(the answer, its code). If the client asked for lines of JSON, the answer is like a stream's last line."""
     status = ERRORS[error.kind][0]
     told = error_object(error, request)
     body = encode({"error": told, "done": True}) + b"\n" if _asked_for_lines(request, op) else encode({"error": told})
@@ -41,7 +41,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
 
 
 def _asked_for_lines(request: Request | None, op: Op | None) -> bool:
-    """Of a request that could not be read, whatever its other members are."""
+    """True if the client asked for lines of JSON. Also works for a request that could not be read."""
     if request is None or request.route != "chat":
         return False
     return op.stream if isinstance(op, Chat) else find(request.body, "stream") == Raw(b"true")

@@ -1,4 +1,4 @@
-"""What becomes of each field of a request to the Ollama-style API."""
+"""The field table: the handling of each field of a request to the Ollama-style API."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ OPTIONS = {
     for field in FIELDS["chat"]
     if field.name.startswith("options.") and field.to is not None
 }
-"""Members of `options` -> the top-level members that they are."""
+"""Members of `options` -> the top-level members with the same meaning."""
 
 _LEAST = {"messages": [{"role": "user", "content": WORDS}]}
 EXAMPLES: Examples = {
@@ -86,4 +86,4 @@ EXAMPLES: Examples = {
         Example("sse", _LEAST, streams="always", ends=b"data: [END]", alike=True),
     )
 }
-"""The least requests that are read."""
+"""The smallest valid requests."""

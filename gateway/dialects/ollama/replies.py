@@ -38,7 +38,7 @@ def write(reply: Reply, op: Op) -> Response:
 
 
 def _write_call(call: ReplyPart) -> dict[str, Any]:
-    """As in Ollama, arguments are an object; text that is none (models err) stays text."""
+    """A tool call. As in Ollama, arguments are an object; arguments that are not valid JSON stay text."""
     return _call(call.call_id, call.name, call.text)
 
 
@@ -56,12 +56,12 @@ _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done"
 _LAST = b'{"message":{"role":"assistant","content":%b},"done":true,"index":%d}\n'
 
 
-# Bytes that a piece of text takes beside its letters.
+# Bytes of memory that a piece of text takes in addition to its characters.
 _PIECE = 64
 
 
 class _Writer:
-    """What both streams share: the chunks. `index` counts them. Chunks without text are left out."""
+    """The common part of both streams: the chunks, counted by `index`. Chunks without text are left out."""
 
     headers: Headers
     clean_end = True
@@ -70,12 +70,12 @@ class _Writer:
         self.buffered_bytes = 0
         self._error_object = error_object
         self._index = 0
-        # (part index) -> its start and the pieces of its arguments: a call is one chunk, when it is whole.
+        # Part index -> the call's start and the pieces of its arguments. A call is sent as one chunk when complete.
         self._calls: dict[int, tuple[PartStart, list[str]]] = {}
         self._thinking: set[int] = set()
 
     def chunk(self, event: Event) -> bytes:
-        """The chunk that `event` is due, or b""."""
+        """The chunk for `event`, or b""."""
         if isinstance(event, Delta):
             if event.index in self._calls:
                 self._calls[event.index][1].append(event.text)
@@ -104,8 +104,8 @@ class _Writer:
 
 
 class LineWriter(_Writer):
-    """Newline-delimited JSON. The last line says `done: true`: it carries the last text where the worker ends the
-    choice in the same chunk, else none, since a text is not held back only to learn whether it is the last."""
+    """Newline-delimited JSON. The last line has `done: true`. It has text only if the worker ends the choice in the
+    same chunk as its last text: text is never held back to see whether it is the last."""
 
     headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
@@ -129,7 +129,7 @@ class LineWriter(_Writer):
         return chunk + b"\n" if chunk else b""
 
     def keepalive(self) -> bytes:
-        """Space before the line that is to come, where JSON may have it: a line of its own would be no JSON."""
+        """A space before the next line, where JSON allows it: an empty line would not be JSON."""
         return b" "
 
 

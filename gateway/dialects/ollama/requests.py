@@ -1,4 +1,4 @@
-"""Requests to the Ollama-style API in their canonical form."""
+"""Reads requests to the Ollama-style API into the canonical form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_p
 
 
 class _OwnIn(Struct):
-    """What a message may have beside OpenAI's members."""
+    """The members of a message that OpenAI's wire does not have."""
 
     images: Annotated[list[str], Meta(max_length=MOST_PARTS)] | None = None
     thinking: str | None = None
@@ -35,15 +35,16 @@ _messages = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 def read(request: Request, policy: ExtrasPolicy) -> Chat:
-    """`policy` is for members that no table has. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
+    """Reads a request. `policy` applies to members that are in no table. Raises GatewayError (MEDIA_TYPE, BAD_REQUEST,
+    UNSUPPORTED)."""
     require_json(request)
     given = members(request)
     unknown, dropped = settle_unknown(given, KNOWN, policy)
-    # Those that OpenAI's wire defines are read as there.
+    # Members that OpenAI's wire defines have the same meaning here.
     extra = {name: raw for name, raw in unknown.items() if name not in CHAT_MEMBERS}
     known = {name: raw for name, raw in given.items() if name not in extra}
     left_out = _lift_options(known) + _lift_think(known)
-    # No worker has a name for these: they are never passed on.
+    # No worker reads these, so they are never passed on.
     sort_extras("error" if policy == "error" else "drop", left_out)
     output = _lift_format(known)
     if request.route == "sse":
@@ -65,7 +66,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Chat:
 
 
 def _take_sampling(known: dict[str, Raw]) -> dict[str, Any]:
-    """Takes those parameters out of `known` that OpenAI's wire has no name for."""
+    """Removes from `known`, and returns, the parameters that OpenAI's wire does not have."""
     raws = {name: known.pop(name) for name in _LIMITS if name in known}
     check_depth(raws)
     values = {name: msgspec.json.decode(raw) for name, raw in raws.items()}
@@ -76,9 +77,9 @@ def _take_sampling(known: dict[str, Raw]) -> dict[str, Any]:
 
 
 def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:
-    """Puts the members of `options` in their places in `known`; returns the names of those that have none.
+    """Moves the members of `options` to the top level of `known`. Returns the names of members with no place there.
 
-    Raises GatewayError(BAD_REQUEST) for a value that is given both ways.
+    Raises GatewayError(BAD_REQUEST) for a value that is given in both places.
     """
     raw = known.pop("options", None)
     if raw is None:
@@ -102,8 +103,8 @@ def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:
 
 
 def _lift_think(known: dict[str, Raw]) -> tuple[str, ...]:
-    """A level is a reasoning effort. Whether a model thinks at all cannot be told to every worker: true and false are
-    left out, and said to be."""
+    """Reads `think`. A level is a reasoning effort. true and false are dropped, and returned as dropped names: not
+    every worker can switch thinking on or off."""
     raw = known.pop("think", None)
     if raw is None:
         return ()
@@ -134,13 +135,13 @@ def _twice(own: str, other: str) -> GatewayError:
 
 
 def _take_own(known: dict[str, Raw]) -> dict[int, _OwnIn]:
-    """Takes what is Ollama's own out of the messages in `known`, by their index."""
+    """Removes Ollama's own members from the messages in `known`, and returns them by message index."""
     raw = bytes(known.get("messages", b""))
     if not any(b'"%b"' % name.encode() in raw for name in _OWN):
         return {}
     try:
         messages = _messages.decode(raw)
-    except msgspec.ValidationError:  # whoever reads them says what is wrong
+    except msgspec.ValidationError:  # the reader of the messages reports the error
         return {}
     found = {}
     for index, message in enumerate(messages):

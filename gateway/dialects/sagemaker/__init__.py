@@ -1,7 +1,7 @@
 """SageMaker: a model container's `/invocations` and `/ping`, and the endpoints that boto3's `sagemaker-runtime` calls.
 
 Sources: the SageMaker output specification; the container contract of the SageMaker documentation; boto3 1.44.5 as
-recorded client. Decisions where those are silent: docs/dialects/sagemaker.md.
+recorded client. Decisions that those leave open: docs/dialects/sagemaker.md.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class SageMaker:
     routes: tuple[Route, ...] = (
         Route("POST", "/invocations", "invocations"),
         Route("GET", "/ping", "ping", open=True),
-        # A container is asked at its root.
+        # Clients of a container call paths at its root.
         Route("POST", "/invocations", "invocations", absolute=True),
         Route("GET", "/ping", "ping", absolute=True, open=True),
-        # boto3 escapes a slash in the name; by the time of routing it is one again.
+        # boto3 escapes a slash in the name. The path is decoded before routing.
         Route("POST", "/endpoints/{name:path}/invocations", "endpoint"),
         Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
     )
@@ -66,7 +66,7 @@ class SageMaker:
         if request.route == "ping":
             return ListModels(write=_ping)
         accompany(request)
-        # No look at the content type: boto3 sends none unless its caller gives one.
+        # The content type is not checked: boto3 sends none unless its caller sets one.
         raw = members(request)
         if ("messages" in raw) == ("prompt" in raw):
             raise GatewayError(
@@ -138,5 +138,5 @@ class SageMaker:
 
 
 def _ping(cards: Sequence[ModelCard]) -> Response:
-    """Is there a model that can answer?"""
+    """True if a model can answer."""
     return Response(200 if any(card.ready for card in cards) else 503)

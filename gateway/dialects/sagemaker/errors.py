@@ -1,4 +1,4 @@
-"""SageMaker's errors on the paths that boto3 calls: as an answer, and as a stream's last frame."""
+"""SageMaker's errors on the paths that boto3 calls, as an answer and as a stream's last frame."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
     Kind.CLIENT_GONE: (499, "InternalFailure"),
     Kind.INTERNAL: (500, "InternalFailure"),
 }
-"""Of the paths that boto3 calls: status and `x-amzn-ErrorType`. The other paths answer as OpenAI."""
+"""Kind -> (status, `x-amzn-ErrorType`) on the paths that boto3 calls. The other paths answer as OpenAI."""
 
-# By the code of an UNAUTHENTICATED error, what AWS calls it.
+# Code of an UNAUTHENTICATED error -> AWS's name for it.
 SIGNATURE_ERRORS = {
     "incomplete_signature": (400, "IncompleteSignature"),
     "signature_expired": (403, "InvalidSignatureException"),
@@ -45,7 +45,7 @@ SIGNATURE_ERRORS = {
 
 
 def refuse(error: GatewayError, request: Request) -> tuple[Response, str]:
-    """The answer as boto3 expects it, and the code of what happened, which no body here has a place for."""
+    """(the answer as boto3 expects it, the error's code). The body has no member for the code."""
     status, type_ = _aws_error(error, request)
     body: dict[str, Any] = {"message": error.message}
     if type_ == "ModelError":
@@ -66,7 +66,7 @@ def refuse(error: GatewayError, request: Request) -> tuple[Response, str]:
 
 
 def _aws_error(error: GatewayError, request: Request) -> tuple[int, str]:
-    """A worker's own refusal is a ModelError, whatever its kind, except that it is busy: boto3 may retry that."""
+    """Status and AWS error type. A worker's own refusal is a ModelError, except if it is busy: boto3 may retry that."""
     if error.kind is Kind.UNAUTHENTICATED:
         if request.header(b"authorization") is None:
             return 403, "MissingAuthenticationTokenException"
@@ -87,7 +87,7 @@ _internal_stream_failure = _framed_exception("InternalStreamFailure")
 
 
 def exception(error: GatewayError) -> bytes:
-    """The frame that ends a stream in order: boto3 raises what it says."""
+    """The frame that ends a failed stream. boto3 raises its content as an exception."""
     if error.kind is Kind.TIMEOUT:
         return _model_stream_error(encode_line({"Message": error.message, "ErrorCode": "ModelInvocationTimeExceeded"}))
     if error.upstream is not None or error.blame is Blame.WORKER:

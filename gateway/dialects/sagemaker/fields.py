@@ -1,4 +1,4 @@
-"""What becomes of each field of a request to SageMaker."""
+"""The field table: the handling of each field of a request to SageMaker."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 
 MODEL = "/opt/ml/model"
-"""The folder of the model in a container: what every reply calls its model."""
+"""The model's folder in a container. Every reply has it as the model's name."""
 MAX_PROMPTS = 1024
-"""Most prompts in one request."""
+"""The most prompts in one request."""
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _COMMON = (
@@ -105,4 +105,4 @@ EXAMPLES: Examples = {
     "chat": _examples({"messages": [{"role": "user", "content": WORDS}]}),
     "complete": _examples({"prompt": WORDS}),
 }
-"""The least requests that are read."""
+"""The smallest valid requests."""

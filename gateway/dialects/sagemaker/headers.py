@@ -1,4 +1,4 @@
-"""Headers of a request: which model is meant, what comes back with every reply, what nothing is done about."""
+"""Request headers: those that name the model, those returned with every reply, and those that are ignored."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _HINTS = (
     b"x-amzn-sagemaker-inference-component",
     b"x-amzn-sagemaker-adapter-identifier",
 )
-# Headers that come back with every reply, where they are harmless there, and what AWS allows for their length.
+# Headers that are returned with every reply if they are safe there -> the longest value that AWS allows.
 _ECHOED = {b"x-amzn-sagemaker-custom-attributes": 1024, b"x-amzn-sagemaker-inference-id": 64}
-# Headers that ask for what is not here: named to the client as dropped.
+# Headers for features that the gateway does not have. The client is told that they were dropped.
 _IGNORED = {
     name.lower().encode(): name
     for name in (
@@ -29,7 +29,7 @@ _PRINTABLE = re.compile(rb"[\x20-\x7e]+\Z")
 
 
 def is_aws(request: Request) -> bool:
-    """Is this a path of boto3's, or, where nothing is served, one that looks like it?"""
+    """True if the path is one that boto3 calls, or an unknown path that looks like one."""
     return request.route.startswith("endpoint") or (not request.route and "/endpoints/" in request.path)
 
 
@@ -45,7 +45,7 @@ def accompany(request: Request) -> None:
 
 
 def read_headers(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(names that may be the model's, names of headers that nothing is done about)."""
+    """(names that may be the model's, names of ignored headers)."""
     found = {name: value for name, value in request.headers if name.startswith(b"x-amzn-sagemaker-")}
     hints = [found[name].decode("latin-1") for name in _HINTS if name in found]
     if "name" in request.params:

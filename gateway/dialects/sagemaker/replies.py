@@ -26,7 +26,7 @@ _UUID = re.compile(
 
 
 def id_of(said: str, chat: bool) -> str:
-    """The worker's id. What it has behind a UUID (the number of the attempt) is dropped: the UUID is our request id."""
+    """The worker's id. A suffix after the UUID (the number of the attempt) is dropped: the UUID is our request id."""
     prefix = "chatcmpl-" if chat else "cmpl-"
     if not said.startswith(prefix):
         return prefix + said
@@ -35,7 +35,7 @@ def id_of(said: str, chat: bool) -> str:
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:
-    """Of a whole reply, and of a stream that is asked for it."""
+    """The usage of a whole reply, or of a stream whose client asked for it."""
     return {
         "prompt_tokens": usage.input or 0,
         "completion_tokens": usage.output or 0,
@@ -45,12 +45,12 @@ def write_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _stop(sequence: str | int | None) -> str | None:
-    """vLLM names a stop token by its id; the specification has text."""
+    """The stop sequence, as text. vLLM gives a stop token by its id, but the specification has only text."""
     return None if sequence is None else str(sequence)
 
 
 def chat_choice(choice: ReplyChoice) -> dict[str, Any]:
-    """Of a whole chat."""
+    """One choice of a whole chat."""
     extra = choice.extra or {}
     message: dict[str, Any] = {
         "role": "assistant",
@@ -77,7 +77,7 @@ def chat_choice(choice: ReplyChoice) -> dict[str, Any]:
 
 
 def text_choice(choice: ReplyChoice) -> dict[str, Any]:
-    """Of a whole text completion."""
+    """One choice of a whole text completion."""
     return {
         "index": choice.index,
         "text": choice.text() or "",
@@ -99,11 +99,11 @@ FRAMED_HEADERS: Headers = [
 part_frame = awsevent.framer(
     {":event-type": "PayloadPart", ":content-type": "application/octet-stream", ":message-type": "event"}
 )
-"""A chunk in the frame that boto3 unpacks."""
+"""Puts a chunk into the frame that boto3 unpacks."""
 
 
 def as_is(chunk: bytes) -> bytes:
-    """A chunk without a frame, for server-sent events."""
+    """Returns a chunk without a frame, for server-sent events."""
     return chunk
 
 
@@ -119,9 +119,9 @@ class _Open:
 
 
 class Writer:
-    """Canonical events to chunks, each given to `frame`; `refuse` writes the last words of a stream that failed.
+    """Canonical events to chunks, each wrapped by `frame`. `refuse` writes the last frame of a failed stream.
 
-    What is the same in every chunk of a part is written once. Implements core.ports.StreamWriter.
+    The bytes that are the same in every chunk of a part are encoded once. Implements core.ports.StreamWriter.
     """
 
     buffered_bytes = 0
@@ -147,7 +147,8 @@ class Writer:
         self._open: dict[tuple[int, int], _Open] = {}
         self._calls: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
-        # A choice's last text, which its end goes into: (chunk up to the logprobs, logprobs).
+        # A choice's last text, held back because its end is sent in the same chunk: (chunk up to the logprobs,
+        # logprobs).
         self._held: dict[int, tuple[bytes, bytes]] = {}
 
     def write(self, event: Event) -> bytes:
@@ -170,8 +171,8 @@ class Writer:
         return b"" if isinstance(event, PartEnd) else self._frame(sse.DONE)
 
     def keepalive(self) -> bytes:
-        """A blank line between events, in a frame of its own where there are frames: every SSE parser passes over it,
-        and boto3's read timeout, 60 s by default, starts anew."""
+        """A blank line between events, in its own frame if there are frames. Every SSE parser ignores it, and it
+        restarts boto3's read timeout (60 s by default)."""
         return self._frame(sse.KEEPALIVE)
 
     def _chunk(self, up_to_logprobs: bytes, logprobs: bytes, reason: bytes = b"null", stop: bytes = b"null") -> bytes:
@@ -216,7 +217,7 @@ class Writer:
         return out
 
     def _special(self, event: Delta, part: _Open) -> bytes:
-        """A text with logprobs, or the last one of its choice."""
+        """The chunk of a text with logprobs, or of a choice's last text."""
         chunk = part.before + encode_line(event.text) + part.after
         logprobs = b"null"
         if event.logprobs is not None and self._chat:
