@@ -116,6 +116,10 @@ test-monitoring: install ## Test alerts and dashboards with a real Prometheus (D
 	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus; }; }
 	$(BIN)/python -m pytest -m prometheus tests/monitoring $(ARGS)
 
+.PHONY: screenshots
+screenshots: install ## Take the pictures of docs/images anew (needs Chromium)
+	$(BIN)/python -m tests.browser.screenshots
+
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
 	$(BIN)/python -m tests.chaos $(ROWS)

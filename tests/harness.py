@@ -24,7 +24,7 @@ import yaml
 from gateway.app import KNOWN, Gateway
 from gateway.config import Config, load
 from gateway.observe.log import Log
-from gateway.server import Edge, Server, server
+from gateway.server import Edge, Server, Side, server
 from workers.simulated import Simulated
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ class Stack:
     config   sections of gateway.yaml, merged over the default: model "m" on the simulated workers, alias "alias"
     environ  the environment that the configuration may refer to
     wrap     the ASGI application as it is served, for tests of the plain ASGI path
+
+    With `metrics.listen` in the configuration the admin address is at `admin_url`, on a free port.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Stack:
         self.sims: list[Simulated] = []
         self.output = Captured()
         self.url = ""
+        self.admin_url = ""
         self.gateway: Gateway
         self.server: Server
         self.loop: asyncio.AbstractEventLoop
@@ -149,8 +152,14 @@ class Stack:
             async def nothing() -> None:
                 """A stack is stopped, not drained."""
 
+            side = None
+            if config.metrics.listen is not None:
+                admin = socket.create_server(("127.0.0.1", 0))
+                admin.setblocking(False)
+                self.admin_url = f"http://127.0.0.1:{admin.getsockname()[1]}"
+                side = Side(self.gateway.operations, admin)
             self.server = server(
-                self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing, self.gateway.refused
+                self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing, self.gateway.refused, side
             )
             self.gateway.process.connections = lambda: len(self.server.server_state.connections)
             serving = asyncio.create_task(self.server.serve(sockets=[listener]))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from starlette.routing import Route as StarletteRoute
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
-from gateway.app.routes import router
+from gateway.app.routes import postable, router
 from gateway.app.state import State
-from gateway.config import Available, Config
+from gateway.config import Available, Config, is_loopback
+from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
 from gateway.observe.exposition import content_type
@@ -35,6 +38,7 @@ KNOWN = Available(
     tracing=installed,
 )
 
+_VERSION = version("dragoman")
 # How long the error that ends a request may take to reach its client.
 _LAST_WORDS_S = 2.0
 
@@ -62,6 +66,7 @@ class Gateway:
         ):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
+        self._console = Console(self._watched, self.metrics.registry.collect)
         tracing = Tracing.follow(None, _trace_settings(config))
         self._install(State(config, log, self.metrics, self._created, {}, {}, tracing=tracing))
 
@@ -112,7 +117,28 @@ class Gateway:
         own = {"/livez": _live, "/readyz": self._readyz}
         with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
         self._literal.update(own if self._apart else with_metrics)
-        self._operations = with_metrics
+        self._operations: dict[str, Any] = with_metrics
+        place = state.config.metrics.listen
+        if place is not None:
+            local = is_loopback(place.rpartition(":")[0].strip("[]"))
+            self._operations = {**with_metrics, **self._console.endpoints(state.config.console, local)}
+
+    def _watched(self) -> Watched:
+        state = self.state
+        return Watched(
+            version=_VERSION,
+            ready=state.ready,
+            draining=self.draining,
+            needs_key=state.config.auth == "keys",
+            models=[
+                Served(name, options.aliases, options.backend, state.pools[name])
+                for name, options in state.config.models.items()
+            ],
+            limiter=state.limiting.limiter if state.limiting is not None else None,
+            runtime=state.runtime,
+            dialects=postable(state.config),
+            application=partial(router, state.config),
+        )
 
     async def start(self) -> None:
         await self.state.start()

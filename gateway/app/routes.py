@@ -50,6 +50,16 @@ def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:
     return found
 
 
+def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
+    """Every path to which clients send a request with a body: the dialect there, and the name of its route."""
+    return {
+        path: (dialect, routes["POST"].name)
+        for dialect in active_dialects(config)
+        for path, routes in paths(dialect).items()
+        if "POST" in routes
+    }
+
+
 def route_table(config: Config) -> list[Line]:
     """Every path that `config` serves, the gateway's own included."""
     found = [(path, dialect, routes) for dialect in active_dialects(config) for path, routes in paths(dialect).items()]

@@ -25,6 +25,7 @@ COMMANDS = {
     "schema": "print the JSON Schema of gateway.yaml, for editors",
     "routes": "list method, path and dialect of every route",
     "keys": "make client keys",
+    "status": "show what a running gateway does, live or once",
     "limits": "show what a key has used of its limits, or reset it",
     "worker": "run a worker: " + ", ".join(WORKERS),
 }

@@ -21,7 +21,7 @@ from gateway.config.model import (
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
-from gateway.config.serving import Cors, Listen, Log, Metrics
+from gateway.config.serving import Console, Cors, Listen, Log, Metrics, is_loopback
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 from gateway.config.tracing import Tracing
 from gateway.config.watch import Watch
@@ -33,6 +33,7 @@ __all__ = [
     "CacheSalt",
     "Config",
     "ConfigError",
+    "Console",
     "Cors",
     "Deadlines",
     "Detached",
@@ -57,6 +58,7 @@ __all__ = [
     "Tracing",
     "Watch",
     "config_file",
+    "is_loopback",
     "json_schema",
     "load",
     "reference_markdown",

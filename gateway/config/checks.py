@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gateway.config.faults import Message, Path, Unknown, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Key
+from gateway.config.serving import is_loopback
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What is wrong with a value in `match` that no request can have, by its dimension.
@@ -52,6 +53,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_timing(config),
         *_bodies(config),
         *_metrics(config),
+        *_console(config),
         *_cors(config),
         *_sharing(config),
         *_jwt(config),
@@ -212,6 +214,22 @@ def _metrics(config: Config) -> Found:
         host, _, port = config.metrics.listen.rpartition(":")
         if int(port) == config.listen.port and _overlap(host.strip("[]"), config.listen.host.strip("[]")):
             yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
+
+
+def _console(config: Config) -> Found:
+    console, place = config.console, config.metrics.listen
+    option = "key_file" if console.key_file is not None else "key_env" if console.key_env is not None else None
+    if console.key_file is not None and console.key_env is not None:
+        yield ("console", "key_env"), "and key_file exclude each other"
+    if not console.enabled:
+        if option is not None:
+            yield ("console", option), "has no effect: the console is not enabled"
+    elif place is None or not config.metrics.enabled:
+        yield ("console", "enabled"), "needs metrics.listen: the console is served there"
+    elif option is None and config.auth == "keys":
+        yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
+    elif option is None and not is_loopback(place.rpartition(":")[0].strip("[]")):
+        yield ("console", "key_file"), "or key_env is needed, as other machines can call metrics.listen"
 
 
 def _cors(config: Config) -> Found:

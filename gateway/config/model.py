@@ -30,7 +30,7 @@ from gateway.config.kinds import (
     nothing_is_no_item,
 )
 from gateway.config.section import Section
-from gateway.config.serving import Cors, Listen, Log, Metrics
+from gateway.config.serving import Console, Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 from gateway.config.tracing import Tracing
 
@@ -334,6 +334,11 @@ class Config(BaseModel):
     )
     log: Log = Field(default=Log(), description="What is written to standard output.")
     metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
+    console: Console = Field(
+        default=Console(),
+        description="A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single"
+        " requests.",
+    )
     tracing: Tracing | None = Field(
         default=None, description="Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."
     )
@@ -348,7 +353,7 @@ class Config(BaseModel):
     @property
     def caller_files(self) -> tuple[str, ...]:
         """The files, once loaded, that say who may call: they may change while the gateway runs."""
-        found = [self.keys_file, self.jwt.jwks_file if self.jwt is not None else None]
+        found = [self.keys_file, self.jwt.jwks_file if self.jwt is not None else None, self.console.key_file]
         found += [key.aws_secret_file for key in self.keys.values()]
         return tuple(dict.fromkeys(name for name in found if name is not None))
 

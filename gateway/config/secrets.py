@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from pydantic import SecretStr
@@ -18,17 +19,19 @@ from gateway.config.files import read_file, why
 from gateway.config.kinds import redis_server
 from gateway.config.model import Config, Key, Model
 from gateway.config.section import Section
+from gateway.config.serving import Console
 from gateway.config.sharing import CacheSalt, Redis
 
 MOST_SECRET_BYTES = 16384
 MOST_FILE_BYTES = 1 << 22
 """Certificate bundles and key sets. That of all public authorities has some 230 KB."""
 _LEAST_SALT = 32
+_LEAST_CONSOLE_KEY = 16
 
 S = TypeVar("S", bound=Section)
 
 # A section keeps each of these in the private attribute `_NAME`, once read.
-_NAMES = ("url", "password", "keys_text", "secret", "aws_secret", "api_key")
+_NAMES = ("url", "password", "keys_text", "secret", "aws_secret", "api_key", "key")
 
 Secrets = dict[Path, str]
 """What was read, by the path of its section and the name of the secret there, such as ("models", "m", "api_key")."""
@@ -49,6 +52,7 @@ def read_secrets(
         if secret is not None and len(secret) < _LEAST_SALT:
             needed = f"must lead to {_LEAST_SALT} characters or more, such as `openssl rand -hex 32` makes"
             reading.findings.append((("cache_salt", option), needed))
+    reading.console(config)
     for name, key in config.keys.items():
         reading.secret(("keys", name), key, "aws_secret")
     for name, model in config.models.items():
@@ -61,7 +65,7 @@ def read_secrets(
 def with_secrets(config: Config, secrets: Secrets) -> Config:
     """A copy of `config` whose sections hold `secrets`."""
     changed: dict[str, Any] = {}
-    for name in ("redis", "jwt", "cache_salt"):
+    for name in ("redis", "jwt", "cache_salt", "console"):
         section = getattr(config, name)
         if section is not None:
             changed[name] = _holding(section, (name,), secrets)
@@ -89,7 +93,7 @@ class _Reading:
         self.findings: list[tuple[Path, Message]] = []
         self._environ = environ
 
-    def secret(self, at: Path, options: Key | Model | CacheSalt | Redis, name: str) -> str:
+    def secret(self, at: Path, options: Key | Model | CacheSalt | Redis | Console, name: str) -> str:
         """Reads what NAME_env or NAME_file of the section at `at` leads to; returns which of the two it was, or ""."""
         variable: str | None = getattr(options, f"{name}_env")
         file_name: str | None = getattr(options, f"{name}_file")
@@ -113,6 +117,18 @@ class _Reading:
         else:
             self._wrong((*at, option), "must lead to one line of printable ASCII without spaces")
         return option
+
+    def console(self, config: Config) -> None:
+        """The console's key: long enough, and nobody else's."""
+        option = self.secret(("console",), config.console, "key")
+        key = self.secrets.get(("console", "key"))
+        if key is None:
+            return
+        if len(key) < _LEAST_CONSOLE_KEY:
+            needed = f"must lead to {_LEAST_CONSOLE_KEY} characters or more, such as `openssl rand -hex 16` makes"
+            self._wrong(("console", option), needed)
+        if f"sha256:{sha256(key.encode()).hexdigest()}" in {one.hash for one in config.keys.values()}:
+            self._wrong(("console", option), "leads to a client's key; the console needs one of its own")
 
     def certificates(self, option: Path, file_name: str) -> None:
         if self._file(option, file_name, 1) is None:

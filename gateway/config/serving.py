@@ -1,16 +1,24 @@
-"""Options of the gateway's own side: where it listens, which pages may call it, its log and its metrics."""
+"""Options of the gateway's own side: where it listens, which pages may call it, its log, metrics and console."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr, SecretStr
 
-from gateway.config.kinds import Address, Bytes, Flag, HeaderName, Host, Network, Origin, Seconds, Whole
+from gateway.config.kinds import Address, Bytes, Flag, HeaderName, Host, Network, Origin, Seconds, Variable, Whole
 from gateway.config.section import Section
 
 _DAY = 86400
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an address (an IPv6 address without brackets), means this machine alone."""
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 class Listen(Section):
@@ -69,10 +77,7 @@ class Listen(Section):
     @property
     def loopback(self) -> bool:
         """Only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host.split("%")[0]).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
 
 class Cors(Section):
@@ -120,10 +125,31 @@ class Metrics(Section):
     enabled: Flag = Field(default=True, description="Serve `/metrics`.")
     listen: Address | None = Field(
         default=None,
-        description="A separate `host:port` for `/metrics`, `/livez` and `/readyz`; `/metrics` is then served only "
-        "there. Absent: `/metrics` is served where clients call, without a key.",
+        description="A separate `host:port` for `/metrics`, `/livez`, `/readyz`, `/status.json` and `/console`; "
+        "`/metrics` is then served only there. Absent: `/metrics` is served where clients call, without a key.",
     )
     genai: Flag = Field(
         default=False,
         description="Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`).",
     )
+
+
+class Console(Section):
+    """A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single requests."""
+
+    enabled: Flag = Field(default=False, description="Serve `/console`. Needs `metrics.listen`.")
+    key_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the key that the page and `/status.json` ask for, of 16 characters or more; relative to"
+        " this file's folder. Changes are picked up within 2 s. Needed where clients need keys, and where"
+        " `metrics.listen` is not loopback.",
+    )
+    key_env: Variable | None = Field(default=None, description="Environment variable with that key.")
+
+    _key: SecretStr | None = PrivateAttr(None)
+
+    @property
+    def key(self) -> str | None:
+        """Read by `load` from `key_file` or `key_env`; None where nobody has to show one."""
+        return self._key.get_secret_value() if self._key else None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.app.asking import key
+from tests.browser.chromium import FLAGS, chromium
 from tests.clients import REQUESTS
 from tests.harness import Stack
 
@@ -25,15 +24,6 @@ pytestmark = pytest.mark.browser
 PAGE = (Path(__file__).parent / "page.html").read_bytes()
 SECRET, ENTRY = key("browser")
 KEYED = {"authorization": f"Bearer {SECRET}", "api-key": SECRET}
-
-
-def chromium() -> str:
-    """The browser's command. Fails with what to install when there is none."""
-    for name in (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
-        found = shutil.which(name) if name else None
-        if found is not None:
-            return found
-    pytest.fail("no Chromium: install Debian's package `chromium`, or set CHROMIUM=/path/to/it")
 
 
 class Site:
@@ -74,9 +64,7 @@ class Site:
     def calls(self, folder: Path, base: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What a page of this site sees of the replies to `calls`."""
         task = quote(json.dumps({"base": base, "calls": calls}))
-        # Without a sandbox, as root in a container has none to give; the page is ours.
-        words = [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        words += ["--no-first-run", "--disable-background-networking", "--no-proxy-server", f"--user-data-dir={folder}"]
+        words = [chromium(), *FLAGS, f"--user-data-dir={folder}"]
         browser = subprocess.Popen(
             [*words, f"{self.origin}/page.html#{task}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -33,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
     "translate": CORE,
     "pipeline": CORE | {"auth", "wire"},
+    "console": CORE | {"config", "fleet", "observe", "pipeline", "translate"},
 }
 EVERYTHING = {"app", "cli"}
 

@@ -1,0 +1,149 @@
+"""`dragoman status`: what a running gateway does, from its admin address, once or as a live view."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from gateway.cli.configured import FILE_HELP, configuration
+from gateway.console.state import State
+from gateway.console.terminal import view
+
+_TIMEOUT_S = 5.0
+_ONCE_S = 1.0
+"""Between the two states of a single view: rates need two."""
+_DECODER = msgspec.json.Decoder(State)
+# ANSI: the alternate screen without a cursor, and back; the top left corner; the rest of the line, of the screen.
+_ENTER, _LEAVE, _HOME, _REST, _BELOW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Unreachable(Exception):
+    """Why there is no state, in a sentence."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--url", help="the gateway's admin address, such as http://127.0.0.1:9090 (default: the configuration's)"
+    )
+    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    parser.add_argument(
+        "--key-file", metavar="FILE", help="the console's key, where there is one (default: the configuration's)"
+    )
+    parser.add_argument("--every", metavar="SECONDS", type=_seconds, default=2.0, help="between two looks (default: 2)")
+    parser.add_argument("--once", action="store_true", help="print one view; so it is when the output is no terminal")
+    parser.add_argument("--json", action="store_true", help="print the state once, as JSON; see docs/console.md")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints one view, or shows views until Ctrl-C."""
+    try:
+        url, key = _place(options)
+    except (OSError, ValueError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
+        gateway = _Gateway(client, url, key)
+        try:
+            first = gateway.text()
+            if options.json:
+                print(first.decode())
+            elif options.once or not sys.stdout.isatty():
+                before = _DECODER.decode(first)
+                time.sleep(_ONCE_S)
+                print("\n".join(view(before, gateway.state())))
+            else:
+                _live(gateway, _DECODER.decode(first), options.every)
+        except Unreachable as why:
+            print(f"dragoman: {why}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+class _Gateway:
+    """Where the state comes from."""
+
+    def __init__(self, client: httpx.Client, url: str, key: str | None) -> None:
+        self._client = client
+        self._url = url.rstrip("/") + "/status.json"
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    def text(self) -> bytes:
+        """The state as it was sent, known to be one. Raises Unreachable."""
+        try:
+            answer = self._client.get(self._url, headers=self._headers)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unreachable(f"no answer from {self._url}: {type(error).__name__}") from None
+        if answer.status_code == 401:
+            raise Unreachable(f"{self._url} asks for the console's key: give --key-file")
+        if answer.status_code != 200:
+            raise Unreachable(f"{self._url} answers {answer.status_code}: is this the address of metrics.listen?")
+        try:
+            _DECODER.decode(answer.content)
+        except msgspec.MsgspecError:
+            raise Unreachable(f"{self._url} answers something else than a gateway's state") from None
+        return answer.content
+
+    def state(self) -> State:
+        """Raises Unreachable."""
+        return _DECODER.decode(self.text())
+
+
+def _live(gateway: _Gateway, before: State, every_s: float) -> None:
+    """Views until Ctrl-C. While the gateway does not answer, the last one stays, and says so."""
+    lines, state = view(None, before), before
+    sys.stdout.write(_ENTER)
+    try:
+        while True:
+            _draw(lines)
+            time.sleep(every_s)
+            try:
+                before, state = state, gateway.state()
+                lines = view(before, state)
+            except Unreachable as why:
+                lines = [f"{why}", "", *view(None, state)]
+    finally:
+        with suppress(OSError):
+            sys.stdout.write(_LEAVE)
+            sys.stdout.flush()
+
+
+def _draw(lines: list[str]) -> None:
+    wide, high = shutil.get_terminal_size()
+    shown = [line[:wide] + _REST for line in lines[: high - 1]]
+    sys.stdout.write(_HOME + "\r\n".join(shown) + _BELOW)
+    sys.stdout.flush()
+
+
+def _place(options: argparse.Namespace) -> tuple[str, str | None]:
+    """The admin address, and the console's key. Raises OSError, ValueError, ConfigError."""
+    key = Path(options.key_file).read_text("latin-1").strip() if options.key_file is not None else None
+    if key is not None and not (key.isascii() and key.isprintable() and key):
+        raise ValueError("--key-file holds no key: one line of printable ASCII")
+    if options.url is not None:
+        if not options.url.startswith(("http://", "https://")):
+            raise ValueError("--url must begin with http:// or https://")
+        return options.url, key
+    config, _ = configuration(options.config)
+    if config.metrics.listen is None:
+        raise ValueError("the configuration has no metrics.listen, where the state is served; or give --url")
+    host, _, port = config.metrics.listen.rpartition(":")
+    # Listening on every address is listening on this machine's own.
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    return f"http://{host}:{port}", key or (config.console.key if config.console.enabled else None)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not (math.isfinite(seconds) and 0.2 <= seconds <= 3600):
+        raise argparse.ArgumentTypeError("must be from 0.2 to 3600")
+    return seconds

@@ -1,0 +1,15 @@
+"""What operators look at: the gateway's state as one JSON document, a page that draws it, and a playground.
+
+state.py       the state: models, workers, teams, limits, and the counters behind their rates
+terminal.py    two states -> the lines that `dragoman status` prints
+guard.py       who may see the console, and what browsers are told
+playground.py  one request through the gateway's own pipeline, with what both sides sent and got
+transcript.py  what a playground's request has shown so far, bounded
+routes.py      the ASGI endpoints on the admin address
+page/          the page: HTML, CSS and JavaScript, served as they are
+"""
+
+from gateway.console.routes import Console, Watched
+from gateway.console.state import Served
+
+__all__ = ["Console", "Served", "Watched"]

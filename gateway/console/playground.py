@@ -1,0 +1,319 @@
+"""One request of an operator, through the gateway's own pipeline, with the wire of both sides shown.
+
+The request runs in this process as if a client had sent it: the same routes, keys, limits, retries, log record and
+metrics. Only the transport to the workers is wrapped, so that what really goes there and comes back can be shown. A
+request may also be only translated, as `dragoman translate` does it: then no worker hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway import translate
+from gateway.console.transcript import Transcript
+from gateway.core.errors import GatewayError
+from gateway.core.fields import WORDS
+from gateway.core.http import JSON_TYPE, Headers, Request, header_value
+from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
+from gateway.pipeline import Receive, Runtime, Scope, Send, ServedModel
+
+MOST_BYTES = 262144
+"""Of what the page sends for one request: its body and what is around it."""
+LONGEST_S = 600.0
+"""After this long the request ends as if its client had left."""
+_LONGEST_TEXT = 2048
+# An encoded slash separates nothing: the server leaves these as they are, too (core.http.path_parameter).
+_KEPT_ENCODED = re.compile(r"(%2[Ff]|%25)")
+
+Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+
+
+class Asked(Struct, forbid_unknown_fields=True):
+    """What the page asks for.
+
+    path    as clients call it, percent-encoded
+    query   without "?"
+    key     the client's key, "" for none
+    model   whose workers a translation is for; a request that is sent names its model itself
+    send    False to translate only
+    """
+
+    path: str
+    body: str
+    query: str = ""
+    key: str = ""
+    model: str = ""
+    send: bool = True
+
+    def fault(self) -> str | None:
+        """What is wrong with it, or None."""
+        if not self.path.startswith("/") or not _is_line(self.path) or set(self.path) & set("?#"):
+            return "path must begin with / and hold no ? or #"
+        if not _is_line(self.query) or "#" in self.query:
+            return "query must be printable ASCII"
+        if not _is_line(self.key):
+            return "key must be printable ASCII"
+        return None
+
+    @property
+    def headers(self) -> Headers:
+        """Those that a client of the request would send."""
+        key = [(b"authorization", b"Bearer " + self.key.encode())] if self.key else []
+        return [JSON_TYPE, *key]
+
+
+def _is_line(text: str) -> bool:
+    return len(text) <= _LONGEST_TEXT and text.isascii() and (not text or text.isprintable()) and " " not in text
+
+
+class Way(Struct, frozen=True):
+    """How clients send one operation: a place to begin for the page.
+
+    path     `{model}` stands for the model's name, where the path holds it
+    body     the least body; `words` stands for the prompt in it
+    streams  when the reply is a stream: "asked" by the member `stream`, "always" or "never"
+    model    the body's member that names the model, "" where the body has none
+    """
+
+    dialect: str
+    operation: str
+    path: str
+    query: str
+    body: Mapping[str, Any]
+    words: str
+    streams: str
+    model: str
+
+
+def ways(dialects: Mapping[str, tuple[Dialect, str]]) -> Iterator[Way]:
+    """Every way to call `dialects`, which come by path: the dialect there and its route's name."""
+    for path, (dialect, route) in dialects.items():
+        for operation, examples in dialect.examples.items():
+            named = [one.name for one in dialect.fields[operation] if one.names_model and one.where == "body"]
+            for example in examples:
+                if example.route == route:
+                    yield Way(
+                        dialect.name,
+                        operation,
+                        _with_model(path),
+                        example.query.decode(),
+                        example.body,
+                        WORDS,
+                        example.streams,
+                        named[0] if named else "",
+                    )
+
+
+def _with_model(path: str) -> str:
+    """Starlette's path with its parameter, of which there is at most one, a name of a model."""
+    before, brace, rest = path.partition("{")
+    return before + "{model}" + rest.partition("}")[2] if brace else path
+
+
+def at(path: str, dialects: Mapping[str, tuple[Dialect, str]]) -> tuple[Dialect, str] | None:
+    """The dialect and route at `path`, which a client calls; None where there is none."""
+    if path in dialects:
+        return dialects[path]
+    for known, place in dialects.items():
+        before, model, after = _with_model(known).partition("{model}")
+        if model and path.startswith(before) and path.endswith(after) and len(path) > len(before) + len(after):
+            return place
+    return None
+
+
+async def play(
+    asked: Asked,
+    runtime: Runtime,
+    application: Callable[[Runtime], Application],
+    scope: Scope,
+    transcript: Transcript,
+    left: asyncio.Event,
+) -> None:
+    """Runs the request as a client's, telling `transcript`. scope is that of the page's own request; `left` set ends
+    the request as if its client had left."""
+    watched = _watched(runtime, transcript)
+    sent = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": asked.body.encode(), "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    whole = begun = False
+
+    async def send(message: Mapping[str, Any]) -> None:
+        nonlocal whole, begun
+        if message["type"] == "http.response.start":
+            begun = True
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+            transcript.head("client", message["status"], headers)
+        else:
+            transcript.data("client", message["body"])
+            whole = not message.get("more_body", False)
+
+    inner = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "".join(
+            part.upper() if at % 2 else unquote(part) for at, part in enumerate(_KEPT_ENCODED.split(asked.path))
+        ),
+        "raw_path": asked.path.encode(),
+        "query_string": asked.query.encode(),
+        "headers": asked.headers,
+        "client": scope.get("client"),
+        "server": None,
+    }
+    await application(watched)(inner, receive, send)
+    if begun:
+        transcript.end("client", "" if whole else "cut off: the reply is not whole")
+    else:
+        transcript.end("client", "ended without a reply")
+
+
+def translated(asked: Asked, dialect: Dialect, route: str, served: ServedModel, transcript: Transcript) -> None:
+    """What the model's workers would get, or the dialect's refusal."""
+    try:
+        crossing = translate.send(
+            dialect, served.backend, asked.body.encode(), served.can, route=route, query=asked.query.encode()
+        )
+    except translate.Refused as refused:
+        response = refused.response
+        transcript.head("client", response.status, _shown(response.headers))
+        transcript.data("client", response.body)
+        transcript.end("client")
+        return
+    for request in (crossing.first, crossing.outgoing):
+        if request is not None:
+            transcript.request("", request.method, request.path, request.body)
+    transcript.end("worker")
+
+
+# -- the transport, watched -------------------------------------------------------------------------------------------
+
+
+def _watched(runtime: Runtime, transcript: Transcript) -> Runtime:
+    """`runtime`, with transports that tell `transcript` what passes. The salt of the caller's cache is not shown."""
+    copies: dict[int, ServedModel] = {}
+    for served in runtime.models.values():
+        if id(served) not in copies:
+            copies[id(served)] = replace(served, transport=_Watched(served.transport, transcript))
+
+    def identify(headers: Headers, dialect: str) -> Any:
+        pending = runtime.identify(headers, dialect)
+        if pending.principal.salt is not None:
+            transcript.secrets.append(pending.principal.salt.encode())
+        return pending
+
+    models = {name: copies[id(served)] for name, served in runtime.models.items()}
+    return replace(runtime, models=models, identify=identify)
+
+
+class _Watched:
+    """A transport. Implements core.ports.Transport. Headers to workers are not shown: they may hold their keys."""
+
+    def __init__(self, transport: Transport, transcript: Transcript) -> None:
+        self._transport = transport
+        self._transcript = transcript
+
+    async def send(self, request: Request, address: str, deadlines: Deadlines) -> Exchange:
+        transcript = self._transcript
+        transcript.request(address, request.method, request.path, request.body)
+        try:
+            exchange = await self._transport.send(request, address, deadlines)
+        except GatewayError as error:
+            transcript.end("worker", error.message)
+            raise
+        transcript.head("worker", exchange.status, _shown(exchange.headers))
+        return _WatchedExchange(exchange, transcript)
+
+    async def close(self) -> None:
+        """The transport is the gateway's and stays open."""
+
+
+def _shown(headers: Headers) -> list[tuple[str, str]]:
+    kind = header_value(headers, b"content-type")
+    return [("content-type", kind.decode("latin-1"))] if kind is not None else []
+
+
+class _WatchedExchange:
+    """Implements core.ports.Exchange, and BodySink between the exchange and the pipeline's own sink."""
+
+    _sink: BodySink
+
+    def __init__(self, exchange: Exchange, transcript: Transcript) -> None:
+        self._exchange = exchange
+        self._transcript = transcript
+        self.status = exchange.status
+        self.headers = exchange.headers
+        self.pause = exchange.pause
+        self.resume = exchange.resume
+        self._ended = False
+
+    async def read(self) -> bytes:
+        try:
+            block = await self._exchange.read()
+        except GatewayError as error:
+            self._end(error.message)
+            raise
+        if block:
+            self._transcript.data("worker", block)
+        else:
+            self._end()
+        return block
+
+    async def body(self, limit: int) -> bytes:
+        try:
+            body = await self._exchange.body(limit)
+        except GatewayError as error:
+            self._end(error.message)
+            raise
+        self._transcript.data("worker", body)
+        self._end()
+        return body
+
+    def pipe(self, sink: BodySink) -> None:
+        self._sink = sink
+        self._exchange.pipe(self)
+
+    def block(self, data: bytes) -> None:
+        self._transcript.data("worker", data)
+        self._sink.block(data)
+
+    def finished(self, error: GatewayError | None) -> None:
+        self._end(error.message if error is not None else "")
+        self._sink.finished(error)
+
+    def close(self) -> None:
+        self._exchange.close()
+        self._end("closed by the gateway")
+
+    def _end(self, why: str = "") -> None:
+        if not self._ended:
+            self._ended = True
+            self._transcript.end("worker", why)
+
+
+def asked_for(body: bytes) -> Asked:
+    """What the page's body asks for. Raises ValueError, fit to be shown, when it is something else."""
+    try:
+        asked = msgspec.json.decode(body, type=Asked)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    wrong = asked.fault()
+    if wrong is not None:
+        raise ValueError(wrong)
+    return asked

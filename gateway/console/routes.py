@@ -1,0 +1,226 @@
+"""The console's ASGI endpoints, on the admin address: `/status.json`, and `/console` with what belongs to it.
+
+| path | method | what | key |
+|---|---|---|---|
+| `/status.json` | GET | the state, see state.py | yes |
+| `/console` | GET | the page, and below it its CSS, JavaScript and icon; no data | no |
+| `/console/ways` | GET | the models, and how each dialect is called | yes |
+| `/console/playground` | POST | one request; a line of JSON for each thing that a side sent or got | yes |
+
+"Yes" is where a key is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from prometheus_client.metrics_core import Metric
+
+from gateway.config import Console as Options
+from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
+from gateway.console.playground import LONGEST_S, MOST_BYTES, Application, Asked, asked_for, at, play, translated, ways
+from gateway.console.state import Served, State, read_state
+from gateway.console.transcript import Transcript
+from gateway.core.http import Headers, header_value
+from gateway.core.ports import Dialect
+from gateway.observe.limits import Limiter
+from gateway.pipeline import Receive, Runtime, Scope, Send
+
+Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FRESH_S = 0.5
+"""A state is made at most this often, however many look at it."""
+MOST_PLAYING = 4
+"""Requests of the playground at once."""
+
+_PAGE = Path(__file__).parent / "page"
+_FILES = {
+    "/console": ("console.html", b"text/html; charset=utf-8"),
+    "/console/console.css": ("console.css", b"text/css; charset=utf-8"),
+    "/console/console.js": ("console.js", b"text/javascript; charset=utf-8"),
+    "/console/plot.js": ("plot.js", b"text/javascript; charset=utf-8"),
+    "/console/playground.js": ("playground.js", b"text/javascript; charset=utf-8"),
+    "/console/icon.svg": ("icon.svg", b"image/svg+xml"),
+}
+_JSON = b"application/json"
+_LINES = b"application/x-ndjson"
+_encode = msgspec.json.Encoder().encode
+
+
+class Watched(Struct):
+    """The gateway as the console sees it now.
+
+    needs_key    clients show keys
+    dialects     by the path, in Starlette's syntax, of each of their routes with a body: the dialect there, and the
+                 route's name
+    application  makes the gateway's own ASGI application on another runtime
+    """
+
+    version: str
+    ready: bool
+    draining: bool
+    needs_key: bool
+    models: Sequence[Served]
+    limiter: Limiter | None
+    runtime: Runtime
+    dialects: Mapping[str, tuple[Dialect, str]]
+    application: Callable[[Runtime], Application]
+
+
+class Console:
+    """look gives the gateway as it is now, collect the families of its metrics."""
+
+    def __init__(self, look: Callable[[], Watched], collect: Callable[[], Iterable[Metric]]) -> None:
+        self._look = look
+        self._collect = collect
+        self._started = time.monotonic()
+        self._playing = 0
+        self._state: tuple[float, bytes] | None = None
+
+    def endpoints(self, options: Options, local: bool) -> dict[str, Endpoint]:
+        """What is served, by path, under `options`. local says that the admin address is loopback."""
+        guard = Guard(options.key if options.enabled else None, local)
+        found: dict[str, Endpoint] = {"/status.json": _guarded(guard, "GET", self._tell_state)}
+        if options.enabled:
+            for path, (name, kind) in _FILES.items():
+                found[path] = _guarded(guard, "GET", _file((_PAGE / name).read_bytes(), kind), public=True)
+            found["/console/ways"] = _guarded(guard, "GET", self._tell_ways)
+            found["/console/playground"] = _guarded(guard, "POST", self._play)
+        return found
+
+    def state(self) -> State:
+        """The gateway's state now."""
+        watched = self._look()
+        return read_state(
+            self._collect(),
+            watched.models,
+            watched.limiter,
+            version=watched.version,
+            ready=watched.ready,
+            draining=watched.draining,
+            time_s=time.time(),
+            uptime_s=time.monotonic() - self._started,
+        )
+
+    async def _tell_state(self, scope: Scope, receive: Receive, send: Send) -> None:
+        now = time.monotonic()
+        if self._state is None or now - self._state[0] >= FRESH_S:
+            self._state = (now, _encode(self.state()))
+        await _answer(send, 200, self._state[1], _JSON)
+
+    async def _tell_ways(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watched = self._look()
+        found = {
+            "models": [one.name for one in watched.models],
+            "needs_key": watched.needs_key,
+            "ways": list(ways(watched.dialects)),
+        }
+        await _answer(send, 200, _encode(found), _JSON)
+
+    async def _play(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (header_value(scope["headers"], b"content-type") or b"").partition(b";")[0].strip() != _JSON:
+            raise Denied(415, "the playground takes application/json")
+        if self._playing >= MOST_PLAYING:
+            raise Denied(429, f"{MOST_PLAYING} requests of the playground are under way")
+        self._playing += 1
+        try:
+            body = await _body(receive)
+            if body is None:
+                return
+            try:
+                asked = asked_for(body)
+            except ValueError as error:
+                raise Denied(400, str(error)) from None
+            await self._run(asked, scope, receive, send)
+        finally:
+            self._playing -= 1
+
+    async def _run(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
+        watched, transcript, left = self._look(), Transcript(), asyncio.Event()
+        if not asked.send:
+            place, served = at(asked.path, watched.dialects), watched.runtime.models.get(asked.model)
+            if place is None or served is None:
+                raise Denied(400, "to translate, name a path of a dialect and a model")
+            translated(asked, *place, served, transcript)
+            await _answer(send, 200, transcript.rest(), _LINES)
+            return
+        headers = [(b"content-type", _LINES), *SECURITY_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        playing = asyncio.create_task(play(asked, watched.runtime, watched.application, scope, transcript, left))
+        leaving = asyncio.create_task(_departure(receive, left))
+        ending = asyncio.get_running_loop().call_later(LONGEST_S, left.set)
+        playing.add_done_callback(lambda _: transcript.wake())
+        try:
+            while not playing.done():
+                await _more(send, await transcript.take())
+            await playing
+        finally:
+            ending.cancel()
+            leaving.cancel()
+            left.set()
+            await asyncio.wait([playing])
+        await send({"type": "http.response.body", "body": transcript.rest(), "more_body": False})
+
+
+async def _more(send: Send, lines: bytes) -> None:
+    if lines:
+        await send({"type": "http.response.body", "body": lines, "more_body": True})
+
+
+async def _departure(receive: Receive, left: asyncio.Event) -> None:
+    """Sets `left` when the page goes."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    left.set()
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The request's body; None when its client left. Raises Denied above `MOST_BYTES`."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message["body"]
+        if len(body) > MOST_BYTES:
+            raise Denied(413, f"the playground takes at most {MOST_BYTES} bytes")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _guarded(guard: Guard, method: str, endpoint: Endpoint, *, public: bool = False) -> Endpoint:
+    """`endpoint` behind `guard`; public ones hold no data and need no key."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            guard.check_place(scope["headers"])
+            if scope["method"] != method and (method, scope["method"]) != ("GET", "HEAD"):
+                raise Denied(405, f"only {method} is answered here")
+            if not public:
+                guard.check_key(scope["headers"])
+            await endpoint(scope, receive, send)
+        except Denied as denied:
+            more: Headers = [(b"allow", method.encode())] if denied.status == 405 else []
+            if denied.status == 401:
+                more = [(b"www-authenticate", b'Bearer realm="dragoman console"')]
+            await _answer(send, denied.status, _encode({"error": denied.message}) + b"\n", _JSON, more)
+
+    return guarded
+
+
+def _file(content: bytes, kind: bytes) -> Endpoint:
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await _answer(send, 200, content, kind)
+
+    return served
+
+
+async def _answer(send: Send, status: int, body: bytes, kind: bytes, more: Headers = []) -> None:  # noqa: B006  # never changed
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *SECURITY_HEADERS, *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

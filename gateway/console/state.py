@@ -1,0 +1,190 @@
+"""The gateway's state as one value: what `/status.json` and the console show. docs/console.md documents its JSON.
+
+Counters only grow: a reader takes two states, and the differences between them are what happened in the meantime. All
+counters are those of `/metrics`, read by their names there, so the two never differ. No prompt, key or other secret is
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+from prometheus_client.metrics_core import Metric
+
+from gateway.fleet.pool import Pool
+from gateway.observe.limits import Limiter
+
+
+class WorkerState(Struct, frozen=True):
+    """One worker of a model. condition: ready | down | ejected | draining. max_in_flight is None without a limit."""
+
+    address: str
+    condition: str
+    in_flight: int
+    max_in_flight: int | None
+
+
+class Histogram(Struct, frozen=True):
+    """bounds_s are the upper bounds of the buckets but the last, which has none; counts has one number a bucket."""
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class ModelState(Struct, frozen=True):
+    """One model: its workers now, and its requests since the gateway started.
+
+    waiting       requests that wait for a worker now
+    requests      finished ones by outcome: ok, refused, failed, cancelled
+    first_output  time from a request's head to the first output of its stream; None before the first stream
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    backend: str
+    waiting: int
+    workers: tuple[WorkerState, ...]
+    requests: dict[str, int]
+    input_tokens: int
+    output_tokens: int
+    first_output: Histogram | None
+
+
+class TeamState(Struct, frozen=True):
+    """What the keys of one team have used since the gateway started; `none` are keys without a team."""
+
+    name: str
+    requests: int
+    input_tokens: int
+    output_tokens: int
+
+
+class LimitsState(Struct, frozen=True):
+    """mode: "strict" while the limits' store decides, "degraded" while this gateway decides alone."""
+
+    mode: str
+    replicas: int
+    in_flight: int
+    refused: dict[str, int]
+    shadowed: dict[str, int]
+
+
+class State(Struct, frozen=True):
+    """version is the gateway's, time in Unix seconds, running the requests under way by dialect."""
+
+    version: str
+    time: float
+    uptime_s: float
+    ready: bool
+    draining: bool
+    running: dict[str, int]
+    models: tuple[ModelState, ...]
+    teams: tuple[TeamState, ...]
+    limits: LimitsState | None
+
+
+class Served(Struct, frozen=True):
+    """What is known of one model besides its counters."""
+
+    name: str
+    aliases: tuple[str, ...]
+    backend: str
+    pool: Pool
+
+
+class _Counters:
+    """The samples of `/metrics`, to be summed by labels."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        for family in families:
+            for sample in family.samples:
+                self._samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+
+    def by(self, name: str, label: str, **only: str) -> dict[str, int]:
+        """Sums of the samples called `name` with the labels `only`, by the value of `label`."""
+        sums: dict[str, int] = {}
+        for labels, value in self._samples.get(name, ()):
+            if all(labels.get(one) == wanted for one, wanted in only.items()):
+                sums[labels[label]] = sums.get(labels[label], 0) + int(value)
+        return sums
+
+    def histogram(self, name: str, **only: str) -> Histogram | None:
+        """That of all samples with the labels `only` together; None where there are none."""
+        upto = {float(bound): count for bound, count in self.by(f"{name}_bucket", "le", **only).items()}
+        if not upto:
+            return None
+        bounds = sorted(upto)
+        counts = tuple(after - before for before, after in pairwise([0, *(upto[bound] for bound in bounds)]))
+        return Histogram(tuple(bounds[:-1]), counts)
+
+
+def read_state(
+    families: Iterable[Metric],
+    models: Sequence[Served],
+    limiter: Limiter | None,
+    *,
+    version: str,
+    ready: bool,
+    draining: bool,
+    time_s: float,
+    uptime_s: float,
+) -> State:
+    """families are those of `/metrics`."""
+    counters = _Counters(families)
+    waiting = counters.by("dragoman_queue_length", "model")
+    inputs = counters.by("dragoman_team_tokens_total", "team", direction="input")
+    outputs = counters.by("dragoman_team_tokens_total", "team", direction="output")
+    return State(
+        version=version,
+        time=time_s,
+        uptime_s=uptime_s,
+        ready=ready,
+        draining=draining,
+        running=counters.by("dragoman_requests_running", "dialect"),
+        models=tuple(_model(one, waiting.get(one.name, 0), counters) for one in models),
+        teams=tuple(
+            TeamState(name, count, inputs.get(name, 0), outputs.get(name, 0))
+            for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
+        ),
+        limits=_limits(limiter) if limiter is not None else None,
+    )
+
+
+def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
+    tokens = counters.by("dragoman_tokens_total", "direction", model=model.name)
+    return ModelState(
+        name=model.name,
+        aliases=model.aliases,
+        backend=model.backend,
+        waiting=waiting,
+        workers=tuple(
+            WorkerState(
+                worker.address,
+                _condition(worker.draining, worker.ready, worker.breaker.ejected),
+                worker.in_flight,
+                worker.max_in_flight,
+            )
+            for worker in model.pool.workers
+        ),
+        requests=counters.by("dragoman_requests_total", "outcome", model=model.name),
+        input_tokens=tokens.get("input", 0),
+        output_tokens=tokens.get("output", 0),
+        first_output=counters.histogram("dragoman_first_output_seconds", model=model.name),
+    )
+
+
+def _condition(draining: bool, ready: bool, ejected: bool) -> str:
+    if draining:
+        return "draining"
+    if not ready:
+        return "down"
+    return "ejected" if ejected else "ready"
+
+
+def _limits(limiter: Limiter) -> LimitsState:
+    return LimitsState(
+        limiter.state, limiter.replicas, limiter.in_flight, dict(limiter.refused), dict(limiter.shadowed)
+    )

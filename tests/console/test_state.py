@@ -1,0 +1,96 @@
+"""The state is read from the metrics by their names, and tells every worker's condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.console.state import Histogram, Served, State, read_state
+from gateway.core.ports import RequestRecord
+from gateway.core.usage import Usage
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.pick import least_busy
+from gateway.fleet.pool import Pool, QueuePolicy
+from gateway.fleet.worker import Worker
+from gateway.observe.metrics import Metrics
+
+
+def pool(*workers: Worker) -> Pool:
+    return Pool(workers, least_busy, QueuePolicy(), 0.5, clock=lambda: 0.0)
+
+
+def worker(**attributes: Any) -> Worker:
+    made = Worker("http://gpu:8000", BreakerPolicy(failures=1), 8)
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def state(metrics: Metrics, *models: Served) -> State:
+    return read_state(
+        metrics.registry.collect(), models, None, version="1", ready=True, draining=False, time_s=5.0, uptime_s=1.0
+    )
+
+
+def finish(metrics: Metrics, **fields: Any) -> None:
+    metrics.begun("openai")
+    metrics.finished(RequestRecord("id", "openai", "chat", **{"model": "m", "status": 200, **fields}))
+
+
+def test_every_counter_of_a_model_and_a_team() -> None:
+    metrics = Metrics()
+    finish(metrics, ttft_ms=40.0, usage=Usage(3, 5), team="blue")
+    finish(metrics, ttft_ms=40.0, usage=Usage(30, 50, source="estimated"))
+    finish(metrics, status=500, outcome="failed")
+    finish(metrics, model="other", usage=Usage(1000, 1000), team="blue")
+    metrics.begun("openai")
+    found = state(metrics, Served("m", ("a",), "vllm", pool()))
+    (model,) = found.models
+    assert (model.requests, model.input_tokens, model.output_tokens) == ({"ok": 2, "failed": 1}, 33, 55)
+    assert model.first_output is not None
+    assert sum(model.first_output.counts) == 2
+    place = model.first_output.bounds_s.index(0.05)
+    assert model.first_output.counts[place] == 2
+    assert [(one.name, one.requests, one.input_tokens, one.output_tokens) for one in found.teams] == [
+        ("blue", 2, 1003, 1005),
+        ("none", 2, 30, 50),
+    ]
+    assert found.running == {"openai": 1}
+
+
+def test_a_model_without_requests_has_zeros() -> None:
+    (model,) = state(Metrics(), Served("m", (), "vllm", pool())).models
+    assert (model.requests, model.input_tokens, model.first_output, model.waiting) == ({}, 0, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "condition"),
+    [
+        ({"ready": True}, "ready"),
+        ({}, "down"),
+        ({"ready": True, "draining": True}, "draining"),
+        ({"draining": True}, "draining"),
+    ],
+)
+def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -> None:
+    (model,) = state(Metrics(), Served("m", (), "vllm", pool(worker(in_flight=2, **attributes)))).models
+    (found,) = model.workers
+    assert (found.condition, found.in_flight, found.max_in_flight) == (condition, 2, 8)
+
+
+def test_a_worker_that_is_left_out() -> None:
+    out = worker(ready=True)
+    out.breaker.fail(0.0, 0, may_eject=True)
+    (model,) = state(Metrics(), Served("m", (), "vllm", pool(out))).models
+    assert model.workers[0].condition == "ejected"
+
+
+def test_its_json_can_be_read_again() -> None:
+    metrics = Metrics()
+    finish(metrics, ttft_ms=1e9)
+    found = state(metrics, Served("m", (), "vllm", pool(worker())))
+    assert msgspec.json.decode(msgspec.json.encode(found), type=State) == found
+    assert isinstance(found.models[0].first_output, Histogram)
+    assert found.models[0].first_output.counts[-1] == 1

@@ -1,0 +1,134 @@
+"""`dragoman status`: views of a running gateway, live, once and as JSON; how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.app.asking import CHAT
+from tests.harness import Stack
+from tests.test_cli import CLEAN, dragoman
+
+KEY = "console-key-console-key"
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(config={"metrics": {"listen": "127.0.0.1:9090"}}) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Stack]:
+    config = {"metrics": {"listen": "127.0.0.1:9090"}, "console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
+    with Stack(config=config, environ={"CONSOLE_KEY": KEY}) as stack:
+        yield stack
+
+
+def written(folder: Path, **sections: Any) -> str:
+    path = folder / "gateway.yaml"
+    models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}}
+    path.write_text(yaml.safe_dump({"models": models, **sections}))
+    return str(path)
+
+
+def test_one_view_where_the_output_is_no_terminal(stack: Stack) -> None:
+    assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+    for more in ((), ("--once",)):
+        done = dragoman("status", "--url", stack.admin_url, *more)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\x1b" not in done.stdout
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("dragoman ")
+        assert ": ready, up " in lines[0]
+        assert any(line.split()[:3] == ["m", "1/1", "0"] for line in lines)
+        assert any(line.split()[:3] == ["m", stack.sim.url, "ready"] for line in lines)
+
+
+def test_json_is_the_state(stack: Stack) -> None:
+    done = dragoman("status", "--url", stack.admin_url + "/", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["models"][0]["workers"][0]["address"] == stack.sim.url
+
+
+def test_address_and_key_come_from_the_configuration(keyed: Stack, tmp_path: Path) -> None:
+    port = keyed.admin_url.rpartition(":")[2]
+    console = {"enabled": True, "key_env": "CONSOLE_KEY"}
+    for host in ("127.0.0.1", "0.0.0.0"):
+        path = written(tmp_path, metrics={"listen": f"{host}:{port}"}, console=console)
+        done = dragoman("status", "--config", path, "--json", CONSOLE_KEY=KEY)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["ready"] is True
+
+
+def test_a_key_from_a_file(keyed: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    refused = dragoman("status", "--url", keyed.admin_url, "--json")
+    assert refused.returncode == 1
+    assert "--key-file" in refused.stderr
+    file.write_text(KEY + "\n")
+    assert dragoman("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 0
+    file.write_text("two\nlines")
+    assert dragoman("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 2
+
+
+@pytest.mark.parametrize("path", ["", "/livez"])
+def test_what_is_no_admin_address_is_said(stack: Stack, path: str) -> None:
+    done = dragoman("status", "--url", stack.url + path, "--once")
+    assert done.returncode == 1
+    assert "metrics.listen" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_there() -> None:
+    done = dragoman("status", "--url", "http://127.0.0.1:9", "--once")
+    assert done.returncode == 1
+    assert "no answer from http://127.0.0.1:9/status.json" in done.stderr
+
+
+@pytest.mark.parametrize("every", ["0", "nan", "-1", "x"])
+def test_intervals_that_make_no_sense(every: str) -> None:
+    assert dragoman("status", "--url", "http://127.0.0.1:9", "--every", every).returncode == 2
+
+
+def test_mistakes_of_the_caller(tmp_path: Path) -> None:
+    for arguments in (["--url", "127.0.0.1:9090"], ["--config", written(tmp_path)]):
+        done = dragoman("status", *arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("dragoman: ")
+
+
+def test_live_in_a_terminal_until_ctrl_c(stack: Stack) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "gateway.cli", "status", "--url", stack.admin_url, "--every", "0.2"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=CLEAN)
+    os.close(theirs)
+    try:
+        seen = b""
+        while seen.count(b"\x1b[H") < 3:  # three views
+            seen += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        while not seen.endswith(b"\x1b[?1049l"):
+            seen += os.read(ours, 65536)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert seen.startswith(b"\x1b[?1049h")
+        assert stack.sim.url.encode() in seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        if process.stderr is not None:
+            process.stderr.close()
