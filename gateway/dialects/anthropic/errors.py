@@ -40,7 +40,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
         (Kind.INTERNAL, 500, "api_error"),
     )
 }
-"""Kind -> (status, type, code); the code is for records alone."""
+"""Kind -> (status, type, code); the code is the `error_code` in an error's details."""
 
 # How engines say that a prompt is too long: vLLM's forms, llama.cpp's, TGI's and our own.
 _NUMBERS = tuple(
@@ -91,7 +91,9 @@ def error_object(error: GatewayError, request: Request | None = None, op: Op | N
         message = message.replace(f"'{error.param}'", f"'{name}'")
         if name not in message:
             message = f"{name}: {message}"
-    told: dict[str, Any] = {"type": "error", "error": {"type": ERRORS[error.kind][1], "message": message}}
+    _, type_, code = ERRORS[error.kind]
+    details = {"error_code": error.code or code}
+    told: dict[str, Any] = {"type": "error", "error": {"type": type_, "message": message, "details": details}}
     if request is not None and request.id:
         told["request_id"] = request.id
     return told

@@ -350,7 +350,8 @@ def test_law_12_before_the_first_block_a_failure_is_a_status(client: httpx.Clien
     refused = client.post("/v1/messages", json={**scripted(stream=True, text="hi"), "model": "none"})
     assert refused.status_code == 404
     told = refused.json()
-    assert told["error"] == {"type": "not_found_error", "message": told["error"]["message"]}
+    assert told["error"].pop("message")
+    assert told["error"] == {"type": "not_found_error", "details": {"error_code": "model_not_found"}}
     assert told["type"] == "error"
     assert told["request_id"] == refused.headers["request-id"]
 
