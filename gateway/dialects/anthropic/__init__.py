@@ -20,7 +20,7 @@ from gateway.dialects.anthropic.fields import EXAMPLES, FIELDS, KNOWN
 from gateway.dialects.anthropic.replies import StreamWriter as Writer
 from gateway.dialects.anthropic.replies import write, write_count
 from gateway.dialects.anthropic.requests import read_chat, read_count
-from gateway.wire.json import members, require_json, settle_unknown
+from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 
 _OURS = HeaderTest(b"anthropic-version")
 
@@ -47,6 +47,7 @@ class Anthropic:
     # No worker's stream is one of these: translation is the gateway's.
     passthrough: Mapping[str, Passthrough] = {}
 
+    @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         _accompany(request)
         if request.route == "probe":
