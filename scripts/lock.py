@@ -29,6 +29,8 @@ ONE_PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 # What `make bench-peers` measures beside the gateway.
 PEERS = ("litellm", "vllm-router", "sglang-router")
+# What `make test-clients` runs: as few environments as resolve together.
+CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3")
 
 
 def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, ...] = EVERYWHERE) -> None:
@@ -61,7 +63,7 @@ def main() -> None:
     compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
     together = [*constraints, "--constraint", str(LOCKS / "tracing.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    for name in ("friendli", "sbom"):
+    for name in ("friendli", "sbom", *(f"clients-{group}" for group in CLIENTS)):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for peer in PEERS:
         name = f"peer-{peer}"

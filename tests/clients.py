@@ -67,6 +67,17 @@ def _with_text(value: Any, text: str) -> Any:
     return text if value == WORDS else value
 
 
+def operation_of(op: object) -> str:
+    """By which name the tables of a dialect have what it read."""
+    return {"CountTokens": "count"}.get(type(op).__name__, type(op).__name__.lower())
+
+
+def like_openai(dialect: str) -> bool:
+    """Whether the chats of `dialect` have the members of OpenAI's."""
+    names = {field.name for field in DIALECTS[dialect].fields.get("chat", ())}
+    return {"messages", "response_format"} <= names or {"messages", "temperature", "tools", "seed"} <= names
+
+
 def target(dialect: str, route: Route, model: str = "ep") -> str:
     """The path of `route` with the query that it needs."""
     path = ("" if route.absolute else DIALECTS[dialect].prefixes[0]) + re.sub(r"\{\w+(:path)?\}", model, route.path)

@@ -265,9 +265,10 @@ def test_cancelled_before_the_first_token_of_a_stream(counted: Stack) -> None:
 
 def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted: Stack) -> None:
     async def run() -> None:
-        body = {"model": "m", "stream": True, **said(text="a b c", fault="stall@1")}
+        # Without `max_tokens` each would reserve the rest of the context, which the worker tells.
+        body = {"model": "m", "stream": True, "max_tokens": 16, **said(text="a b c", fault="stall@1")}
         async with httpx.AsyncClient(base_url=counted.url) as client, client.stream("POST", OPENAI, json=body):
-            waiting = asyncio.create_task(client.post(OPENAI, json={"model": "m", **CHAT}))
+            waiting = asyncio.create_task(client.post(OPENAI, json={"model": "m", "max_tokens": 16, **CHAT}))
             await until(lambda: limiter_of(counted).in_flight == 2)
             waiting.cancel()
             await until(lambda: limiter_of(counted).in_flight == 1)

@@ -83,6 +83,8 @@ def test_the_bounds_are_those_of_the_code() -> None:
         bulk.MOST_STRINGS,
         bulk.MOST_VALUES,
         unknown.MOST_OBJECTS,
+        unknown.MOST_NAMES,
+        MOST_PARTS,
     } == set(said)
     assert f"{json._MOST_MEMBERS:,} at the top" in said[bulk.MOST_MEMBERS]
     assert f"{unknown.MOST_FOUND:,} that do" in said[unknown.MOST_OBJECTS]

@@ -17,7 +17,7 @@ from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Settings
 from tests.repo.tree import ROOT
 
-OPERATIONS = {"chat", "complete", "embed"}
+OPERATIONS = {"chat", "complete", "embed", "count"}
 every_dialect = pytest.mark.parametrize("name", dialects.REGISTRY)
 every_backend = pytest.mark.parametrize("name", backends.REGISTRY)
 

@@ -18,7 +18,7 @@ from gateway.cli import main
 from gateway.core.http import Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translate import Refused, holes, reply, send
-from tests.clients import WAYS, Way, usual
+from tests.clients import WAYS, Way, operation_of, usual
 from tests.repo.tree import ROOT
 
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]}'
@@ -73,7 +73,7 @@ def test_a_route_is_found_by_the_members_of_the_body(dialect: str) -> None:
     for operation, examples in made.examples.items():
         body = json.dumps(examples[0].body).encode()
         crossing = send(made, backends.create("vllm"), body, CAN, query=examples[0].query)
-        assert type(crossing.op).__name__.lower() == operation
+        assert operation_of(crossing.op) == operation
         assert crossing.request.route in {example.route for example in examples}
 
 

@@ -258,7 +258,8 @@ class State:
             return
         try:
             async with asyncio.timeout(self.config.health.timeout_s):
-                worker.facts = served.backend.facts(await _small_body(client, worker.address + path, served.headers))
+                said = await _small_body(client, worker.address + path, served.headers)
+            worker.facts = served.backend.facts(said, served.can.upstream_model)
         except (GatewayError, httpx.HTTPError, TimeoutError):
             worker.facts = UNKNOWN
         self._narrow(model)

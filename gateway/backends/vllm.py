@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
 from gateway.backends.openai.errors import fault_of
+from gateway.backends.openai.facts import PATH, facts_of
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import no_token_ids, unsupported
 from gateway.core.errors import GatewayError
@@ -23,7 +24,7 @@ from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
-from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
+from gateway.core.ports import Capabilities, Counting, Facts, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
@@ -105,7 +106,7 @@ class _Words(Words):
         """Thinking under both of its names: `reasoning` since vLLM 0.16, `reasoning_content` before."""
         written = super().message(message)
         if "reasoning_content" in written:
-            written["reasoning"] = written["reasoning_content"]
+            written.setdefault("reasoning", written["reasoning_content"])
         return written
 
     def continuation(self, body: dict[str, Any], op: Chat) -> None:
@@ -124,7 +125,7 @@ class Vllm:
 
     name = NAME
     salts = True
-    facts_path: str | None = None
+    facts_path: str | None = PATH
 
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
         self._defaults = defaults
@@ -167,8 +168,8 @@ class Vllm:
     def fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())
 
-    def facts(self, body: bytes) -> Facts:
-        return UNKNOWN  # vLLM workers publish their capabilities in the registry
+    def facts(self, body: bytes, model: str) -> Facts:
+        return facts_of(body, model)
 
 
 def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:

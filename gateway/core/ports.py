@@ -211,8 +211,10 @@ class Backend(Protocol):
         """What a non-2xx answer means."""
         ...
 
-    def facts(self, body: bytes) -> Facts:
-        """What the answer at `facts_path` says. Raises GatewayError(UPSTREAM) when it is no such answer."""
+    def facts(self, body: bytes, model: str) -> Facts:
+        """What the answer at `facts_path` says of the model that the worker calls `model`.
+
+        Raises GatewayError(UPSTREAM) when it is no such answer."""
         ...
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.core.ports import Dialect, Settings
+from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.azure import Azure
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.ollama import Ollama
@@ -18,6 +19,7 @@ REGISTRY: Mapping[str, type[Dialect]] = {
     "azure": Azure,
     "ollama": Ollama,
     "friendli": Friendli,
+    "anthropic": Anthropic,
 }
 
 

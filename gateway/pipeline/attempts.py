@@ -13,10 +13,12 @@ from gateway.core.lifecycle import TokenCount, fold
 from gateway.core.messages import Embed
 from gateway.core.ports import Dialect, Exchange, Lane, RequestRecord, RequestTrace, WorkerHandle
 from gateway.core.usage import Usage
+from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.runtime import Runtime
+from gateway.wire.bulk import is_large
 
 _MAX_FAULT_BYTES = 1 << 20
 
@@ -154,7 +156,10 @@ class Attempts:
         finally:
             exchange.close()
         self._answered_at = self._runtime.clock()
-        await self._reply.respond(self._whole(op, Response(exchange.status, exchange.headers, body)))
+        response = Response(exchange.status, exchange.headers, body)
+        # The vectors of many inputs, or the logprobs of many tokens, come to megabytes.
+        answer = await offload(self._whole, op, response) if is_large(body) else self._whole(op, response)
+        await self._reply.respond(answer)
         return None
 
     async def _stream(self, exchange: Exchange, worker: WorkerHandle, generation: int) -> GatewayError | None:

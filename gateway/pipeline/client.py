@@ -155,6 +155,10 @@ class AsgiClient(_Base):
         self._wake = asyncio.Event()
         self._whole = False
 
+    async def start(self, status: int, headers: Headers) -> None:
+        # Another server alone knows what becomes of its connection, and HTTP/2 forbids the field.
+        await super().start(status, [field for field in headers if field[0] != b"connection"])
+
     def watch(self, on_gone: Callable[[], None]) -> None:
         async def watching() -> None:
             while (await self._receive())["type"] != "http.disconnect":

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
-from gateway.core.http import Headers
+from gateway.core.http import Headers, header_value
 from gateway.server.head import response_head
 
 EXTENSION = "dragoman"
@@ -212,8 +212,15 @@ class RequestCycle:
     def _head(self, status: int, headers: Headers, *more: bytes) -> bytes:
         if self.keep_alive and not self.wire.reusable:
             self.keep_alive = False
-        if not self.keep_alive:
+        said = header_value(headers, b"connection")
+        if said is not None:
+            # The application may end the connection, or say that it is kept; only here is it known whether it is.
             headers = [field for field in headers if field[0] != b"connection"]
+            if said.strip().lower() == b"close":
+                self.keep_alive = False
+            elif self.keep_alive:
+                more = (*more, b"connection: keep-alive")
+        if not self.keep_alive:
             more = (*more, b"connection: close")
         self.awaits_100 = False
         return response_head(status, headers, *more)

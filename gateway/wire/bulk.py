@@ -44,6 +44,11 @@ def is_heavy(body: bytes) -> bool:
     return cost + body.count(b",") * _COMMA_US > _LONG_US
 
 
+def is_large(body: bytes) -> bool:
+    """Whether a worker's reply is so long that it may take more than 5 ms to read and to write."""
+    return len(body) > _LARGE
+
+
 def refuse_bulk(body: bytes) -> None:
     """Raises GatewayError(BAD_REQUEST) if `body` holds more than these bounds allow."""
     # Each counted value follows a comma or a colon, except first ones. Decoders bound those by their depth limit.

@@ -30,6 +30,9 @@ Form = Callable[[Mapping[str, Raw]], KnownMembers | None]
 # The most objects searched, and the most objects with unknown members: each costs time on the event loop.
 MOST_OBJECTS = 1 << 14
 MOST_FOUND = 1 << 13
+# The most members of one searched object, and the most distinct names of unknown members in a body. Loops over them
+# hold the interpreter's lock.
+MOST_NAMES = 1000
 
 _NOTHING: Tree = {}
 # The first byte after `[` if the first item may be an object. b"" means that much whitespace follows.
@@ -59,8 +62,8 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     is not JSON, or if it has more than `MOST_OBJECTS` objects to search. Null members are taken out too, and count as
     absent. `forms` gives the known members of objects by the name of the member that holds them, alone or in an array.
 
-    Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, or a value is not valid
-    JSON.
+    Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, when one of them or all
+    together have more than `MOST_NAMES` names, or when a value is not valid JSON.
     """
     splitter = _Splitter(forms)
     changed: Extra = {}
@@ -123,6 +126,8 @@ class _Splitter:
         known = form(members) if form is not None else known_to(view) if view is not None else None
         if known is None:
             return raw, _NOTHING
+        if len(members) > MOST_NAMES:
+            raise _too_many(f"an object of the request has more than {MOST_NAMES} members")
         found: Tree = {}
         left: dict[str, Raw | None] = {}  # the new value; None: removed
         for name, value in members.items():
@@ -140,8 +145,7 @@ class _Splitter:
             return raw, _NOTHING
         self._found += 1
         if self._found > MOST_FOUND:
-            message = f"more than {MOST_FOUND} objects of the request have unknown members"
-            raise GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
+            raise _too_many(f"more than {MOST_FOUND} objects of the request have unknown members")
         for name, instead in left.items():
             if instead is None:
                 del members[name]
@@ -153,6 +157,10 @@ class _Splitter:
         self._objects += more
         if self._objects > MOST_OBJECTS:
             raise ValueError("too many objects")
+
+
+def _too_many(message: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, message, code="too_many_values")
 
 
 def _begins(raw: Raw, mark: bytes) -> bool:
@@ -181,7 +189,8 @@ _Path = tuple["_Path | None", str | int]
 
 
 def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -> None:
-    """Enters every member of `tree` into `places`. Raises GatewayError(BAD_REQUEST) if a value is not valid JSON."""
+    """Enters every member of `tree` into `places`. Raises GatewayError(BAD_REQUEST) if a value is not valid JSON, or if
+    there are more than `MOST_NAMES` places."""
     for key, value in tree.items():
         here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
         path = (around, key)
@@ -189,6 +198,8 @@ def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -
             _note(value, here, path, places)
             continue
         if here not in places:
+            if len(places) == MOST_NAMES:
+                raise _too_many(f"the request has more than {MOST_NAMES} different unknown members")
             places[here] = _place(path)
         if not valid(value):
             check_depth({_place(path): value})

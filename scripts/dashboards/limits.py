@@ -76,6 +76,30 @@ BOARD = Board(
             "cps",
             (Query(rate("dragoman_accounting_records_total{*}", "result"), "{{result}}"),),
         ),
+        Panel(
+            "Decisions",
+            "What each limit decided, a second: `admitted`, `refused`, or `shadowed` by a shadow limit.",
+            "reqps",
+            (
+                Query(
+                    rate('dragoman_limit_decisions_total{*,limit=~"$limit"}', "limit", "decision"),
+                    "{{limit}} {{decision}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Decisions by mode",
+            "A second: `strict` in Redis, `local` by one gateway alone, `closed` where a limit refuses without Redis.",
+            "reqps",
+            (Query(rate('dragoman_limit_decisions_total{*,limit=~"$limit"}', "mode"), "{{mode}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Decided alone",
+            "Requests a second that a gateway decided alone, because Redis was down or too slow.",
+            "reqps",
+            (Query(rate("dragoman_limits_alone_total{*}", "instance"), "{{instance}}"),),
+        ),
     ),
     (Variable("limit", "dragoman_limits_refused_total", "limit", "Limit"),),
 )

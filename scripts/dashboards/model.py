@@ -105,6 +105,30 @@ BOARD = Board(
                 Query(rate("dragoman_worker_ejections_total{*}", "model"), "ejections {{model}}"),
             ),
         ),
+        Panel(
+            "Between two pieces of output",
+            "Of streams, as the gateway passes them on. Tokens that a worker sends together are one piece.",
+            "s",
+            quantiles("dragoman_output_gap_seconds", "model"),
+        ),
+        Panel(
+            "Wait in the queue",
+            "Of the requests that had to wait for a worker, however the wait ended.",
+            "s",
+            quantiles("dragoman_queue_wait_seconds", "model"),
+        ),
+        Panel(
+            "Time that the gateway adds",
+            "A request's time less the time with its workers. Its upload and its wait in the queue are in it.",
+            "s",
+            quantiles("dragoman_added_seconds", "model"),
+        ),
+        Panel(
+            "Clients that left",
+            "Requests a second whose client left, by what it waited for.",
+            "reqps",
+            (Query(rate("dragoman_cancelled_requests_total{*}", "phase"), "{{phase}}"),),
+        ),
     ),
     (MODEL_CHOICE,),
 )

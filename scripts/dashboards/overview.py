@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scripts.dashboards.grafana import Board, Panel, Query
-from scripts.dashboards.promql import BY_NAMESPACE, FAILED, FIRST, OUTCOMES, WHOLE, quantiles, rate, share
+from scripts.dashboards.promql import BY_NAMESPACE, FAILED, FIRST, OUTCOMES, RATE, WHOLE, quantiles, rate, share
 
 BOARD = Board(
     "overview",
@@ -139,6 +139,51 @@ BOARD = Board(
             "In the time that is shown, by result. After a refused one the old configuration stays.",
             "short",
             (Query("sum by (result) (increase(dragoman_reloads_total{*}[$__range]))", "{{result}}"),),
+            "bargauge",
+        ),
+        Panel(
+            "Time that the gateway adds",
+            "A request's time less the time with its workers. Its upload and its wait in the queue are in it.",
+            "s",
+            quantiles("dragoman_added_seconds"),
+        ),
+        Panel(
+            "Clients that left",
+            "Requests a second whose client left, by what it waited for: `reading` (its own request), `queued`, "
+            "`first_output`, or `streaming` (more of a stream).",
+            "reqps",
+            (Query(rate("dragoman_cancelled_requests_total{*}", "phase"), "{{phase}}"),),
+        ),
+        Panel(
+            "Client connections",
+            "Connections that are open now, idle ones included, by gateway.",
+            "short",
+            (Query("sum by (instance) (dragoman_connections{*})", "{{instance}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Lateness of the event loop",
+            "99th percentile, by gateway: how late timers are. Streams wait as long. Above 0.1 s the core is full.",
+            "s",
+            (
+                Query(
+                    "histogram_quantile(0.99, sum by (le, instance) "
+                    f"(rate(dragoman_loop_lag_seconds_bucket{{*}}{RATE})))",
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Retries left",
+            "Retries that may be made now, by gateway. Below 1 none is made.",
+            "short",
+            (Query("min by (instance) (dragoman_retry_budget{*})", "{{instance}}"),),
+        ),
+        Panel(
+            "Versions",
+            "Gateways by version.",
+            "short",
+            (Query("count by (version) (dragoman_build_info{*})", "{{version}}"),),
             "bargauge",
         ),
     ),

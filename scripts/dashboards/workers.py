@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scripts.dashboards.grafana import Board, Panel, Query
-from scripts.dashboards.promql import BY_NAMESPACE, MODEL_CHOICE, quantiles, rate, share
+from scripts.dashboards.promql import BY_NAMESPACE, MODEL_CHOICE, RATE, quantiles, rate, share
 
 _VLLM = "As the worker counts it."
 
@@ -44,6 +44,38 @@ BOARD = Board(
             "Further tries on another worker a second, by model.",
             "ops",
             (Query(rate('dragoman_retries_total{*,model=~"$model"}', "model"), "{{model}}"),),
+        ),
+        Panel(
+            "Requests on workers",
+            "Requests that the gateways have on each worker now.",
+            "short",
+            (Query('sum by (worker) (dragoman_worker_in_flight{*,model=~"$model"})', "{{worker}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Left out by the breaker",
+            "Gateways whose breaker leaves the worker out now.",
+            "short",
+            (Query('sum by (worker) (dragoman_worker_breaker{*,model=~"$model",state="open"})', "{{worker}}"),),
+        ),
+        Panel(
+            "Connections to workers",
+            "Connections that are open now, by model: `busy` with a request, or `idle`.",
+            "short",
+            (Query('sum by (model, state) (dragoman_upstream_connections{*,model=~"$model"})', "{{model}} {{state}}"),),
+        ),
+        Panel(
+            "Connections that are used again",
+            "Share of the requests that went out on a connection which was open already, by model.",
+            "percentunit",
+            (
+                Query(
+                    f'sum by (model) (rate(dragoman_upstream_connections_reused_total{{*,model=~"$model"}}{RATE})) / '
+                    f'(sum by (model) (rate(dragoman_upstream_connections_reused_total{{*,model=~"$model"}}{RATE})) + '
+                    f'sum by (model) (rate(dragoman_upstream_connections_opened_total{{*,model=~"$model"}}{RATE})))',
+                    "{{model}}",
+                ),
+            ),
         ),
         Panel(
             "vLLM: requests running",

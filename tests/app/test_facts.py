@@ -21,8 +21,12 @@ PROPS = {
 }
 
 
+MODELS = {"object": "list", "data": [{"id": "other", "max_model_len": 7}, {"id": "m", "max_model_len": 300}]}
+PATHS = {"llamacpp": "/props", "vllm": "/v1/models", "openai": "/v1/models"}
+
+
 class Server(ThreadingHTTPServer):
-    """Says `props` of itself, and remembers who asked for what, and with which key."""
+    """Says `props` of itself where it is asked, and remembers who asked for what, and with which key."""
 
     def __init__(self, props: bytes) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -35,7 +39,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append((self.path, self.headers["authorization"]))
-        body = self.server.props if self.path == "/props" else b"{}"
+        body = self.server.props if self.path in PATHS.values() else b"{}"
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -76,16 +80,34 @@ def test_a_worker_that_becomes_ready_is_asked() -> None:
         assert [path for path, _ in server.asked].count("/props") == 1
 
 
+@pytest.mark.parametrize("backend", ["vllm", "openai"])
+def test_a_servers_list_of_models_says_the_context(backend: str) -> None:
+    with served(json.dumps(MODELS).encode(), backend, upstream_model="m") as (server, client):
+        assert context(client) == 300
+        answer = client.post("/v1/completions", json={"model": "m", "prompt": [1] * 301})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert [path for path, _ in server.asked].count("/v1/models") == 1
+
+
+def test_the_model_is_looked_up_by_the_workers_name_for_it() -> None:
+    with served(json.dumps(MODELS).encode(), "vllm", upstream_model="other") as (_, client):
+        assert context(client) == 7
+
+
 def test_what_is_configured_goes_before_what_is_said() -> None:
     with served(json.dumps(PROPS).encode(), max_context=200) as (_, client):
         assert context(client) == 200
 
 
-@pytest.mark.parametrize("props", [b"", b"<html>", b"[]", b'{"modalities":7}', b" " * (2 << 20)])
-def test_an_answer_that_says_nothing_changes_nothing(props: bytes) -> None:
-    with served(props) as (server, client):
+NONSENSE = [b"", b"<html>", b"[]", b'{"modalities":7}', b'{"data":7}', b" " * (2 << 20)]
+
+
+@pytest.mark.parametrize("props", NONSENSE)
+@pytest.mark.parametrize("backend", PATHS)
+def test_an_answer_that_says_nothing_changes_nothing(props: bytes, backend: str) -> None:
+    with served(props, backend) as (server, client):
         assert context(client) is None
-        assert "/props" in [path for path, _ in server.asked]
+        assert PATHS[backend] in [path for path, _ in server.asked]
 
 
 def test_the_workers_key_is_shown(tmp_path: Any) -> None:
@@ -96,7 +118,8 @@ def test_the_workers_key_is_shown(tmp_path: Any) -> None:
 
 
 def test_other_workers_and_other_paths_are_not_asked() -> None:
-    asked_less: list[tuple[str, dict[str, Any]]] = [("vllm", {}), ("llamacpp", {"paths": ["/v1/chat/completions"]})]
+    asked_less: list[tuple[str, dict[str, Any]]] = [("tgi", {})]
+    asked_less += [(backend, {"paths": ["/v1/chat/completions"]}) for backend in PATHS]
     for backend, options in asked_less:
         with served(json.dumps(PROPS).encode(), backend, **options) as (server, client):
             assert context(client) is None

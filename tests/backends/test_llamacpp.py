@@ -353,12 +353,12 @@ def test_what_it_says_of_itself() -> None:
         "modalities": {"vision": False, "audio": False},
         "chat_template_caps": {"supports_tools": False, "supports_reasoning_effort": True},
     }
-    facts = BACKEND.facts(json.dumps(props).encode())
+    facts = BACKEND.facts(json.dumps(props).encode(), "m")
     assert facts == Facts(None, 2048, {"tools": False, "reasoning": True, "vision": False, "audio": False})
-    assert BACKEND.facts(b"{}") == Facts()
+    assert BACKEND.facts(b"{}", "m") == Facts()
     for body in (b"", b"<html>", b'{"modalities":7}', b'{"default_generation_settings":{"n_ctx":1e400}}'):
         with pytest.raises(GatewayError):
-            BACKEND.facts(body)
+            BACKEND.facts(body, "m")
 
 
 # -- replies --------------------------------------------------------------------------------------------------------

@@ -52,9 +52,13 @@ def stack() -> Iterator[Stack]:
         yield stack
 
 
+OWN = ("/health", "/v1/models")
+"""What the gateway asks a worker on its own account."""
+
+
 def asked(stack: Stack) -> list[Entry]:
     """All that the worker was asked but health probes."""
-    return [entry for entry in stack.sim.ledger.entries if entry.path != "/health"]
+    return [entry for entry in stack.sim.ledger.entries if entry.path not in OWN]
 
 
 def everything(stack: Stack, **headers: str) -> list[int]:

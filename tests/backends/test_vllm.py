@@ -185,7 +185,7 @@ def test_how_long_a_chat_is_is_asked_with_all_that_its_template_reads() -> None:
         "add_generation_prompt": False,
         "chat_template_kwargs": {"a": 1},
     }
-    with pytest.raises(GatewayError, match="cannot tell how many tokens") as caught:
+    with pytest.raises(GatewayError, match="cannot count the tokens") as caught:
         counting.read(Response(404, [], b"{}"))
     assert caught.value.kind is Kind.UNSUPPORTED
 

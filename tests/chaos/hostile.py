@@ -82,6 +82,13 @@ CHATS: Mapping[str, Make] = {
         [{"type": "text", "text": "", f"z{number}": 1} for number in range(min(n, 4096))]
     ),
     "unknown members of one message": lambda n: _said("", **_numbered(n, 1, 60_000)),
+    "unknown members of one part": lambda n: _said([{"type": "text", "text": "", **_numbered(n, 1, 60_000)}]),
+    "unknown members of one tool": lambda n: _beside(
+        tools=[{"type": "function", "function": {"name": "f", **_numbered(n, 1, 60_000)}}]
+    ),
+    "unknown members of a format": lambda n: _beside(
+        response_format={"type": "json_object", **_numbered(n, 1, 60_000)}
+    ),
     "nulls": lambda n: {"messages": [{"role": "user", "content": "", "refusal": None}] * min(n, 16_384)},
     "unknown members": lambda n: _beside(**_numbered(n, [1] * 100, 990)),
     "members of one object": lambda n: _beside(metadata=_numbered(n, "v", 60_000)),

@@ -24,6 +24,8 @@ from tests.harness import Stack
 
 # What everybody may ask, by somebody's decision: whatever else there is needs a key.
 OPEN = {"GET /ping", "GET /sagemaker/ping", "GET /livez", "GET /readyz", "GET /metrics"}
+# Claude Code asks these at its start, without its key; the answer is always the same.
+OPEN |= {f"HEAD {path}" for path in ("/", "/api/hello", "/anthropic", "/anthropic/", "/anthropic/api/hello")}
 HEADERS = {
     "authorization": "Bearer {}",
     "authorization ": "Bearer: {}",

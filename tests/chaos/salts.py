@@ -27,7 +27,7 @@ Asked = tuple[Way, bool]
 
 def ways() -> list[Asked]:
     """Of every dialect: chats and completions, plain and streamed."""
-    found = [(way, stream) for way in WAYS if way.operation != "embed" for stream in (False, True)]
+    found = [(way, stream) for way in WAYS if way.operation in ("chat", "complete") for stream in (False, True)]
     return [(way, stream) for way, stream in found if way.answers(stream=stream)]
 
 

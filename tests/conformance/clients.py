@@ -52,6 +52,7 @@ class Client(Struct, frozen=True):
     speaks      the backend wire that its streams also are, or None
     blind       what its wire has no word for, and why: fields of `HeardChoice`, "usage", or `Scenario.needs`
     words       its own words for why a choice ended, where they differ from OpenAI's
+    own     makes a body in OpenAI's words one in those of the dialect
     asks_to_stream  whether `stream` in the body asks for it, or the path does
     """
 
@@ -70,6 +71,7 @@ class Client(Struct, frozen=True):
     params: Mapping[str, str] = {}
     query: bytes = b""
     headers: Headers = []
+    own: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     def ask(self, scenario: Scenario, *, stream: bool) -> Request:
         content = {"messages": HI} if scenario.operation == "chat" else {"prompt": "hi"}
@@ -82,7 +84,7 @@ class Client(Struct, frozen=True):
             if scenario.usage != "absent" and self.tells("usage"):
                 body["stream_options"] = {"include_usage": True}
         headers = [(b"content-type", b"application/json"), *self.headers]
-        data = json.dumps(body).encode()
+        data = json.dumps(self.own(body)).encode()
         return Request("POST", self.path, headers, data, self.query, self.route, dict(self.params), "r")
 
     def tells(self, what: str) -> bool:
@@ -326,6 +328,109 @@ def read_friendli(body: bytes) -> Heard:
     return heard
 
 
+# -- anthropic ------------------------------------------------------------------------------------------------------
+
+
+def hear_anthropic(stream: bytes) -> Heard:
+    """As strictly as the strictest client: one begin, one block open at a time, indices without gaps, one end."""
+    heard = Heard()
+    choice = heard.of(0)
+    begun = over = False
+    opened = -1
+    block: str | None = None
+    for kind, data in events(stream):
+        said = json.loads(data)
+        assert said["type"] == kind
+        assert not over, "something follows message_stop"
+        assert heard.error is None, "something follows an error"
+        if kind == "error":
+            heard.error = said["error"]["message"]
+        elif kind == "message_start":
+            assert not begun
+            begun = True
+            assert {"input_tokens", "output_tokens"} <= set(said["message"]["usage"])
+        elif kind == "content_block_start":
+            assert begun
+            assert block is None, "two blocks are open"
+            opened, block = opened + 1, said["content_block"]["type"]
+            assert said["index"] == opened
+            if block == "tool_use":
+                choice.calls.append([said["content_block"]["id"], said["content_block"]["name"], ""])
+        elif kind == "content_block_delta":
+            assert said["index"] == opened
+            assert block is not None
+            _hear_anthropic_delta(choice, block, said["delta"])
+        elif kind == "content_block_stop":
+            assert said["index"] == opened
+            block = None
+        elif kind == "message_delta":
+            _hear_anthropic_end(heard, {**said["delta"], "usage": said["usage"]})
+        elif kind == "message_stop":
+            assert block is None
+            assert choice.finish is not None
+            over = heard.complete = True
+    return heard
+
+
+def _hear_anthropic_delta(choice: HeardChoice, block: str, delta: dict[str, Any]) -> None:
+    if delta["type"] == "text_delta":
+        assert block == "text"
+        choice.text += delta["text"]
+    elif delta["type"] == "thinking_delta":
+        assert block == "thinking"
+        choice.thinking += delta["thinking"]
+    elif delta["type"] == "input_json_delta":
+        assert block == "tool_use"
+        choice.calls[-1][2] = (choice.calls[-1][2] or "") + delta["partial_json"]
+    else:
+        assert delta["type"] == "signature_delta"
+        assert delta["signature"]
+
+
+def _hear_anthropic_end(heard: Heard, said: dict[str, Any]) -> None:
+    choice, usage = heard.of(0), said["usage"]
+    choice.finish, choice.stop = said["stop_reason"], said["stop_sequence"]
+    cached = usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+    heard.usage = usage["input_tokens"] + cached, usage["output_tokens"]
+
+
+def read_anthropic(body: bytes) -> Heard:
+    reply = json.loads(body)
+    heard = Heard(complete=True)
+    choice = heard.of(0)
+    assert reply["content"]
+    for block in reply["content"]:
+        if block["type"] == "text":
+            choice.text += block["text"]
+        elif block["type"] == "thinking":
+            choice.thinking += block["thinking"]
+        else:
+            given = block["input"]
+            text = given["__unparsedToolInput"]["raw"] if "__unparsedToolInput" in given else json.dumps(given)
+            choice.calls.append([block["id"], block["name"], text])
+    _hear_anthropic_end(heard, reply)
+    return heard
+
+
+def _in_messages(body: dict[str, Any]) -> dict[str, Any]:
+    """A body of OpenAI's words in those of the Messages API."""
+    names = {"stop": "stop_sequences"}
+    found = {names.get(name, name): value for name, value in body.items() if name != "stream_options"}
+    if isinstance(found.get("stop_sequences"), str):
+        found["stop_sequences"] = [found["stop_sequences"]]
+    if "tools" in found:
+        tools = [tool["function"] for tool in found["tools"]]
+        found["tools"] = [{"name": tool["name"], "input_schema": tool.get("parameters") or {}} for tool in tools]
+    if "tool_choice" in found:
+        choice = found["tool_choice"]
+        words = {"auto": "auto", "required": "any", "none": "none"}
+        found["tool_choice"] = (
+            {"type": words[choice]} if isinstance(choice, str) else {"type": "tool", "name": choice["function"]["name"]}
+        )
+    found.setdefault("max_tokens", 64)
+    return found
+
+
 # -- the table ------------------------------------------------------------------------------------------------------
 
 _NO_STOP = {"stop": "OpenAI's wire does not name the sequence that matched"}
@@ -339,6 +444,15 @@ _OLLAMA = {
 }
 _AZURE = {**_NO_STOP, "usage": "stream_options is no parameter of the specification"}
 _AZURE_QUERY = b"api-version=2024-05-01-preview"
+
+_ANTHROPIC = {
+    "n": "a reply has one message",
+    "finish": "it has words of its own: tests/dialects/anthropic/test_laws.py",
+    "stop": "of tokens that matched it has no word",
+    "usage": "it always has counts: those that nobody told are 0",
+    "logprobs": "it has no logprobs",
+    "refusal": "a refusal is the message's text",
+}
 
 CLIENTS: tuple[Client, ...] = (
     Client(
@@ -474,6 +588,34 @@ CLIENTS: tuple[Client, ...] = (
             **_NO_STOP,
             "usage": "it is always there: what no worker told is counted",
             "logprobs": "asked by another name, and never streamed",
+        },
+        words={"content_filter": "stop"},
+    ),
+    Client(
+        "anthropic",
+        "anthropic",
+        "chat",
+        "/v1/messages",
+        "chat",
+        hear_anthropic,
+        read_anthropic,
+        refused_openai,
+        blind=_ANTHROPIC,
+        own=_in_messages,
+    ),
+    Client(
+        "friendli completions in chunks",
+        "friendli",
+        "complete",
+        "/serverless/v1/completions",
+        "chunks",
+        hear_openai,
+        read_friendli,
+        refused_openai,
+        blind={
+            **_NO_STOP,
+            "usage": "a whole reply always has it, and a stream cannot ask for it",
+            "logprobs": "asked by another name",
         },
         words={"content_filter": "stop"},
     ),

@@ -154,7 +154,7 @@ def test_boto3(stack: Stack) -> None:
     response: Any = caught.value.response
     assert response["Error"]["Code"] == "ThrottlingException"
     assert "limit 'requests' reached" in response["Error"]["Message"]
-    assert 59_000 < int(response["ResponseMetadata"]["HTTPHeaders"]["x-amz-retry-after"]) <= 61_000
+    assert 59_000 < int(response["ResponseMetadata"]["HTTPHeaders"]["x-amz-retry-after"]) <= 121_000
 
 
 def test_boto3_waits_as_long_as_it_is_told(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,8 @@ def test_ollama_style(stack: Stack, keys: dict[str, str], path: str) -> None:
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert error["message"].startswith("limit 'requests' reached")
-    assert 0 < int(refused.headers["retry-after"]) <= 61
+    # A window of 60 s, and at most one more, over which waits are spread.
+    assert 0 < int(refused.headers["retry-after"]) <= 121
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
 
 

@@ -34,7 +34,7 @@ class Engine:
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
-        facts = BACKEND.facts(client.get(BACKEND.facts_path or "").content)
+        facts = BACKEND.facts(client.get(BACKEND.facts_path or "").content, "smollm2")
         self.can = able(Capabilities("smollm2"), [FoundWorker("", facts=facts)])
         self._answers: dict[bytes, Response] = {}
 

@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from gateway import backends, dialects
 from gateway.core import totals
+from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Example, Field, with_field
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.messages import Complete, ListModels, Op
+from gateway.core.messages import Complete, CountTokens, ListModels, Op
 from gateway.core.ports import Capabilities, Dialect, Settings
 
 CAN = Capabilities("the-model")
@@ -142,7 +143,9 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
         asked = DIALECTS[dialect].read(request)
         assert not isinstance(asked, ListModels)
         op = asked
-        outgoing = BACKENDS[backend].write(totals.without(op), CAN)
+        if isinstance(op, CountTokens):
+            return op, _flat(BACKENDS[backend].count(op.prompt_of, CAN).request), op.dropped
+        outgoing = write_possible(BACKENDS[backend], totals.without(op), CAN)
         if totals.length_request(op, BACKENDS[backend], CAN) is not None:
             assert isinstance(op, Complete)
             totals.apply_prompt_length(op, _PROMPT_TOKENS)

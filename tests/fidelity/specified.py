@@ -42,6 +42,17 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "beam_compat_pre_normalization", "beam_compat_no_post_normalization", "forced_output_tokens", "soft_prompts",
         "position_ids", "generation_offset",
     ),
+    # The reference of the Messages API, and what its clients were seen to send.
+    ("anthropic", "chat"): (
+        "model", "max_tokens", "messages", "system", "stream", "stop_sequences", "temperature", "top_p", "top_k",
+        "tools", "tool_choice", "thinking", "output_config.effort", "output_config.format", "metadata.user_id",
+        "cache_control", "service_tier", "speed", "inference_geo", "container", "diagnostics", "context_management",
+        "mcp_servers", "safeguards", "user_profile_id", "betas",
+    ),
+    ("anthropic", "count"): (
+        "model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control",
+        "context_management", "mcp_servers", "betas", "speed",
+    ),
     # As the same client sends it.
     ("friendli", "chat"): (
         "messages", "model", "stream", "frequency_penalty", "presence_penalty", "max_tokens", "n", "stop",

@@ -42,6 +42,8 @@ _MASKS = (
     (re.compile(r"(?<=embd-)[0-9a-f]{24}"), "#"),
     # Of the workers that give a text no id and no time.
     (re.compile(r"(?<=cmpl-)[0-9a-f]{24}(?=\")"), "#"),
+    # UUIDs of version 5: SageMaker's, derived from the ids of workers that are no UUID.
+    (re.compile(r"(?<=cmpl-)[0-9a-f]{12}5[0-9a-f]{3}[89ab][0-9a-f]{15}(?=\")"), "#"),
     (re.compile(r"(?<=\"created\":)(?!1763726400)\d{10}"), "#"),
 )
 

@@ -49,6 +49,13 @@ def test_prometheus_reads_the_files_that_the_chart_renders() -> None:
     assert [one["spec"] for one in among] == [yaml.safe_load(path.read_text()) for path in ALERTS]
 
 
+def test_runbooks_are_where_the_values_say() -> None:
+    where = "monitoring.prometheusRule.filesUrl=https://git/x/"
+    rule = find(parsed(template(VALUES / "everything.yaml", CHART, "--set", where)), "PrometheusRule")
+    links = [one["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert {link.partition("#")[0] for link in links} == {"https://git/x/docs/runbooks.md"}
+
+
 def test_further_files_are_taken_as_they_are(tmp_path: Path) -> None:
     chart = copy(tmp_path)
     dashboard = {"title": "Overview", "panels": [{"legendFormat": "{{model}}"}]}

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import re
 
-from tests.repo.tree import ROOT
+from gateway.observe.catalogue import FIGURES
 from workers.simulated.metrics import Metrics
 
-_ROW = re.compile(r"^\| `(?P<name>dragoman_\w+)` \| (?P<labels>[^|]*)\| (?P<text>.*) \|$", re.MULTILINE)
-_HEAD = re.compile(r"^### `(?P<name>dragoman_\w+)`\n\n(?P<kind>\w+); (?P<labels>.*)\.$", re.MULTILINE)
 _SAMPLE = re.compile(r"^(?P<name>vllm:\w+)\{(?P<labels>.*)\} \S+$", re.MULTILINE)
 OF_TARGETS = {"namespace", "job", "instance", "pod"}
 """Labels that Prometheus itself adds."""
 
 
 def _gateway() -> dict[str, set[str]]:
-    """From the pages: the table of production.md, and metrics.md where it is there."""
     found: dict[str, set[str]] = {}
-    for row in _ROW.finditer((ROOT / "docs" / "production.md").read_text()):
-        found |= _series(row["name"], row["labels"], row["text"].startswith("histogram"))
-    page = ROOT / "docs" / "metrics.md"
-    for head in _HEAD.finditer(page.read_text() if page.exists() else ""):
-        found |= _series(head["name"], head["labels"], head["kind"] == "Histogram")
+    for figure in FIGURES.values():
+        labels = set(figure.labels)
+        if figure.kind == "histogram":
+            found |= {f"{figure.name}_{part}": labels for part in ("count", "sum")}
+            found[f"{figure.name}_bucket"] = labels | {"le"}
+        else:
+            found[figure.name] = labels
     return found
-
-
-def _series(name: str, labels: str, histogram: bool) -> dict[str, set[str]]:
-    names = set(re.findall(r"`(\w+)`", labels))
-    if not histogram:
-        return {name: names}
-    return {f"{name}_bucket": names | {"le"}, f"{name}_count": names, f"{name}_sum": names}
 
 
 def _vllm() -> dict[str, set[str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.observe.catalogue import FIGURES
 from scripts.dashboards.__main__ import main
 from tests.monitoring.dashboards import FILES, FOLDER, VARIABLE, load, panels
 from tests.monitoring.figures import KNOWN, OF_TARGETS
@@ -83,6 +84,15 @@ def test_queries_ask_for_metrics_and_labels_that_there_are(panel: dict[str, Any]
         assert all('namespace=~"$namespace"' in selector for selector in found.selectors), target
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= found.grouped, target
         assert all(name.endswith(("_total", "_bucket", "_count", "_sum")) for name in found.counted), target
+
+
+def test_every_metric_of_the_gateway_is_on_a_dashboard() -> None:
+    """Those by OpenTelemetry's names say the same once more."""
+    shown = {metric for _, panel in panels() for one in panel["targets"] for metric in asked(one["expr"]).metrics}
+    missing = [
+        name for name in FIGURES if not name.startswith("gen_ai_") and shown.isdisjoint({name, f"{name}_bucket"})
+    ]
+    assert missing == []
 
 
 def overlap(one: dict[str, int], other: dict[str, int]) -> bool:

@@ -23,6 +23,7 @@ EACH = pytest.mark.parametrize(
 )
 ZERO = {
     "Bugs",
+    "Decided alone",
     "Lost usage records",
     "Models without a worker",
     "vLLM: preemptions",

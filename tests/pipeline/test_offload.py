@@ -17,8 +17,9 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.dialects.openai import OpenAI
 from gateway.pipeline.offload import _thread, offload
+from gateway.wire.openai.passthrough import Passthrough
 from tests.harness import Stack
-from tests.server.raw import Raw, chat, post, until
+from tests.server.raw import Raw, chat, post, scripted, until
 
 
 def spin(seconds: float) -> None:
@@ -180,6 +181,24 @@ def test_others_are_served_meanwhile(stack: Stack, held: Held) -> None:
     held.go.set()
     asking.join()
     assert statuses == [200]
+
+
+def test_others_are_served_while_a_large_reply_is_read(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    whole = held.around(Passthrough.whole, lambda _, response, __: 4 * len(response.body))
+    monkeypatch.setattr(Passthrough, "whole", whole)
+    large = chat(scripted(text="x" * (1 << 18)))
+    replies: list[httpx.Response] = []
+    asking = threading.Thread(target=lambda: replies.append(httpx.post(stack.url + URL, json=large)))
+    asking.start()
+    try:
+        assert held.entered.wait(5)
+        assert httpx.post(stack.url + URL, json=chat()).status_code == 200
+    finally:
+        held.go.set()
+        asking.join()
+    assert len(replies[0].json()["choices"][0]["message"]["content"]) == 1 << 18
+    assert stack.records()[-1]["usage"]["output"] > 0
 
 
 def test_who_leaves_meanwhile_is_let_go(stack: Stack, held: Held) -> None:

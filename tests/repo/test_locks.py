@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from scripts.lock import CLIENTS
 from tests.repo.tree import ROOT
 
 LOCKS = ROOT / "requirements"
@@ -59,6 +60,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),
         "vllm": [*_written("vllm"), *runtime],
+        **{f"clients-{group}": _written(f"clients-{group}") for group in CLIENTS},
         **{f"peer-{peer}": _written(f"peer-{peer}") for peer in ("litellm", "vllm-router", "sglang-router")},
     }
 

@@ -52,6 +52,12 @@ class Raw:
         self.left += block
         return bool(block)
 
+    def head(self) -> bytes:
+        """The next response's head, and whatever has come behind it."""
+        while b"\r\n\r\n" not in self.left:
+            assert self._more(), self.left
+        return self.left
+
     def response(self) -> tuple[int, dict[bytes, bytes], bytes]:
         """The next whole response that has a content-length."""
         while b"\r\n\r\n" not in self.left:

@@ -32,6 +32,44 @@ def test_a_head_request_gets_no_body(stack: Stack) -> None:
     assert b"{" not in received
 
 
+@pytest.mark.parametrize("path", [b"/ollama/chat/completions", b"/ollama/chat/sse"])
+@pytest.mark.parametrize("ends", ["", "1.0", "1.0 keep-alive", "close", "draining"])
+def test_a_stream_says_whether_its_connection_is_kept(stack: Stack, path: bytes, ends: str) -> None:
+    said = {"close": [b"connection: close"], "1.0 keep-alive": [b"connection: keep-alive"]}.get(ends, [])
+    request = post(chat(stream=True), *said, path=path)
+    if ends.startswith("1.0"):
+        request = request.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+    protocol = stack.server._protocol
+    with Raw(stack) as client:
+        protocol.parting = ends == "draining"
+        try:
+            client.send(request)
+            received = client.rest() if ends else client.head()
+        finally:
+            protocol.parting = False
+    assert re.findall(rb"\r\nconnection: (.*?)\r\n", received) == [b"close" if ends else b"keep-alive"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept", "found"),
+    [
+        ([], True, []),
+        ([], False, [b"close"]),
+        ([b"keep-alive"], True, [b"keep-alive"]),
+        ([b"keep-alive"], False, [b"close"]),
+        ([b"Close"], True, [b"close"]),
+        ([b"upgrade", b"keep-alive"], True, [b"keep-alive"]),
+    ],
+)
+def test_only_the_server_says_what_becomes_of_the_connection(said: list[bytes], kept: bool, found: list[bytes]) -> None:
+    heads: list[bytes] = []
+    wire = SimpleNamespace(reusable=True, transport=SimpleNamespace(write=heads.append), answered=lambda _: None)
+    cycle = RequestCycle(cast(Any, wire), {"method": "GET"}, kept, False)
+    cycle.respond(200, [(b"connection", value) for value in said], b"")
+    assert re.findall(rb"\r\nconnection: (.*?)\r\n", heads.pop()) == found
+    assert cycle.keep_alive is (found != [b"close"])
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_http_1_0_client_gets_what_it_understands(stack: Stack, stream: bool) -> None:
     body = json.dumps(chat(scripted(text="hello"), stream=stream)).encode()

@@ -142,6 +142,34 @@ def test_more_objects_than_can_be_changed_are_refused(monkeypatch: pytest.Monkey
     assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
 
 
+MANY = {f"z{number}": 1 for number in range(unknown.MOST_NAMES + 1)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"items": [MANY]},
+        {"items": [{"inner": MANY}]},
+        {"items": [], "one": MANY},
+        {"items": [], "tagged": {"kind": "t", **MANY}},
+        {"items": [{name: 1} for name in MANY]},
+        {"items": [{"inner": {name: 1}} for name in MANY]},
+    ],
+    ids=["item", "inside an item", "object", "tagged", "one of each", "one of each inside"],
+)
+def test_more_names_than_can_be_told_are_refused(body: Any) -> None:
+    with pytest.raises(GatewayError) as caught:
+        find(body)
+    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "too_many_values")
+
+
+def test_as_many_names_as_are_allowed_are_found_and_free_objects_may_have_more() -> None:
+    names = list(MANY)[1:]
+    met = find({"items": [dict.fromkeys(names, 1)] * 2, "free": MANY})
+    assert met is not None
+    assert list(met.places) == [f"items[].{name}" for name in names]
+
+
 @pytest.mark.parametrize("space", ["", " ", "\n" * 100])
 def test_an_array_is_looked_into_wherever_its_first_item_stands(space: str) -> None:
     met = find(b'{"items":[%b{"b":1}]}' % space.encode())

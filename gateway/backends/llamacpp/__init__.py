@@ -49,7 +49,7 @@ class LlamaCpp:
             return Request("POST", "/completion", [JSON_TYPE], encode(text_body(op, can)), dropped=text_dropped(op))
         body, dropped = outgoing(op, can, WORDS)
         if isinstance(op, Chat):
-            adjust_chat(body, op, can)
+            dropped = (*dropped, *adjust_chat(body, op, can))
             if _several(op):
                 # The usage of a buffered reply covers one choice only; a stream reports the usage of each.
                 body["stream"], body["stream_options"] = True, {"include_usage": True}
@@ -87,7 +87,7 @@ class LlamaCpp:
     def fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())
 
-    def facts(self, body: bytes) -> Facts:
+    def facts(self, body: bytes, model: str) -> Facts:
         try:
             found = _props.decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -96,15 +96,19 @@ def text_dropped(op: Complete) -> tuple[str, ...]:
     return (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
 
 
-def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
+def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:
     """Renames the members of a chat to llama.cpp's names, in place, including members passed on from the client.
 
-    Raises GatewayError(UNSUPPORTED), which names the parameter, for what llama.cpp would silently ignore.
+    Returns the names of members that are left out. Raises GatewayError(UNSUPPORTED), which names the parameter, for
+    what llama.cpp would silently ignore.
     """
+    dropped: tuple[str, ...] = ()
     _refuse_second_words(body)
     refuse_members(body, _NOT_ITS, NAME)
     _refuse_sampling(op.sampling)
     if body.pop("max_completion_tokens", None) is not None:
+        if body.get("max_tokens") is not None:
+            dropped = ("max_tokens",)
         body["max_tokens"] = op.max_output
     if op.sampling.seed is not None:
         body["seed"] = op.sampling.seed % _SEEDS
@@ -116,8 +120,10 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> None:
             body.pop(name, None)
     elif isinstance(op.tool_choice, NamedTool):
         _only(body, op, op.tool_choice.name)
+        dropped += tuple(name for name in op.unnamed if name.startswith("tool_choice."))
     if not op.stream:
         body.pop("stream_options", None)
+    return dropped
 
 
 def _only(body: dict[str, Any], op: Chat, name: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gateway.backends.openai.compose import PATHS, Words, outgoing
 from gateway.backends.openai.errors import fault_of
+from gateway.backends.openai.facts import PATH, facts_of
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import cannot_count
 from gateway.core.errors import GatewayError
@@ -17,7 +18,7 @@ from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Chat, Complete, Embed, Generate, Op
-from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
+from gateway.core.ports import Capabilities, Counting, Facts, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
@@ -30,7 +31,7 @@ class OpenAI:
 
     name = NAME
     salts = False
-    facts_path: str | None = None
+    facts_path: str | None = PATH
 
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
         self._defaults = defaults
@@ -59,5 +60,5 @@ class OpenAI:
     def fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())
 
-    def facts(self, body: bytes) -> Facts:
-        return UNKNOWN
+    def facts(self, body: bytes, model: str) -> Facts:
+        return facts_of(body, model)

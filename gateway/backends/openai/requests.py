@@ -196,7 +196,7 @@ def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
     """For a worker that cannot tell how long a prompt is: by the total that `op` asks for, if it asks for one."""
     if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return unsupported(total_of(op), backend)
-    message = f"the {backend} worker of this model cannot tell how many tokens a prompt has"
+    message = f"the {backend} worker of this model cannot count the tokens of a prompt"
     return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
 
 

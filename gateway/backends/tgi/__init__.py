@@ -118,7 +118,7 @@ class Tgi:
     def fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())
 
-    def facts(self, body: bytes) -> Facts:
+    def facts(self, body: bytes, model: str) -> Facts:
         return UNKNOWN
 
 

@@ -1,4 +1,7 @@
-"""Friendli: text completions in its own events, and chats, streamed and whole.
+"""Friendli: text completions, and chats, streamed and whole.
+
+A stream of a text has the form of its path: the specification's events under `/v1`, chunks under `/serverless/v1` and
+`/dedicated/v1`, which is where friendli 0.16.3 calls.
 
 Sources: "Text completions" of Friendli's API reference (docs/dialects/friendli.md); friendli-client 1.5.8 and friendli
 0.16.3 as recorded clients; field names from friendli-client's `V1CompletionsRequest`. What a worker cannot do is a 422,
@@ -18,7 +21,7 @@ from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
-from gateway.dialects.friendli.replies import ChatWriter, Writer, write
+from gateway.dialects.friendli.replies import ChatWriter, ChunkWriter, Writer, write
 from gateway.dialects.friendli.requests import read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 
@@ -32,6 +35,10 @@ class Friendli:
     routes: tuple[Route, ...] = (
         Route("POST", "/v1/completions", "complete"),
         Route("POST", "/v1/chat/completions", "chat"),
+        Route("POST", "/serverless/v1/completions", "chunks"),
+        Route("POST", "/serverless/v1/chat/completions", "chat"),
+        Route("POST", "/dedicated/v1/completions", "chunks"),
+        Route("POST", "/dedicated/v1/chat/completions", "chat"),
     )
     fields = FIELDS
     examples = EXAMPLES
@@ -43,12 +50,13 @@ class Friendli:
     def read(self, request: Request) -> Op:
         require_json(request)
         raw = members(request)
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, kind=Kind.UNSUPPORTED)
+        operation = "chat" if request.route == "chat" else "complete"
+        extra, dropped = settle_unknown(raw, KNOWN[operation], self.extras, kind=Kind.UNSUPPORTED)
         if request.header(b"x-friendli-team") is not None:
             dropped = (*dropped, TEAM.name)
-        read = read_chat if request.route == "chat" else read_complete
+        read = read_chat if operation == "chat" else read_complete
         op: Chat | Complete = read(raw, extra, self.extras)
-        op.dropped = (*dropped, *op.dropped)
+        op.dropped, op.view = (*dropped, *op.dropped), request.route
         return op
 
     def write(self, reply: WholeReply, op: Op) -> Response:
@@ -58,7 +66,9 @@ class Friendli:
 
     def writer(self, op: Generate) -> StreamWriter:
         tell = partial(error_event, op=op)
-        return Writer(op, tell) if isinstance(op, Complete) else ChatWriter(op, tell)
+        if isinstance(op, Chat):
+            return ChatWriter(op, tell)
+        return ChunkWriter(op, tell) if op.view == "chunks" else Writer(op, tell)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         return refuse(error, request, op)

@@ -165,7 +165,10 @@ FIELDS: Mapping[str, Sequence[Field]] = {
 KNOWN = body_members(FIELDS)
 """The names of the members of a body."""
 EXAMPLES: Examples = {
-    "complete": (Example("complete", {"prompt": WORDS}, ends=b'"complete"'),),
+    "complete": (
+        Example("complete", {"prompt": WORDS}, ends=b'"complete"'),
+        Example("chunks", {"prompt": WORDS}, ends=b"data: [DONE]"),
+    ),
     "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, ends=b"data: [DONE]"),),
 }
 """The smallest valid requests."""

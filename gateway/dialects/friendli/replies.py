@@ -175,3 +175,19 @@ class ChatWriter(writing.StreamWriter):
         if isinstance(event, Finish) and event.reason in _REASONS:
             event = msgspec.structs.replace(event, reason=_REASONS[event.reason])
         return super().write(event)
+
+
+class ChunkWriter(ChatWriter):
+    """Text completions as friendli 0.16.3 reads them: OpenAI's chunks, one for each token id, with it as `token`.
+
+    The text of several ids that came together stands on the last of them; text that came without an id has the token
+    null.
+    """
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is not Delta:
+            return super().write(event)
+        part = self._open[event.choice, event.index]
+        silent = b"".join(b'%b"","token":%d%b' % (part.before, token, part.ordinary) for token in event.tokens[:-1])
+        token = b"%d" % event.tokens[-1] if event.tokens else b"null"
+        return silent + self._special(event, part, b'%b,"token":%b' % (encode(event.text), token))

@@ -18,16 +18,13 @@ from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampl
 from gateway.dialects.friendli.fields import NEVER
 from gateway.wire.json import encode, typed
 from gateway.wire.openai import reading
-from gateway.wire.openai.request_views import CHAT_MEMBERS
+from gateway.wire.openai.request_views import CHAT_MEMBERS, LONGEST_PATTERN
 from gateway.wire.unknown import find_unknown
 
 Body = TypeVar("Body", bound=Struct)
 
 # The bound of drawn seeds. Every engine accepts them unchanged: llama.cpp's seeds have 32 bits.
 _SEEDS = 2**31
-
-# The longest pattern: compiling costs the gateway and the worker time and memory that grow with its length.
-_LONGEST_PATTERN = 1 << 14
 
 _Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Ids = Annotated[list[_Id], Meta(min_length=1)]
@@ -241,8 +238,8 @@ def _output(found: _FormatIn) -> Output:
     if found.type == "regex":
         if not isinstance(schema, str):
             raise _senseless("response_format.schema", "must be the regular expression")
-        if len(schema) > _LONGEST_PATTERN:
-            raise _senseless("response_format.schema", f"must have at most {_LONGEST_PATTERN} characters")
+        if len(schema) > LONGEST_PATTERN:
+            raise _senseless("response_format.schema", f"must have at most {LONGEST_PATTERN} characters")
         return Output("regex", pattern=schema)
     if schema is None:
         return Output("json")

@@ -50,6 +50,9 @@ def _call(call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
     return {"id": call_id, "function": {"name": name, "arguments": arguments}}
 
 
+# Both streams list it in the specification; the server drops it where it does not keep the connection.
+_KEPT = (b"connection", b"keep-alive")
+
 _TEXT = b'{"message":{"role":"assistant","content":%b},"done":false,"index":%d}'
 _THINKING = b'{"message":{"role":"assistant","content":"","thinking":%b},"done":false,"index":%d}'
 _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done":false,"index":%d}'
@@ -107,7 +110,7 @@ class LineWriter(_Writer):
     """Newline-delimited JSON. The last line has `done: true`. It has text only if the worker ends the choice in the
     same chunk as its last text: text is never held back to see whether it is the last."""
 
-    headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+    headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), _KEPT]
 
     def __init__(self, error_object: Callable[[GatewayError], dict[str, Any]]) -> None:
         super().__init__(error_object)
@@ -136,7 +139,7 @@ class LineWriter(_Writer):
 class EventWriter(_Writer):
     """Server-sent events, `done: false` throughout; `[END]` ends success and failure alike."""
 
-    headers = sse.HEADERS
+    headers = [*sse.HEADERS, _KEPT]
     END = b"data: [END]\n\n"
 
     def write(self, event: Event) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
@@ -20,18 +21,18 @@ from gateway.wire.openai import writing as replies
 VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
 """A header of every reply to boto3."""
 
-_UUID = re.compile(
-    r"(?:chat)?cmpl-(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?=-|\Z)"
-)
+_PREFIX = re.compile(r"\A(?:chat)?cmpl-")
+_UUID = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?=-|\Z)")
 
 
 def id_of(said: str, chat: bool) -> str:
-    """The worker's id. A suffix after the UUID (the number of the attempt) is dropped: the UUID is our request id."""
-    prefix = "chatcmpl-" if chat else "cmpl-"
-    if not said.startswith(prefix):
-        return prefix + said
-    found = _UUID.match(said)
-    return found[0] if found else said
+    """The prefix and a UUID: the UUID in the worker's id, else one derived from that id, the same for all chunks.
+
+    The worker's id is usually our request id with the number of the attempt behind it; the number is dropped.
+    """
+    own = _PREFIX.sub("", said)
+    found = _UUID.match(own)
+    return ("chatcmpl-" if chat else "cmpl-") + (found[0] if found else uuid5(NAMESPACE_OID, own).hex)
 
 
 def write_usage(usage: Usage) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from gateway.core.messages import (
 from gateway.wire.json import encode, invalid, present, typed
 from gateway.wire.openai.request_views import (
     FORMS,
+    LONGEST_PATTERN,
     PARTS,
     Body,
     ChatBody,
@@ -65,6 +66,7 @@ _text = msgspec.json.Decoder(TextBody)
 _embed = msgspec.json.Decoder(EmbedBody)
 _part = msgspec.json.Decoder(PartIn)
 _type = msgspec.json.Decoder(TypeIn)
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
 # Digits only: `int` also reads `1_0`, ` 7` and `-1`, which are not token ids.
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _NOTHING: Tree = {}
@@ -137,6 +139,29 @@ def _settled(
     return op
 
 
+# Members of vLLM's wire that hold a pattern, and the members of `structured_outputs` that do.
+_PATTERNS = ("guided_regex", "guided_grammar", "guided_whitespace_pattern")
+_INNER_PATTERNS = ("regex", "grammar", "whitespace_pattern")
+
+
+def _refuse_long_patterns(extra: Extra) -> None:
+    """Raises GatewayError(BAD_REQUEST) for a pattern of more than `LONGEST_PATTERN` characters among the members that
+    are passed on unread."""
+    given = {name: extra[name] for name in _PATTERNS if name in extra}
+    outputs = extra.get("structured_outputs")
+    if outputs is not None and memoryview(outputs).nbytes > LONGEST_PATTERN:
+        try:
+            inner = _object(outputs)
+        except msgspec.ValidationError:  # not an object: the worker refuses it
+            inner = {}
+        given |= {f"structured_outputs.{name}": inner[name] for name in _INNER_PATTERNS if name in inner}
+    for name, raw in given.items():
+        # A text is never longer than its JSON.
+        if memoryview(raw).nbytes > LONGEST_PATTERN and len(str(msgspec.json.decode(raw))) > LONGEST_PATTERN:
+            message = f"'{name}' must have at most {LONGEST_PATTERN} characters"
+            raise GatewayError(Kind.BAD_REQUEST, message, param=name, code="invalid_value")
+
+
 def _chat_op(
     found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = _NOTHING
 ) -> Chat:
@@ -156,6 +181,7 @@ def _chat_op(
             param="top_logprobs",
             code="invalid_value",
         )
+    _refuse_long_patterns(extra)
     limit = found.max_completion_tokens or found.max_tokens
     inside = _in(kept, "messages")
     choice, parallel = _read_tool_choice(found.tool_choice, _in(kept, "tool_choice")), found.parallel_tool_calls
@@ -193,6 +219,7 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
         )
     if found.best_of is not None and found.best_of != (found.n or 1):
         raise GatewayError(Kind.UNSUPPORTED, "'best_of' must equal 'n' here", param="best_of")
+    _refuse_long_patterns(extra)
     return Complete(
         model=found.model,
         prompts=read_prompts(found.prompt, "prompt"),

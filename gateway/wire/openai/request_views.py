@@ -20,6 +20,9 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
+LONGEST_PATTERN = 1 << 14
+"""The most characters of a regular expression or grammar. A worker takes time and memory to compile one, more for each
+character."""
 MOST_PARTS = 4096
 """The most content parts, images or tool calls of one message, and the most tools of a request."""
 

@@ -13,6 +13,7 @@ from gateway.core.errors import Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
+from gateway.core.messages import Complete
 from gateway.core.usage import Usage
 from tests.dialects.friendli.exchange import (
     CLIENT_BODY,
@@ -22,6 +23,7 @@ from tests.dialects.friendli.exchange import (
     events,
     lane,
     read,
+    request,
     sampled,
     usage,
 )
@@ -255,3 +257,61 @@ def test_split_anywhere_it_says_the_same() -> None:
 def test_nothing_but_a_blank_line_keeps_it_alive() -> None:
     """friendli-client raises at a comment."""
     assert lane(read(stream=True)).keepalive() == b"\n"
+
+
+# -- chunks, under the paths of friendli 0.16.3 ---------------------------------------------------------------------
+
+
+def chunks(**asked: Any) -> Complete:
+    op = DIALECT.read(request({"prompt": "hi", "stream": True, **asked}, route="chunks"))
+    assert isinstance(op, Complete)
+    return op
+
+
+def test_a_stream_of_chunks() -> None:
+    """What friendli 0.16.3 requires of each: id, object, created and choices; and `[DONE]`."""
+    out = lane(chunks(model="m")).feed(b"".join(SAMPLE_WORKER))
+    *said, done = out.removesuffix(b"\n\n").split(b"\n\n")
+    assert done == b"data: [DONE]"
+    told = events(b"\n\n".join(said) + b"\n\n")
+    assert {(one["id"], one["object"], one["model"]) for one in told} == {("c", "text_completion", "m")}
+    assert all(isinstance(one["created"], int) and len(one["choices"]) == 1 for one in told)
+    choices = [one["choices"][0] for one in told]
+    assert [(choice["text"], choice["token"]) for choice in choices[:-1]] == SAID
+    assert [choice["finish_reason"] for choice in choices] == [None] * len(SAID) + ["length"]
+
+
+def test_several_ids_in_a_chunk_and_text_without_ids_in_chunks() -> None:
+    out = lane(chunks()).feed(
+        chunk(0, "abc", [1, 2, 3]) + chunk(0, "d", None) + chunk(0, "", [5]) + chunk(0, "e", [4], finish_reason="stop")
+    )
+    found = [one["choices"][0] for one in events(out)]
+    assert [(choice["text"], choice.get("token")) for choice in found] == [
+        ("", 1),
+        ("", 2),
+        ("abc", 3),
+        ("d", None),
+        ("", 5),
+        ("e", None),
+        ("", None),
+    ]
+
+
+def test_logprobs_of_chunks_begin_where_their_text_does() -> None:
+    def sure(token: str) -> dict[str, Any]:
+        return {"tokens": [token], "token_logprobs": [-0.5], "top_logprobs": [{token: -0.5}], "text_offset": [0]}
+
+    out = lane(chunks(include_output_logprobs=True)).feed(
+        chunk(0, "ab", [1], logprobs=sure("ab")) + chunk(0, "c", [2], logprobs=sure("c"))
+    )
+    assert [one["choices"][0]["logprobs"]["text_offset"] for one in events(out)] == [[0], [2]]
+
+
+def test_chunks_cut_anywhere_never_look_complete() -> None:
+    stream = b"".join(SAMPLE_WORKER)
+    for at in range(len(stream)):
+        found = lane(chunks())
+        out = found.feed(stream[:at]) + found.eof()
+        assert found.error is not None
+        assert b"[DONE]" not in out + found.fail(found.error)
+        assert not found.clean_end

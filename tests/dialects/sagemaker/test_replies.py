@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from gateway.core.errors import Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.dialects.sagemaker.fields import MODEL
+from gateway.dialects.sagemaker.replies import id_of
 from gateway.wire import awsevent, sse
 from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, VLLM, chunks, lane, payloads, read
 
@@ -246,7 +248,43 @@ def test_a_reply_of_tool_calls_alone_and_a_worker_without_id_or_usage() -> None:
     assert reply["choices"][0]["message"]["tool_calls"] == [call]
     assert "reasoning_content" not in reply["choices"][0]["message"]
     assert reply["usage"] is None
-    assert re.fullmatch("chatcmpl-[0-9a-f]{24}", reply["id"])
+    assert re.fullmatch("chatcmpl-[0-9a-f]{32}", reply["id"])
+
+
+HEX = "0123456789abcdef" * 2
+DASHED = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("uuid", [HEX, DASHED])
+@pytest.mark.parametrize("before", ["", "chatcmpl-", "cmpl-"])
+@pytest.mark.parametrize("behind", ["", "-1", "-17-b"])
+def test_a_uuid_in_the_workers_id_is_the_replys(chat: bool, uuid: str, before: str, behind: str) -> None:
+    assert id_of(before + uuid + behind, chat) == ("chatcmpl-" if chat else "cmpl-") + uuid
+
+
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "",
+        "1",
+        "my-request-17",
+        "LmC21qXFHCp1C7we6aiFAwIkPspNHdvY",
+        HEX + "0",
+        "x" + HEX,
+        HEX.upper(),
+        "世界",
+        "cmpl-cmpl-",
+    ],
+)
+def test_any_other_id_makes_a_uuid_always_the_same(chat: bool, said: str) -> None:
+    prefix = "chatcmpl-" if chat else "cmpl-"
+    found = id_of(prefix + said, chat)
+    assert UUID(found.removeprefix(prefix)).version == 5
+    assert found == id_of(prefix + said, chat)
+    assert found == id_of(said, chat) or said.startswith("cmpl-")
+    assert found != id_of(prefix + said + "1", chat)
 
 
 def test_what_was_held_back_is_sent_before_the_failure() -> None:

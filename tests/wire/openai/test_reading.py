@@ -30,6 +30,7 @@ from gateway.core.messages import (
     ToolCall,
 )
 from gateway.wire.openai.reading import answer_calls, read_chat, read_embed, read_part, read_text
+from gateway.wire.openai.request_views import LONGEST_PATTERN
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -462,3 +463,44 @@ def test_what_is_said_of_no_tools_is_named() -> None:
     assert (op.tool_choice, op.parallel_tools) == (None, None)
     assert (op.dropped, op.raw) == (("tool_choice", "parallel_tool_calls"), {"tools": Raw(b"[]")})
     assert chat(tool_choice="none").dropped == ("tool_choice",)
+
+
+@pytest.mark.parametrize("length", [LONGEST_PATTERN, LONGEST_PATTERN + 1])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "guided_regex",
+        "guided_grammar",
+        "guided_whitespace_pattern",
+        "structured_outputs.regex",
+        "structured_outputs.grammar",
+        "structured_outputs.whitespace_pattern",
+    ],
+)
+@pytest.mark.parametrize("letter", ["a", "\u4e00"])
+def test_a_pattern_is_bounded_before_it_is_passed_on(place: str, letter: str, length: int) -> None:
+    outer, _, inner = place.partition(".")
+    value: Any = {inner: letter * length} if inner else letter * length
+    for own, read_it in (
+        ({"messages": [{"role": "user", "content": "x"}]}, read_chat),
+        ({"prompt": "x"}, read_text),
+    ):
+        body = json.dumps({**own, outer: value}).encode()
+        raw = msgspec.json.decode(body, type=dict[str, Raw])
+        if length <= LONGEST_PATTERN:
+            assert outer in read_it(body, raw, {outer: raw[outer]}, ()).extra
+            continue
+        with pytest.raises(GatewayError) as caught:
+            read_it(body, raw, {outer: raw[outer]}, ())
+        assert (caught.value.kind, caught.value.param) == (Kind.BAD_REQUEST, place)
+
+
+def test_other_constraints_may_be_longer_than_a_pattern() -> None:
+    for value in (
+        {"json": {"enum": ["a" * LONGEST_PATTERN] * 3}},
+        {"choice": ["a" * 9] * LONGEST_PATTERN},
+        ["a" * 20_000],
+    ):
+        body = json.dumps({"prompt": "x", "structured_outputs": value}).encode()
+        raw = msgspec.json.decode(body, type=dict[str, Raw])
+        assert read_text(body, raw, {"structured_outputs": raw["structured_outputs"]}, ()).extra

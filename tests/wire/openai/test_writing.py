@@ -34,19 +34,22 @@ def written(op: Chat | Complete, *events: Event) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("status", "after", "expected"),
+    ("kind", "status", "after", "expected"),
     [
-        (429, 0.2, b"1"),
-        (429, 1.0, b"1"),
-        (429, 1.2, b"2"),
-        (503, 600.0, b"60"),
-        (503, None, None),
-        (400, 5.0, None),
-        (502, 5.0, None),
+        (Kind.LIMITED, 429, 0.2, b"1"),
+        (Kind.LIMITED, 429, 1.0, b"1"),
+        (Kind.LIMITED, 429, 1.2, b"2"),
+        (Kind.LIMITED, 429, 600.0, b"600"),
+        (Kind.OVERLOADED, 503, 600.0, b"60"),
+        (Kind.OVERLOADED, 503, None, None),
+        (Kind.LIMITED, 400, 5.0, None),
+        (Kind.UPSTREAM, 502, 5.0, None),
     ],
 )
-def test_retry_after_is_whole_seconds_on_two_statuses(status: int, after: float | None, expected: bytes | None) -> None:
-    headers = dict(replies.error_headers(GatewayError(Kind.LIMITED, "x", retry_after=after), status))
+def test_retry_after_is_whole_seconds_on_two_statuses(
+    kind: Kind, status: int, after: float | None, expected: bytes | None
+) -> None:
+    headers = dict(replies.error_headers(GatewayError(kind, "x", retry_after=after), status))
     assert headers.get(b"retry-after") == expected
 
 

@@ -1,0 +1,73 @@
+"""The list of models, in pages, and one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qs
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import ListModels, ModelCard
+from gateway.wire.json import encode
+
+_USUAL, _MOST = 20, 1000
+
+
+def read_list(request: Request) -> ListModels:
+    """`limit` models behind `after_id`, or before `before_id`. Raises GatewayError(BAD_REQUEST)."""
+    try:
+        asked = parse_qs(request.query.decode("latin-1"), max_num_fields=64)
+    except ValueError:
+        raise GatewayError(Kind.BAD_REQUEST, "the query has too many fields", code="invalid_value") from None
+    text = asked.get("limit", [str(_USUAL)])[-1]
+    if not (text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST):
+        raise GatewayError(
+            Kind.BAD_REQUEST, f"limit: must be a number from 1 to {_MOST}", param="limit", code="invalid_value"
+        )
+    after, before = (asked.get(name, [None])[-1] for name in ("after_id", "before_id"))
+    return ListModels(write=partial(_write_page, limit=int(text), after=after, before=before))
+
+
+def _write_page(cards: Sequence[ModelCard], limit: int, after: str | None, before: str | None) -> Response:
+    names = [card.name for card in cards]
+    first, last = 0, len(cards)
+    if after is not None:
+        first = _place(names, after, "after_id") + 1
+    if before is not None:
+        last = _place(names, before, "before_id")
+        page, more = cards[max(first, last - limit) : last], last - limit > first
+    else:
+        page, more = cards[first : first + limit], first + limit < last
+    body = {
+        "data": [_card(card) for card in page],
+        "has_more": more,
+        "first_id": page[0].name if page else None,
+        "last_id": page[-1].name if page else None,
+    }
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def _place(names: list[str], name: str, param: str) -> int:
+    if name not in names:
+        raise GatewayError(Kind.BAD_REQUEST, f"{param}: there is no such model", param=param, code="invalid_value")
+    return names.index(name)
+
+
+def write_one(cards: Sequence[ModelCard]) -> Response:
+    return Response(200, [JSON_TYPE], encode(_card(cards[0])))
+
+
+def _card(card: ModelCard) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "type": "model",
+        "id": card.name,
+        "display_name": card.name,
+        "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+    }
+    if card.max_context is not None:
+        body["max_input_tokens"] = card.max_context
+    return body

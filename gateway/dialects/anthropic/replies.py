@@ -1,0 +1,330 @@
+"""Canonical replies and events as messages of the Messages API: whole bodies, and the events of its streams."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, TokenCount
+from gateway.core.messages import Generate, Op
+from gateway.core.usage import Usage
+from gateway.wire import sse
+from gateway.wire.json import encode, encode_line
+from gateway.wire.openai.writing import shown
+
+SIGNATURE = "ZHJhZ29tYW4="
+"""Of every thinking block: some clients drop unsigned ones. It vouches for nothing, and none is checked when it comes
+back."""
+
+_arguments = msgspec.json.Decoder(dict[str, Raw])
+_ORDER: dict[PartKind, int] = {"thinking": 0, "text": 1, "refusal": 1, "tool": 2}
+_PING = sse.frame(b'{"type":"ping"}', b"ping")
+_STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
+# About what a frame adds to a waiting piece of text.
+_PIECE = 128
+_TRIES = 8
+# What a view begins with once the begin of the message was sent.
+_BEGUN = "begun "
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
+_DELTAS: dict[PartKind, tuple[bytes, bytes]] = {
+    "thinking": (b"thinking_delta", b"thinking"),
+    "text": (b"text_delta", b"text"),
+    "refusal": (b"text_delta", b"text"),
+    "tool": (b"input_json_delta", b"partial_json"),
+}
+
+
+def message_id(op: Op) -> str:
+    """The reply's id, made of the request's."""
+    return "msg_" + op.view.removeprefix(_BEGUN)
+
+
+def write_usage(usage: Usage | None) -> dict[str, Any]:
+    """The same for whole and streamed replies. Counts that nobody told are 0: clients need the members. What a prefix
+    cache served is no part of `input_tokens`."""
+    usage = usage or Usage()
+    cached = min(usage.cached or 0, usage.input or 0)
+    body: dict[str, Any] = {
+        "input_tokens": (usage.input or 0) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.output or 0,
+    }
+    if usage.reasoning is not None:
+        body["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return body
+
+
+def stop_of(reason: str, stop: str | int | None, *, calls: bool, refused: bool) -> tuple[str, str | None]:
+    """(stop_reason, stop_sequence)."""
+    if reason == "length":
+        return "max_tokens", None
+    if reason == "content_filter" or (refused and not calls):
+        return "refusal", None
+    if calls or reason == "tool_calls":
+        return ("tool_use" if calls else "end_turn"), None
+    return ("stop_sequence", stop) if isinstance(stop, str) and stop else ("end_turn", None)
+
+
+# -- whole ----------------------------------------------------------------------------------------------------------
+
+
+def write(reply: Reply, op: Op) -> Response:
+    choice = reply.choices[0]
+    stop_reason, stop_sequence = stop_of(
+        choice.reason, choice.stop_sequence, calls=bool(choice.calls), refused=choice.text("refusal") is not None
+    )
+    body = {
+        "id": message_id(op),
+        "type": "message",
+        "role": "assistant",
+        "model": shown(op, reply.start.model),
+        "content": _blocks(choice),
+        "stop_reason": stop_reason,
+        "stop_sequence": stop_sequence,
+        "usage": write_usage(reply.usage),
+    }
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def write_count(count: TokenCount) -> Response:
+    """The answer to the question how long a prompt is."""
+    return Response(200, [JSON_TYPE], encode({"input_tokens": count.tokens}))
+
+
+def _blocks(choice: ReplyChoice) -> list[dict[str, Any]]:
+    """Thinking, then text, then calls. Clients look at the first block of a reply: an empty one has an empty text."""
+    parts = sorted(choice.parts, key=lambda part: _ORDER[part.kind])
+    blocks = [_block(part) for part in parts if part.text or part.kind == "tool"]
+    return blocks or [{"type": "text", "text": ""}]
+
+
+def _block(part: ReplyPart) -> dict[str, Any]:
+    if part.kind == "thinking":
+        return {"type": "thinking", "thinking": part.text, "signature": SIGNATURE}
+    if part.kind != "tool":
+        return {"type": "text", "text": part.text}
+    return {"type": "tool_use", "id": part.call_id, "name": part.name, "input": _input(part.text)}
+
+
+def _input(text: str) -> Any:
+    """A call's arguments as the object that they must be here. What is none is kept in the form in which Claude Code
+    itself sends it back."""
+    try:
+        return _arguments.decode(text) if text.strip() else {}
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {"__unparsedToolInput": {"raw": text, "len": len(text)}}
+
+
+# -- streamed -------------------------------------------------------------------------------------------------------
+
+
+class _Block:
+    """A block of the stream, and how far it is: known, waiting for the one before it, open, or closed.
+
+    before, after  of an open block the bytes around a delta's text
+    texts          of a waiting block what is to be sent, of an open call its arguments so far
+    ended          the worker says that it is complete
+    tries          how often it may still be looked whether the arguments of an open call are complete
+    """
+
+    __slots__ = ("after", "before", "ended", "kind", "start", "state", "texts", "tries")
+
+    def __init__(self, kind: PartKind, start: dict[str, Any]) -> None:
+        self.kind = kind
+        self.start = start
+        self.state: Literal["known", "waiting", "open", "closed"] = "known"
+        self.before = self.after = b""
+        self.texts: list[str] = []
+        self.ended = False
+        self.tries = _TRIES
+
+    @property
+    def complete(self) -> bool:
+        """Whether an open call has all of its arguments: they are a JSON object. Looked at a few times at most."""
+        if self.kind != "tool" or not self.texts or not self.texts[-1].rstrip().endswith("}") or not self.tries:
+            return False
+        self.tries -= 1
+        try:
+            _arguments.decode("".join(self.texts))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False
+        return True
+
+
+class StreamWriter:
+    """Canonical events to the events of one stream. Implements core.ports.StreamWriter.
+
+    Only one block is open at a time, in the order in which they began: what belongs to later ones waits. Workers that
+    write calls side by side are rare. Nearly always a call is complete when the next one begins: then it is closed,
+    although its worker says so at the end of the reply only.
+    """
+
+    headers = sse.HEADERS
+    clean_end = False
+
+    def __init__(self, op: Generate, refuse: Callable[[GatewayError, Op], bytes]) -> None:
+        self.buffered_bytes = 0
+        self._op = op
+        self._refuse = refuse
+        self._begun = False
+        self._blocks: dict[int, _Block] = {}
+        self._waiting: deque[_Block] = deque()
+        self._open: _Block | None = None
+        self._opened = 0
+        self._calls = self._refused = False
+        self._finish: Finish | None = None
+        self._usage: Usage | None = None
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            block = self._blocks[event.index]
+            if block is self._open and block.kind != "tool" and event.text:
+                return block.before + encode_line(event.text) + block.after
+            return self._delta(block, event.text) if event.text else b""
+        if isinstance(event, PartStart):
+            return self._part(event)
+        if isinstance(event, PartEnd):
+            return self._part_end(self._blocks.pop(event.index))
+        if isinstance(event, Start):
+            return self._begin(shown(self._op, event.model))
+        if isinstance(event, Finish):
+            self._finish = event
+            return b""
+        if isinstance(event, UsageReport):
+            self._usage = event.usage
+            return b""
+        return self._refuse(event.error, self._op) if isinstance(event, Failed) else self._end()
+
+    def keepalive(self) -> bytes:
+        """A ping. While no worker has begun, the begin of the message goes before it. It is then said for good: a
+        writer that is made later for the same request does not say it again."""
+        out = self._begin(self._op.model or "") + _PING
+        self._op.view = _BEGUN + self._op.view.removeprefix(_BEGUN)
+        return out
+
+    def _begin(self, model: str) -> bytes:
+        op = self._op
+        if self._begun or op.view.startswith(_BEGUN):
+            return b""
+        self._begun = True
+        message: dict[str, Any] = {
+            "id": message_id(op),
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": write_usage(None),
+        }
+        return sse.frame(encode_line({"type": "message_start", "message": message}), b"message_start")
+
+    def _part(self, event: PartStart) -> bytes:
+        start: dict[str, Any]
+        if event.kind == "tool":
+            start = {"type": "tool_use", "id": event.call_id, "name": event.name, "input": {}}
+        elif event.kind == "thinking":
+            start = {"type": "thinking", "thinking": "", "signature": ""}
+        else:
+            start = {"type": "text", "text": ""}
+        block = self._blocks[event.index] = _Block(event.kind, start)
+        self._calls = self._calls or event.kind == "tool"
+        self._refused = self._refused or event.kind == "refusal"
+        return self._arrive(block) if event.kind == "tool" else b""
+
+    def _arrive(self, block: _Block) -> bytes:
+        """A block that is to be shown: a call at once, another with its first text."""
+        block.state = "waiting"
+        self._waiting.append(block)
+        self.buffered_bytes += _PIECE
+        return self._advance()
+
+    def _delta(self, block: _Block, text: str) -> bytes:
+        if block.state == "open":
+            if block.kind == "tool":
+                block.texts.append(text)
+                self.buffered_bytes += len(text)
+            return block.before + encode_line(text) + block.after
+        if block.state == "closed":
+            return b""  # white space behind a complete object
+        block.texts.append(text)
+        self.buffered_bytes += len(text) + _PIECE
+        return self._arrive(block) if block.state == "known" else self._advance()
+
+    def _part_end(self, block: _Block) -> bytes:
+        block.ended = True
+        return self._advance()
+
+    def _advance(self) -> bytes:
+        """Closes the open block if it is over, and opens the next one that waits, and so on."""
+        out = []
+        while True:
+            block = self._open
+            if block is not None:
+                if not (block.ended or (self._waiting and block.complete)):
+                    break
+                out.append(self._close(block))
+            if not self._waiting:
+                break
+            out.append(self._show(self._waiting.popleft()))
+        return b"".join(out)
+
+    def _show(self, block: _Block) -> bytes:
+        index = self._opened
+        self._opened += 1
+        self._open, block.state = block, "open"
+        name, member = _DELTAS[block.kind]
+        block.before = _DELTA % (index, name, member)
+        block.after = b"}}\n\n"
+        start = {"type": "content_block_start", "index": index, "content_block": block.start}
+        out = sse.frame(encode_line(start), b"content_block_start")
+        texts = block.texts
+        if texts:
+            self.buffered_bytes -= _PIECE * len(texts)
+            out += block.before + encode_line("".join(texts)) + block.after
+        if block.kind != "tool":
+            self.buffered_bytes -= sum(map(len, texts))
+            block.texts = []
+        return out
+
+    def _close(self, block: _Block) -> bytes:
+        index = self._opened - 1
+        self._open, block.state = None, "closed"
+        self.buffered_bytes -= _PIECE + sum(map(len, block.texts))
+        block.texts = []
+        out = b""
+        if block.kind == "thinking":
+            delta = {"type": "signature_delta", "signature": SIGNATURE}
+            out = sse.frame(
+                encode_line({"type": "content_block_delta", "index": index, "delta": delta}), b"content_block_delta"
+            )
+        stop = {"type": "content_block_stop", "index": index}
+        return out + sse.frame(encode_line(stop), b"content_block_stop")
+
+    def _end(self) -> bytes:
+        out = b""
+        if not self._opened:
+            out = self._show(_Block("text", {"type": "text", "text": ""}))
+            assert self._open is not None
+            out += self._close(self._open)
+        finish = self._finish
+        reason, sequence = stop_of(
+            finish.reason if finish is not None else "stop",
+            finish.stop_sequence if finish is not None else None,
+            calls=self._calls,
+            refused=self._refused,
+        )
+        last = {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": sequence},
+            "usage": write_usage(self._usage),
+        }
+        return out + sse.frame(encode_line(last), b"message_delta") + _STOP

@@ -1,0 +1,187 @@
+"""Requests of the Messages API in their canonical form.
+
+A body is read in two steps: the conversation (`Conversation`), which says whom the model hears in which order, and what
+stands beside it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.messages import Chat, CountTokens, Extra, NamedTool, Output, Sampling, Tool, ToolChoice
+from gateway.dialects.anthropic.conversation import Conversation
+from gateway.dialects.anthropic.fields import IGNORED
+from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
+from gateway.wire.json import NULL, encode, typed
+from gateway.wire.unknown import find_unknown
+
+Body = TypeVar("Body", bound=PromptBody)
+
+_chat = msgspec.json.Decoder(ChatBody)
+_count = msgspec.json.Decoder(PromptBody)
+_schema = msgspec.json.Decoder(dict[str, Raw])
+_OBJECT = Raw(b'"object"')
+# OpenAI's words for how much to think; the words of this API, and what a budget of tokens comes to.
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+_BUDGETS = ((4096, "low"), (16384, "medium"))
+# What clients send whatever the model is. By vLLM's name, this API's.
+_OPTIONAL = {"top_k": "top_k", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
+
+
+def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> Chat:
+    """Raises GatewayError(BAD_REQUEST)."""
+    found, unknown = _read(raw, _chat, policy)
+    talk = Conversation(found.messages, found.system)
+    op = _with_prompt(found, talk, extra)
+    left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown]
+    op.stream = op.include_usage = bool(found.stream)
+    op.max_output = found.max_tokens or 1
+    if not found.max_tokens:
+        left.append("max_tokens")
+    op.fit_output = True
+    op.sampling = Sampling(temperature=found.temperature, top_p=found.top_p, top_k=found.top_k)
+    op.stop = tuple(stop for stop in found.stop_sequences or () if stop)
+    _choose(op, found.tool_choice, left, {tool.name for tool in found.tools or ()})
+    op.optional = dict(_OPTIONAL)
+    _think(op, found.thinking, found.output_config, left)
+    op.output = _output(found.output_config)
+    if found.metadata is not None and found.metadata.user_id is not None:
+        op.user = sha256(found.metadata.user_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    op.dropped = (*left, *talk.dropped)
+    return op
+
+
+def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> CountTokens:
+    """Raises GatewayError(BAD_REQUEST)."""
+    found, unknown = _read(raw, _count, policy)
+    talk = Conversation(found.messages, found.system)
+    op = _with_prompt(found, talk, extra)
+    ignored = [name for name in IGNORED["count"] if name in raw]
+    return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *ignored, *unknown, *talk.dropped))
+
+
+def _read(raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy) -> tuple[Body, tuple[str, ...]]:
+    """(what `raw` says, the names of what is unknown inside its objects): no worker has a place for that, so that it is
+    dropped unless `policy` refuses it."""
+    body = encode(raw)
+    try:
+        return typed(body, decoder), ()
+    except GatewayError:
+        unknown = find_unknown(body, decoder.type, {})
+        if unknown is None:
+            raise
+    found = typed(unknown.body, decoder)
+    if policy == "error":
+        sort_extras(policy, unknown.places.values())
+    return found, tuple(unknown.places)
+
+
+def _with_prompt(found: PromptBody, talk: Conversation, extra: Extra) -> Chat:
+    """A chat of which the prompt is said, and nothing else."""
+    return Chat(
+        model=found.model,
+        messages=tuple(talk.messages),
+        continue_last=talk.continues,
+        tools=_tools(found.tools or [], talk),
+        fold_system=True,
+        extra=extra,
+    )
+
+
+# -- tools ----------------------------------------------------------------------------------------------------------
+
+
+def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
+    """Those that the model is told of, in their order. Tools that Anthropic's servers execute have no schema, and
+    nobody behind us executes them; deferred ones are shown once a result has named them."""
+    shown: dict[str, Tool] = {}
+    for tool in [*found, *talk.added]:
+        if tool.name in talk.removed:
+            continue
+        serverside = tool.type not in (None, "custom") and tool.input_schema == NULL
+        if serverside or (tool.defer_loading and tool.name not in talk.referred):
+            talk.drop(f"tools.{tool.name}")
+        elif not tool.name:
+            raise _wrong("tools", "every tool needs a name")
+        else:
+            shown[tool.name] = Tool(tool.name, tool.description, _with_type(tool), tool.strict)
+    return tuple(shown.values())
+
+
+def _with_type(tool: ToolIn) -> Raw:
+    """The tool's schema. One that says no type is that of an object."""
+    if tool.input_schema == NULL:
+        return Raw(b'{"type":"object"}')
+    try:
+        members = _schema.decode(tool.input_schema)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise _wrong("tools", f"the input_schema of {tool.name} is no JSON object") from None
+    return tool.input_schema if "type" in members else Raw(encode({"type": _OBJECT, **members}))
+
+
+def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: set[str]) -> None:
+    """Which tool is to be called. A choice of one that was left out becomes free; without any tool there is none."""
+    if found is None:
+        return
+    if not op.tools:
+        left.append("tool_choice")
+        return
+    words: dict[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
+    if found.type == "tool" and found.name in {tool.name for tool in op.tools}:
+        op.tool_choice = NamedTool(found.name or "")
+    elif found.type == "tool" and found.name in offered:
+        op.tool_choice = "auto"
+        left.append("tool_choice.name")
+    elif found.type in words:
+        op.tool_choice = words[found.type]
+    elif found.type == "tool":
+        raise _wrong("tool_choice", f"there is no tool '{found.name}'")
+    else:
+        raise _wrong("tool_choice", "its type must be auto, any, tool or none")
+    if found.disable_parallel_tool_use is not None:
+        op.parallel_tools = not found.disable_parallel_tool_use
+
+
+# -- how ------------------------------------------------------------------------------------------------------------
+
+
+def _think(op: Chat, thinking: ThinkingIn | None, config: OutputConfigIn | None, left: list[str]) -> None:
+    """How much to think: what the client says of the effort goes before what it says of a budget."""
+    effort = config.effort if config is not None else None
+    if effort in _EFFORTS:
+        op.reasoning = _EFFORTS[effort]
+        op.optional = {**op.optional, "reasoning_effort": "output_config.effort"}
+    elif effort is not None:
+        left.append("output_config.effort")
+    if thinking is None:
+        return
+    if thinking.type == "disabled":
+        op.reasoning = "none"
+        op.optional = {**op.optional, "reasoning_effort": "thinking"}
+    elif thinking.type == "enabled" and op.reasoning is None:
+        budget = thinking.budget_tokens or 0
+        op.reasoning = next((word for most, word in _BUDGETS if budget < most), "high")
+        op.optional = {**op.optional, "reasoning_effort": "thinking"}
+    elif thinking.type not in ("enabled", "adaptive"):
+        left.append("thinking")
+    if thinking.display not in (None, "summarized"):
+        left.append("thinking.display")
+
+
+def _output(config: OutputConfigIn | None) -> Output | None:
+    form = config.format if config is not None else None
+    if form is None or form.type == "text":
+        return None
+    if form.type != "json_schema" or form.schema == NULL:
+        raise _wrong("output_config.format", "must be of type json_schema, with a schema")
+    return Output("schema", form.schema, name="output", strict=True)
+
+
+def _wrong(param: str, why: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"{param}: {why}", param=param, code="invalid_value")

@@ -1,0 +1,125 @@
+"""Anthropic's own client for Python, unmodified, against the gateway at `/anthropic` and at the root."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from tests.harness import Stack
+
+TOOLS: Any = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(workers=({"itl_ms": 5},), config={"breaker": {"failures": 10_000}}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["", "/anthropic"])
+def client(stack: Stack, request: pytest.FixtureRequest) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=stack.url + request.param, api_key="k", max_retries=0) as found:
+        yield found
+
+
+def asking(**script: Any) -> Any:
+    messages: Any = [{"role": "user", "content": "sim:" + json.dumps(script)}]
+    return {"model": "m", "max_tokens": 64, "messages": messages}
+
+
+def test_whole(client: anthropic.Anthropic) -> None:
+    reply = client.messages.create(**asking(text="Hello there"))
+    assert isinstance(reply.content[0], anthropic.types.TextBlock)
+    assert reply.content[0].text == "Hello there"
+    assert (reply.stop_reason, reply.model, reply.role) == ("end_turn", "m", "assistant")
+    assert reply.usage.input_tokens
+    assert reply.usage.output_tokens
+    assert reply._request_id
+
+
+def test_streamed(client: anthropic.Anthropic) -> None:
+    with client.messages.stream(**asking(text="Hello there")) as stream:
+        assert "".join(stream.text_stream) == "Hello there"
+        final = stream.get_final_message()
+    assert final.stop_reason == "end_turn"
+    assert final.usage.output_tokens
+
+
+@pytest.mark.parametrize("interleave", [False, True])
+def test_tools(client: anthropic.Anthropic, interleave: bool) -> None:
+    calls = [{"name": "look", "arguments": {"at": name}} for name in "abc"]
+    asked = {**asking(tool_calls=calls, interleave=interleave), "tools": TOOLS}
+    with client.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    whole = client.messages.create(**asked)
+    for reply in (streamed, whole):
+        assert reply.stop_reason == "tool_use"
+        blocks = [block for block in reply.content if isinstance(block, anthropic.types.ToolUseBlock)]
+        assert [block.input for block in blocks] == [{"at": name} for name in "abc"]
+        assert len({block.id for block in blocks}) == 3
+
+
+def test_a_loop_with_thinking_and_a_result(client: anthropic.Anthropic) -> None:
+    asked = {**asking(reasoning="hm", tool_calls=[{"name": "look", "arguments": {}}]), "tools": TOOLS}
+    first = client.messages.create(**asked)
+    assert [block.type for block in first.content] == ["thinking", "tool_use"]
+    result: Any = {"type": "tool_result", "tool_use_id": first.content[1].id, "content": "seen"}
+    turns: Any = [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+    asked["messages"] = [{"role": "user", "content": "look"}, *turns]
+    assert client.messages.create(**asked).stop_reason == "end_turn"
+
+
+def test_counting(client: anthropic.Anthropic) -> None:
+    asked = asking(text="Hello")
+    counted = client.messages.count_tokens(model="m", messages=asked["messages"])
+    assert counted.input_tokens == client.messages.create(**asked).usage.input_tokens
+
+
+def test_models(client: anthropic.Anthropic) -> None:
+    assert [model.id for model in client.models.list()] == ["m", "alias"]
+    assert [model.id for model in client.models.list(limit=1)] == ["m", "alias"]
+    assert client.models.retrieve("m").display_name == "m"
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("none")
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        ({"model": "none"}, anthropic.NotFoundError),
+        ({"max_tokens": -1}, anthropic.BadRequestError),
+        ({"messages": [{"role": "user", "content": "word " * 20_000}]}, anthropic.BadRequestError),
+        (asking(fault="status:500"), anthropic.InternalServerError),
+        (asking(fault="status:400"), anthropic.BadRequestError),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_failures_are_its_own_exceptions(
+    client: anthropic.Anthropic, members: dict[str, Any], kind: type[anthropic.APIStatusError], stream: bool
+) -> None:
+    with pytest.raises(kind) as caught:
+        client.messages.create(**{**asking(text="hi"), **members, "stream": stream})
+    assert caught.value.body["type"] == "error"  # type: ignore[index]  # a dict
+    assert caught.value.request_id
+
+
+@pytest.mark.parametrize("fault", ["reset@3", "eof@3"])
+def test_a_cut_stream_is_never_a_success(client: anthropic.Anthropic, fault: str) -> None:
+    with (
+        pytest.raises((anthropic.APIError, httpx.RemoteProtocolError)),
+        client.messages.stream(**asking(text="Hello there, how are you today?", fault=fault)) as stream,
+    ):
+        stream.get_final_message()
+
+
+def test_no_key() -> None:
+    with Stack(config={"auth": "keys", "keys": {"app": {"hash": "sha256:" + "ab" * 32}}}) as stack:
+        client = anthropic.Anthropic(base_url=stack.url, api_key="wrong")
+        with pytest.raises(anthropic.AuthenticationError):
+            client.messages.create(**asking(text="hi"))
+        assert len(stack.records()) == 1, "it does not try again"

@@ -1,0 +1,520 @@
+"""The laws of the Messages API, by their numbers in the notes on its recorded clients: what they send, and what they
+must be answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.auth import new_key
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.messages import Thinking
+from gateway.core.ports import Capabilities
+from gateway.core.usage import Usage
+from gateway.dialects.anthropic.errors import too_long
+from tests.dialects.anthropic.asking import (
+    DIALECT,
+    HI,
+    TOOL,
+    body,
+    crossing,
+    frames,
+    heard,
+    read,
+    roles,
+    scripted,
+    sent,
+)
+from tests.harness import Stack
+
+OURS = {"anthropic-version": "2023-06-01"}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    config = {"breaker": {"failures": 10_000}}
+    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as found:
+        yield found
+
+
+def post(client: httpx.Client, asked: dict[str, Any], path: str = "/v1/messages") -> Any:
+    reply = client.post(path, json=asked)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def streamed(client: httpx.Client, **script: Any) -> list[dict[str, Any]]:
+    reply = client.post("/v1/messages", json=scripted(stream=True, **script))
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    return frames(reply.text)
+
+
+# -- 1 to 4: what comes in --------------------------------------------------------------------------------------------
+
+
+def test_law_1_one_key_in_any_of_its_headers_suffices() -> None:
+    key, entry = new_key("app")
+    config = {"auth": "keys", "keys": {"app": {"hash": entry.split("hash: ")[1].split()[0]}}}
+    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as client:
+        for headers in (
+            {"x-api-key": key},
+            {"authorization": f"Bearer {key}"},
+            {"api-key": key, "x-api-key": key},
+            {"authorization": f"Bearer {key}", "x-api-key": key},
+        ):
+            assert client.post("/v1/messages", json=body(), headers=headers).status_code == 200, list(headers)
+        refused = client.post("/v1/messages", json=body())
+        assert refused.status_code == 401
+        assert refused.json()["error"]["type"] == "authentication_error"
+        assert refused.headers["x-should-retry"] == "false"
+        assert refused.headers["request-id"] == refused.json()["request_id"]
+
+
+UNKNOWN: dict[str, Any] = {
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "diagnostics": {"x": 1},
+    "brand_new": [1],
+    "cache_control": {"type": "ephemeral"},
+    "service_tier": "auto",
+    "mcp_servers": [],
+}
+
+
+def test_law_2_unknown_members_are_no_error_and_are_named(client: httpx.Client) -> None:
+    block = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}, "novel": 1}
+    turn = {"role": "user", "content": [block], "output_config": {"effort": "low"}}
+    headers = {"anthropic-beta": "never-heard-of-2027-01-01", "anthropic-version": "2099-01-01"}
+    tools = [{**TOOL, "cache_control": {"type": "ephemeral"}, "surprise": True}]
+    asked = body(**UNKNOWN, messages=[turn], tools=tools)
+    reply = client.post("/v1/messages?beta=true", json=asked, headers=headers)
+    assert reply.status_code == 200, reply.text
+    named = set(reply.headers["x-dragoman-dropped"].split(", "))
+    assert named >= set(UNKNOWN) | {"messages[].content[].novel", "messages[].output_config", "tools[].surprise"}
+
+
+def test_law_3_a_system_turn_stays_or_is_folded_and_never_comes_first() -> None:
+    turns = [*HI, {"role": "system", "content": "now"}, {"role": "assistant", "content": "yes"}, *HI]
+    folded = sent(messages=turns, system="be brief")["messages"]
+    assert roles(folded) == ["system", "user", "assistant", "user"]
+    assert folded[0]["content"] == "be brief"
+    assert [part["text"] for part in folded[1]["content"]] == ["hi", "now"]
+    takes = Capabilities("w", features=frozenset({"system_turns"}))
+    assert roles(sent(can=takes, messages=turns, system="be brief")["messages"]) == [
+        "system",
+        "user",
+        "system",
+        "assistant",
+        "user",
+    ]
+
+
+def test_law_4_the_billing_header_never_reaches_a_worker() -> None:
+    def asked(version: str) -> Any:
+        header = {"type": "text", "text": f"x-anthropic-billing-header: cc_version={version};"}
+        system = [header, {"type": "text", "text": "You are."}, {"type": "text", "text": "More."}]
+        return sent(system=system, messages=[*HI, {"role": "system", "content": [header]}])
+
+    assert asked("1") == asked("2")
+    assert asked("1")["messages"] == [{"role": "system", "content": "You are.\n\nMore."}, *HI]
+
+
+# -- 5: results of tools ----------------------------------------------------------------------------------------------
+
+PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+
+
+def test_law_5_results_follow_their_calls_and_images_follow_the_results() -> None:
+    calls = [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {"i": i}} for i in (1, 2)]
+    results = [
+        {"type": "text", "text": "before"},
+        {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "image", "source": PNG}]},
+        {"type": "text", "text": "between"},
+        {"type": "tool_result", "tool_use_id": "c2", "content": "no such file", "is_error": True},
+        {"type": "text", "text": "after"},
+    ]
+    turns = [
+        *HI,
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}, *calls]},
+        {"role": "system", "content": "mind the gap"},
+        {"role": "user", "content": results},
+    ]
+    messages = sent(messages=turns, tools=[TOOL])["messages"]
+    assert roles(messages) == ["user", "assistant", "tool", "tool", "user"]
+    assert [message["tool_call_id"] for message in messages[2:4]] == ["c1", "c2"]
+    assert [call["function"]["arguments"] for call in messages[1]["tool_calls"]] == ['{"i": 1}', '{"i": 2}']
+    assert messages[3]["content"] == "Error: no such file"
+    shown = messages[4]["content"]
+    assert [part.get("text", part["type"]) for part in shown] == [
+        "mind the gap",
+        "image_url",
+        "before",
+        "between",
+        "after",
+    ]
+    assert shown[1]["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
+
+
+# -- 6 and 17: room ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_law_6_and_17_what_exceeds_the_context_is_cut_and_named(stream: bool) -> None:
+    config = {"models": {"m": {"max_context": 200}}}
+    with Stack(workers=({"max_model_len": 200, "strict_context": True},), config=config) as stack:
+        reply = httpx.post(stack.url + "/v1/messages", json=body(max_tokens=32000, stream=stream))
+        assert reply.status_code == 200, reply.text
+        assert reply.headers["x-dragoman-dropped"] == "max_tokens"
+        reply = httpx.post(stack.url + "/v1/messages", json=body(max_tokens=20, stream=stream))
+        assert "x-dragoman-dropped" not in reply.headers
+        long = [{"role": "user", "content": "word " * 2000}]
+        refused = httpx.post(stack.url + "/v1/messages", json=body(max_tokens=32000, messages=long, stream=stream))
+        assert refused.status_code == 400
+        told = refused.json()["error"]
+        assert told["type"] == "invalid_request_error"
+        assert told["message"].startswith("prompt is too long: ")
+        assert told["message"].endswith(" tokens > 200 maximum")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "This model's maximum context length is 4096 tokens. However, you requested 0 output tokens and your "
+            "prompt contains 5000 input tokens, for a total of 5000 tokens.",
+            "prompt is too long: 5000 tokens > 4096 maximum",
+        ),
+        (
+            "This model's maximum context length is 40000 tokens. However, you requested 32000 output tokens and your "
+            "prompt contains at least 30000 input tokens, for a total of at least 62000 tokens.",
+            "input length and `max_tokens` exceed context limit: 30000 + 32000 > 40000, decrease input length or "
+            "`max_tokens` and try again",
+        ),
+        (
+            "This model's maximum context length is 100 tokens. However, you requested 120 tokens (90 in the messages, "
+            "30 in the completion).",
+            "input length and `max_tokens` exceed context limit: 90 + 30 > 100, decrease input length or `max_tokens` "
+            "and try again",
+        ),
+        (
+            "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+            "prompt is too long: 5000 tokens > 4096 maximum",
+        ),
+        (
+            "`inputs` must have less than 1023 tokens. Given: 2000",
+            "prompt is too long: 2000 tokens > 1023 maximum",
+        ),
+        ("the context size is exceeded", "prompt is too long: the context size is exceeded"),
+    ],
+)
+def test_law_6_engines_words_become_those_that_clients_act_on(said: str, told: str) -> None:
+    assert too_long(said) == told
+    response, _ = DIALECT.refuse(GatewayError(Kind.CONTEXT_LENGTH, said, upstream=400), None, None)
+    assert json.loads(response.body)["error"]["message"] == told
+
+
+# -- 7 to 11: what goes out -------------------------------------------------------------------------------------------
+
+SCRIPTS: dict[str, dict[str, Any]] = {
+    "text": {"text": "Hello there"},
+    "empty": {"text": ""},
+    "thinking": {"reasoning": "hm", "text": "Hello"},
+    "call": {"tool_calls": [{"name": "f", "arguments": {"a": 1}}]},
+    "calls": {"text": "I look.", "tool_calls": [{"name": "f", "arguments": {"a": [1]}}, {"name": "g"}]},
+    "mixed": {
+        "interleave": True,
+        "tool_calls": [{"name": name, "arguments": {"path": f"{name} " * 9}} for name in "fgh"],
+    },
+    "cut": {"text": "Hello", "finish": "length"},
+    "filtered": {"text": "", "finish": "content_filter"},
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_law_7_one_begin_one_end_and_blocks_one_at_a_time(client: httpx.Client, script: dict[str, Any]) -> None:
+    events = streamed(client, **script)
+    kinds = [event["type"] for event in events if not event["type"].startswith("content_block")]
+    assert kinds == ["message_start", "message_delta", "message_stop"]
+    assert (events[0]["type"], events[-2]["type"]) == ("message_start", "message_delta")
+    assert heard(events)
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_law_8_and_10_a_stream_says_what_a_whole_reply_says(client: httpx.Client, script: dict[str, Any]) -> None:
+    events = streamed(client, **script)
+    whole = post(client, scripted(**script))
+    blocks = heard(events)
+    for reply in (blocks, whole["content"]):
+        for block in reply:
+            block.pop("id", None)
+    assert blocks == whole["content"]
+    assert events[-2]["delta"] == {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
+    assert events[-2]["usage"].keys() == whole["usage"].keys()
+    start = events[0]["message"]
+    assert start.keys() == whole.keys()
+    assert (start["type"], start["role"], start["content"], start["model"]) == ("message", "assistant", [], "m")
+    assert (start["stop_reason"], start["stop_sequence"]) == (None, None)
+    assert {"input_tokens", "output_tokens"} <= start["usage"].keys()
+
+
+def stream_of(*events: Event) -> list[dict[str, Any]]:
+    op = read()
+    writer = DIALECT.writer(op)
+    start = Start("chatcmpl-1", "w", 1)
+    return frames(b"".join(map(writer.write, (start, *events))).decode())
+
+
+def test_law_8_calls_that_a_worker_writes_side_by_side_do_not_mix() -> None:
+    one, two = '{"a": "x"}', '{"b": [1, {}]}'
+    pieces = [Delta(0, part, text) for pair in zip(one + "    ", two, strict=True) for part, text in enumerate(pair)]
+    blocks = heard(
+        stream_of(
+            PartStart(0, 0, "tool", "c1", "f"),
+            PartStart(0, 1, "tool", "c2", "g"),
+            *pieces,
+            PartEnd(0, 0),
+            PartEnd(0, 1),
+            Finish(0, "tool_calls", "tool_calls"),
+            End(),
+        )
+    )
+    assert [(block["id"], block["input"]) for block in blocks] == [("c1", json.loads(one)), ("c2", json.loads(two))]
+
+
+def test_law_8_a_complete_call_does_not_wait_for_the_end_of_the_reply() -> None:
+    writer = DIALECT.writer(read())
+    for event in (Start("x", "w", 1), PartStart(0, 0, "tool", "c1", "f"), Delta(0, 0, '{"a": {}'), Delta(0, 0, "}")):
+        writer.write(event)
+    assert b'"content_block_stop","index":0' in writer.write(PartStart(0, 1, "tool", "c2", "g"))
+    assert b'"partial_json":"{"' in writer.write(Delta(0, 1, "{"))
+
+
+def test_law_8_what_waits_for_its_turn_is_counted() -> None:
+    writer = DIALECT.writer(read())
+    for event in (
+        Start("x", "w", 1),
+        PartStart(0, 0, "tool", "c1", "f"),
+        PartStart(0, 1, "tool", "c2", "g"),
+        Delta(0, 1, "x" * 1000),
+    ):
+        writer.write(event)
+    assert writer.buffered_bytes > 1000
+    ends: tuple[Event, ...] = (PartEnd(0, 0), PartEnd(0, 1), Finish(0, "tool_calls", "tool_calls"), End())
+    for end in ends:
+        writer.write(end)
+    assert writer.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "calls", "stop", "told"),
+    [
+        ("stop", 0, None, ("end_turn", None)),
+        ("stop", 0, "END", ("stop_sequence", "END")),
+        ("stop", 0, 7, ("end_turn", None)),
+        ("stop", 1, None, ("tool_use", None)),
+        ("tool_calls", 1, None, ("tool_use", None)),
+        ("tool_calls", 0, None, ("end_turn", None)),
+        ("length", 1, None, ("max_tokens", None)),
+        ("length", 0, None, ("max_tokens", None)),
+        ("content_filter", 0, None, ("refusal", None)),
+    ],
+)
+def test_law_9_why_it_ended(reason: Any, calls: int, stop: Any, told: tuple[str, str | None]) -> None:
+    parts: list[Event] = [PartStart(0, 0, "tool", "c", "f"), PartEnd(0, 0)] if calls else []
+    events = stream_of(*parts, Finish(0, reason, reason, stop), End())
+    assert (events[-2]["delta"]["stop_reason"], events[-2]["delta"]["stop_sequence"]) == told
+
+
+@pytest.mark.parametrize(
+    "usage", [Usage(10, 3), Usage(10, 3, 4, 2), Usage(10, 3, 99), Usage(None, 3), Usage(0, 0, 0, 0)], ids=str
+)
+def test_law_11_the_three_counts_of_the_input_are_the_workers_one(usage: Usage) -> None:
+    told = stream_of(Finish(0, "stop", "stop"), UsageReport(usage), End())[-2]["usage"]
+    counts = [told[f"{name}input_tokens"] for name in ("", "cache_read_", "cache_creation_")]
+    assert sum(counts) == (usage.input or 0)
+    assert min(counts) >= 0
+    assert told["output_tokens"] == usage.output
+
+
+# -- 12 to 14: failures and silence -----------------------------------------------------------------------------------
+
+
+def test_law_12_before_the_first_block_a_failure_is_a_status(client: httpx.Client) -> None:
+    refused = client.post("/v1/messages", json={**scripted(stream=True, text="hi"), "model": "none"})
+    assert refused.status_code == 404
+    told = refused.json()
+    assert told["error"].pop("message")
+    assert told["error"] == {"type": "not_found_error", "details": {"error_code": "model_not_found"}}
+    assert told["type"] == "error"
+    assert told["request_id"] == refused.headers["request-id"]
+
+
+@pytest.mark.parametrize("fault", ["reset@3", "eof@3", "fin@3"])
+def test_law_12_and_13_a_stream_that_stops_ends_with_one_error_and_is_cut(fault: str) -> None:
+    asked = scripted(stream=True, text="Hello there, how are you?", fault=fault)
+    seen = b""
+    with (
+        Stack(workers=({"itl_ms": 20},)) as stack,
+        httpx.stream("POST", stack.url + "/v1/messages", json=asked) as reply,
+        contextlib.suppress(httpx.RemoteProtocolError),
+    ):
+        for block in reply.iter_raw():
+            seen += block
+        pytest.fail("it ended in an orderly way")
+    events = frames(seen.decode())
+    kinds = [event["type"] for event in events]
+    assert kinds.count("error") == 1
+    assert kinds[-1] == "error"
+    assert not {"message_delta", "message_stop"} & set(kinds)
+    assert events[-1]["error"]["type"] == "api_error"
+
+
+def test_law_13_no_event_but_the_workers_own_end_stops_a_message() -> None:
+    writer = DIALECT.writer(read())
+    failed = Failed(GatewayError(Kind.TRUNCATED, "cut"))
+    said = writer.write(Start("x", "w", 1)) + writer.write(PartStart(0, 0, "text")) + writer.write(Delta(0, 0, "a"))
+    said += writer.write(failed)
+    assert b"message_stop" not in said
+    assert b"message_delta" not in said
+    assert not writer.clean_end
+
+
+def test_law_14_silence_is_bridged_by_pings_behind_one_begin() -> None:
+    with Stack(workers=({"fault": "stall:1"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
+        reply = httpx.post(stack.url + "/v1/messages", json=scripted(stream=True, text="Hello"), timeout=30)
+    events = frames(reply.text)
+    kinds = [event["type"] for event in events]
+    assert kinds[:3] == ["message_start", "ping", "ping"]
+    assert kinds.count("message_start") == 1
+    assert kinds[-1] == "message_stop"
+    assert [block["text"] for block in heard(events)] == ["Hello"]
+
+
+# -- 15 and 16: thinking, tools ---------------------------------------------------------------------------------------
+
+
+def test_law_15_thinking_is_signed_and_comes_back_as_reasoning(client: httpx.Client) -> None:
+    whole = post(client, scripted(reasoning="hm", text="Hello"))
+    assert [block["type"] for block in whole["content"]] == ["thinking", "text"]
+    assert whole["content"][0]["signature"]
+    for signature in (whole["content"][0]["signature"], "somebody's", ""):
+        thought = {"type": "thinking", "thinking": "hm", "signature": signature}
+        hidden = {"type": "redacted_thinking", "data": "x"}
+        turns = [*HI, {"role": "assistant", "content": [thought, hidden, {"type": "text", "text": "Hello"}]}, *HI]
+        op = read(messages=turns)
+        assert op.messages[1].parts[0] == Thinking("hm")
+        assert op.dropped == ("messages[].content[].redacted_thinking",)
+        told = sent(messages=turns)["messages"][1]
+        assert (told["reasoning"], told["reasoning_content"], told["content"]) == ("hm", "hm", "Hello")
+
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+LATER = {"name": "Later", "input_schema": {"type": "object"}, "defer_loading": True}
+
+
+def test_law_16_tools_that_nobody_here_executes_are_left_out_and_named() -> None:
+    found = crossing(tools=[SEARCH, LATER, TOOL], tool_choice={"type": "tool", "name": "web_search"})
+    told = json.loads(found.outgoing.body)
+    assert [tool["function"]["name"] for tool in told["tools"]] == ["f"]
+    assert told["tool_choice"] == "auto"
+    assert {"tools.web_search", "tools.Later", "tool_choice.name"} <= set(found.op.dropped)
+    alone = crossing(tools=[SEARCH], tool_choice={"type": "tool", "name": "web_search"})
+    assert {"tools", "tool_choice"}.isdisjoint(json.loads(alone.outgoing.body))
+    assert "tool_choice" in alone.op.dropped
+
+
+def test_law_16_a_deferred_tool_is_shown_once_a_result_names_it() -> None:
+    turns = [
+        *HI,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c",
+                    "content": [{"type": "tool_reference", "tool_name": "Later"}],
+                }
+            ],
+        },
+    ]
+    told = sent(tools=[TOOL, LATER], messages=turns)
+    assert [tool["function"]["name"] for tool in told["tools"]] == ["f", "Later"]
+    assert told["messages"][-1]["content"] == "Tool: Later"
+
+
+# -- 18 to 20: what generates nothing ---------------------------------------------------------------------------------
+
+
+def test_law_18_counting_touches_no_limit_and_agrees_with_usage() -> None:
+    config = {"limits": [{"name": "few", "kind": "requests", "limit": 1, "per_s": 3600}]}
+    with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as client:
+        asked = {"model": "m", "messages": HI, "system": "be brief", "tools": []}
+
+        def count(_: int) -> int:
+            return int(post(client, asked, "/v1/messages/count_tokens")["input_tokens"])
+
+        with ThreadPoolExecutor(24) as pool:
+            counts = set(pool.map(count, range(24)))
+        assert len(counts) == 1
+        whole = post(client, body(system="be brief"))
+        assert counts == {whole["usage"]["input_tokens"]}
+        assert client.post("/v1/messages", json=body()).status_code == 429
+
+
+def test_law_18_where_no_worker_can_count_the_path_is_not_there() -> None:
+    with Stack(config={"models": {"m": {"backend": "openai"}}}) as stack:
+        reply = httpx.post(stack.url + "/v1/messages/count_tokens", json={"model": "m", "messages": HI})
+    assert reply.status_code == 404
+    assert reply.json()["error"]["type"] == "not_found_error"
+
+
+def test_law_18_a_busy_worker_is_asked_all_the_same() -> None:
+    with Stack(workers=({},), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
+
+        async def both() -> int:
+            async with httpx.AsyncClient(base_url=stack.url) as client:
+                waiting = asyncio.create_task(client.post("/v1/messages", json=scripted(fault="stall"), timeout=60))
+                await asyncio.to_thread(stack.run, stack.sim.ledger.wait(received=1))
+                reply = await client.post("/v1/messages/count_tokens", json={"model": "m", "messages": HI})
+                waiting.cancel()
+                return reply.status_code
+
+        assert asyncio.run(both()) == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/api/hello", "/anthropic", "/anthropic/", "/anthropic/api/hello"])
+def test_law_19_probes_are_answered_without_a_key(path: str) -> None:
+    key, entry = new_key("app")
+    del key
+    config = {"auth": "keys", "keys": {"app": {"hash": entry.split("hash: ")[1].split()[0]}}}
+    with Stack(config=config) as stack:
+        assert httpx.head(stack.url + path).status_code == 200
+
+
+def test_law_20_models_are_told_in_the_form_of_who_asks(client: httpx.Client) -> None:
+    page = client.get("/v1/models?limit=1000", headers=OURS).json()
+    assert page["has_more"] is False
+    assert (page["first_id"], page["last_id"]) == ("m", "alias")
+    for card in page["data"]:
+        assert card["type"] == "model"
+        assert card["created_at"].endswith("Z")
+        assert card["display_name"] == card["id"]
+    assert client.get("/v1/models/m", headers=OURS).json()["type"] == "model"
+    assert client.get("/anthropic/v1/models").json()["has_more"] is False
+    assert client.get("/v1/models").json()["object"] == "list"
+    first = client.get("/v1/models?limit=1", headers=OURS).json()
+    assert (first["has_more"], [card["id"] for card in first["data"]]) == (True, ["m"])
+    rest = client.get("/v1/models?limit=1&after_id=m", headers=OURS).json()
+    assert (rest["has_more"], [card["id"] for card in rest["data"]]) == (False, ["alias"])
+    back = client.get("/v1/models?before_id=alias", headers=OURS).json()
+    assert [card["id"] for card in back["data"]] == ["m"]
+    for query in ("limit=0", "limit=x", "after_id=none", "&".join(f"a{i}=1" for i in range(99))):
+        assert client.get(f"/v1/models?{query}", headers=OURS).status_code == 400, query

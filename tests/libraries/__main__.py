@@ -1,0 +1,16 @@
+"""`python -m tests.libraries FOLDER` writes clients.md there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.libraries.table import page
+
+
+def main(folder: str) -> None:
+    Path(folder, "clients.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

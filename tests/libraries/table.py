@@ -1,0 +1,437 @@
+"""The client libraries that are seen to work, and the page about them: docs/clients.md."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+from msgspec import Struct
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVERS = Path(__file__).parent / "drivers"
+NODE = "node"
+# Environment -> its lock.
+LOCKS = {
+    ".venv": "dev",
+    ".venv-friendli": "friendli",
+    **{f".venv-clients-{name}": f"clients-{name}" for name in ("python", "azure", "sagemaker2", "sagemaker3")},
+}
+
+
+class Library(Struct, frozen=True):
+    """A library that is driven by `make test-clients`.
+
+    package      its name in the lock, or in package-lock.json
+    driver       the module in drivers/, or in node/
+    environment  a virtual environment in the root of the repository, or NODE
+    api          the client API that it speaks, as the dialects are called
+    unknown      the class of the error for an unknown model
+    cut          the class of the error for a stream that breaks off; "" where none is streamed
+    cannot       what it cannot do, in words for its user
+    says         a part of the text of the error for the model `nobody`
+    """
+
+    name: str
+    package: str
+    driver: str
+    environment: str
+    api: str
+    unknown: str
+    cut: str
+    cannot: str
+    says: str = "nobody"
+
+
+_PYTHON, _AZURE = ".venv-clients-python", ".venv-clients-azure"
+_RESPONSES = "no Responses API"
+_ASYNC = "no asynchronous inference"
+_FRIENDLI = "`stream_options`, `min_p`, `xtc_*` and an integer `logprobs` of texts are refused"
+LIBRARIES = (
+    Library(
+        "OpenAI",
+        "openai",
+        "openai_python",
+        ".venv",
+        "openai",
+        "NotFoundError",
+        "APIError",
+        "no Responses API, images, speech, files or batches",
+    ),
+    Library(
+        "LangChain",
+        "langchain-openai",
+        "langchain",
+        _PYTHON,
+        "openai",
+        "OpenAIModelNotFoundError",
+        "APIError",
+        _RESPONSES,
+    ),
+    Library(
+        "LlamaIndex",
+        "llama-index-llms-openai-like",
+        "llama_index_like",
+        _PYTHON,
+        "openai",
+        "NotFoundError",
+        "APIError",
+        "tools need `is_function_calling_model=True`; its class `OpenAI` takes OpenAI's models only",
+    ),
+    Library(
+        "Pydantic AI",
+        "pydantic-ai-slim",
+        "pydantic_ai_agent",
+        _PYTHON,
+        "openai",
+        "ModelHTTPError",
+        "APIError",
+        "no `OpenAIResponsesModel`",
+    ),
+    Library(
+        "Instructor",
+        "instructor",
+        "instructor_tools",
+        _PYTHON,
+        "openai",
+        "InstructorRetryException",
+        "InstructorRetryException",
+        _RESPONSES,
+    ),
+    Library(
+        "LiteLLM",
+        "litellm",
+        "litellm_client",
+        _PYTHON,
+        "openai",
+        "NotFoundError",
+        "MidStreamFallbackError",
+        "the name needs `openai/` before it; no `responses`",
+    ),
+    Library(
+        "Haystack", "haystack-ai", "haystack_generator", _PYTHON, "openai", "NotFoundError", "APIError", _RESPONSES
+    ),
+    Library(
+        "Semantic Kernel",
+        "semantic-kernel",
+        "semantic_kernel_chat",
+        _AZURE,
+        "openai",
+        "ServiceResponseException",
+        "APIError",
+        "no agents of the Responses or Assistants API",
+    ),
+    Library(
+        "DSPy",
+        "dspy",
+        "dspy_lm",
+        _PYTHON,
+        "openai",
+        "LMUnsupportedModelError",
+        "",
+        'no `model_type="responses"`; streams were not tried',
+    ),
+    Library(
+        "llm",
+        "llm",
+        "llm_command",
+        _PYTHON,
+        "openai",
+        "NotFoundError",
+        "APIError",
+        "its line belongs into `extra-openai-models.yaml`; tools need `supports_tools: true` there",
+    ),
+    Library(
+        "Hugging Face",
+        "huggingface-hub",
+        "huggingface",
+        _PYTHON,
+        "openai",
+        "HfHubHTTPError",
+        "UnknownError",
+        "chats only; `text_generation` calls TGI's own API",
+    ),
+    Library(
+        "LangChain",
+        "langchain-azure-ai",
+        "langchain_azure_openai",
+        _AZURE,
+        "openai",
+        "OpenAIModelNotFoundError",
+        "APIError",
+        "its default is the Responses API: `use_responses_api=False` is needed",
+    ),
+    Library(
+        "OpenAI (Node)",
+        "openai",
+        "openai",
+        NODE,
+        "openai",
+        "NotFoundError",
+        "APIError",
+        "no Responses API, images, speech, files or batches",
+    ),
+    Library(
+        "AI SDK (Node)",
+        "@ai-sdk/openai-compatible",
+        "aisdk",
+        NODE,
+        "openai",
+        "AI_APICallError",
+        "AI_StreamProviderError",
+        "`@ai-sdk/openai` calls the Responses API unless told otherwise",
+    ),
+    Library(
+        "LangChain.js (Node)", "@langchain/openai", "langchain", NODE, "openai", "NotFoundError", "APIError", _RESPONSES
+    ),
+    Library(
+        "boto3",
+        "boto3",
+        "boto3_runtime",
+        ".venv",
+        "sagemaker",
+        "ValidationError",
+        "EventStreamError",
+        _ASYNC,
+        says="'model'",
+    ),
+    Library(
+        "aiobotocore",
+        "aiobotocore",
+        "aiobotocore_runtime",
+        _PYTHON,
+        "sagemaker",
+        "ValidationError",
+        "EventStreamError",
+        _ASYNC,
+        says="'model'",
+    ),
+    Library(
+        "SageMaker SDK 2",
+        "sagemaker",
+        "sagemaker2",
+        ".venv-clients-sagemaker2",
+        "sagemaker",
+        "ValidationError",
+        "",
+        "what creates or describes endpoints needs AWS; streams were not tried",
+        says="'model'",
+    ),
+    Library(
+        "SageMaker SDK 3",
+        "sagemaker-core",
+        "sagemaker3",
+        ".venv-clients-sagemaker3",
+        "sagemaker",
+        "ValidationError",
+        "",
+        "the same; its line is an environment variable",
+        says="'model'",
+    ),
+    Library(
+        "LangChain",
+        "langchain-aws",
+        "langchain_sagemaker",
+        _PYTHON,
+        "sagemaker",
+        "ValidationError",
+        "",
+        "bodies, tools and streams are made by the handler that its user writes; streams were not tried",
+        says="'model'",
+    ),
+    Library(
+        "AWS SDK (Node)",
+        "@aws-sdk/client-sagemaker-runtime",
+        "aws",
+        NODE,
+        "sagemaker",
+        "ValidationError",
+        "ModelStreamError",
+        _ASYNC,
+        says="'model'",
+    ),
+    Library(
+        "Azure AI Inference",
+        "azure-ai-inference",
+        "azure_python",
+        ".venv",
+        "azure",
+        "ResourceNotFoundError",
+        "HttpResponseError",
+        "no image embeddings; a broken stream is told without its reason",
+    ),
+    Library(
+        "LangChain",
+        "langchain-azure-ai",
+        "langchain_azure",
+        _AZURE,
+        "azure",
+        "ResourceNotFoundError",
+        "HttpResponseError",
+        "the class is deprecated; a broken stream is told without its reason",
+    ),
+    Library(
+        "Azure AI Inference (Node)",
+        "@azure-rest/ai-inference",
+        "azure",
+        NODE,
+        "azure",
+        "isUnexpected",
+        "error",
+        "raises nothing: ask `isUnexpected(reply)`, and look for `error` in a stream",
+    ),
+    Library(
+        "Friendli, serverless",
+        "friendli",
+        "friendli_serverless",
+        _PYTHON,
+        "friendli",
+        "SDKError",
+        "ResponseValidationError",
+        _FRIENDLI,
+    ),
+    Library(
+        "Friendli, dedicated",
+        "friendli",
+        "friendli_dedicated",
+        _PYTHON,
+        "friendli",
+        "SDKError",
+        "ResponseValidationError",
+        "the same",
+    ),
+    Library(
+        "Friendli, container",
+        "friendli",
+        "friendli_container",
+        _PYTHON,
+        "friendli",
+        "SDKError",
+        "ResponseValidationError",
+        "streams of texts: `/v1/completions` answers with the events that friendli-client reads",
+    ),
+    Library(
+        "Friendli, old SDK",
+        "friendli-client",
+        "friendli_legacy",
+        ".venv-friendli",
+        "friendli",
+        "APIError",
+        "InvalidGenerationError",
+        "throws away what a 404 says",
+        says="is not found",
+    ),
+)
+
+
+def version(library: Library) -> str:
+    """As locked. Raises KeyError for a package that is not."""
+    if library.environment == NODE:
+        node = json.loads((Path(__file__).parent / "node" / "package-lock.json").read_text())
+        return str(node["packages"][f"node_modules/{library.package}"]["version"])
+    lock = (ROOT / "requirements" / f"{LOCKS[library.environment]}.txt").read_text()
+    locked: dict[str, str] = dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", lock, re.MULTILINE))
+    return locked[library.package]
+
+
+def configuration(library: Library) -> str:
+    """The line that points the library here: what the driver's `configuration` returns, else its `connect`."""
+    if library.environment == NODE:
+        source = (Path(__file__).parent / "node" / f"{library.driver}.mjs").read_text()
+        line = re.search(r"function connect\(.*?return (.*?);\n}", source, re.DOTALL)
+        assert line is not None, library.driver
+        told = re.sub(r"`\$\{url\}(.*?)`", rf'"{HERE}\1"', line[1])
+        return re.sub(r"(?<=[{(] )model(?=,)|(?<=\()model(?=\))", lambda at: _model(at[0], line[1]), told)
+    found: dict[str, ast.FunctionDef] = {}
+    assigned: dict[str, ast.expr] = {}
+    for node in ast.parse((DRIVERS / f"{library.driver}.py").read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+    body = found.get("configuration", found["connect"]).body
+    for statement in body[:-1]:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            assigned[statement.targets[0].id] = statement.value
+    last = body[-1]
+    assert isinstance(last, ast.Return)
+    assert last.value is not None
+    value = _Filled(assigned).visit(last.value)
+    if isinstance(value, ast.Constant):
+        return str(value.value)
+    return ast.unparse(value.body if isinstance(value, ast.Lambda) else value).replace("'", '"')
+
+
+HERE, MODEL = "http://127.0.0.1:8080", "smollm2"
+
+
+def _model(name: str, line: str) -> str:
+    return f'model: "{MODEL}"' if "{ model," in line else f'"{MODEL}"'
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts in the address and the model of `make run`, and what names stand for."""
+
+    def __init__(self, assigned: dict[str, ast.expr]) -> None:
+        self._assigned = assigned
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        said = {"url": HERE, "model": MODEL}
+        return ast.Constant(
+            "".join(
+                said[part.value.id]
+                if isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name)
+                else str(part.value)
+                for part in node.values
+                if isinstance(part, (ast.FormattedValue, ast.Constant))
+            )
+        )
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id == "model":
+            return ast.Constant(MODEL)
+        if node.id in self._assigned:
+            value: ast.expr = self.visit(self._assigned[node.id])
+            return value
+        return node
+
+
+HEAD = """# Client libraries
+
+<!-- Made by `make docs` from tests/libraries. Do not edit. -->
+
+Every library below was run against the gateway, unmodified and at this version, by `make test-clients`: a
+whole chat, a streamed one, a model that does not exist, and a stream whose worker breaks off. Two columns name the
+library's error. A `-` there says that its streams were not run. The lines are for `make run`; with keys, put yours for
+`none`. AWS's libraries also want a region and credentials, which may be anything unless the gateway checks them
+([keys](keys.md)).
+
+For all of them: there is no Responses API (`/v1/responses`), no images and no speech. A library whose default is
+the Responses API must be told to use chat completions.
+"""
+TAIL = """
+## Not tried
+
+| library | why |
+|---|---|
+| ollama for Python and JavaScript | they call `/api/chat`; the [Ollama-style API](dialects/ollama.md) is another |
+| text-generation, for TGI | it calls TGI's `/generate`, which is not served; TGI is a [backend](backends/tgi.md) |
+| anthropic | it calls `/v1/messages`, which is not served |
+| sagemaker 3, the whole package | it trains and deploys; sagemaker-core, its part that calls endpoints, is above |
+"""
+
+
+def page() -> str:
+    """docs/clients.md."""
+    parts = [HEAD]
+    for api in dict.fromkeys(one.api for one in LIBRARIES):
+        title = (ROOT / "docs" / "dialects" / f"{api}.md").read_text().splitlines()[0].removeprefix("# ")
+        parts.append(f"\n## {title}\n\n[The API](dialects/{api}.md).\n")
+        parts.append("| library | package | configuration | unknown model | broken stream | what it cannot do |")
+        parts.append("|---|---|---|---|---|---|")
+        for one in LIBRARIES:
+            if one.api == api:
+                cut = f"`{one.cut}`" if one.cut else "-"
+                package = f"{one.package} {version(one)}"
+                cells = (one.name, package, f"`{configuration(one)}`", f"`{one.unknown}`", cut, one.cannot)
+                parts.append(f"| {' | '.join(cells)} |")
+    return "\n".join(parts) + "\n" + TAIL

@@ -1,0 +1,29 @@
+"""docs/clients.md is what `make docs` writes, and its table names what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.libraries.table import DRIVERS, LIBRARIES, NODE, ROOT, Library, configuration, page, version
+
+NODE_DRIVERS = {path.stem for path in Path(__file__).with_name("node").glob("*.mjs")} - {"drive"}
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "clients.md").read_text() == page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda one: f"{one.environment}-{one.driver}")
+def test_a_row(library: Library) -> None:
+    line = configuration(library)
+    assert "\n" not in line
+    assert "http://127.0.0.1:8080" in line
+    assert "url" not in line.replace("base_url", "").replace("_url", "").replace("URL", "")
+    assert version(library)[0].isdigit()
+
+
+def test_every_driver_has_a_row() -> None:
+    assert {one.driver for one in LIBRARIES if one.environment == NODE} == NODE_DRIVERS
+    assert {one.driver for one in LIBRARIES if one.environment != NODE} == {path.stem for path in DRIVERS.glob("*.py")}
