@@ -186,6 +186,16 @@ LIBRARIES = (
         "LangChain.js (Node)", "@langchain/openai", "langchain", NODE, "openai", "NotFoundError", "APIError", _RESPONSES
     ),
     Library(
+        "Anthropic",
+        "anthropic",
+        "anthropic_python",
+        ".venv",
+        "anthropic",
+        "NotFoundError",
+        "APIStatusError",
+        "no batches, files or `completions`",
+    ),
+    Library(
         "boto3",
         "boto3",
         "boto3_runtime",
@@ -387,8 +397,8 @@ class _Filled(ast.NodeTransformer):
         )
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id == "model":
-            return ast.Constant(MODEL)
+        if node.id in ("model", "url"):
+            return ast.Constant(MODEL if node.id == "model" else HERE)
         if node.id in self._assigned:
             value: ast.expr = self.visit(self._assigned[node.id])
             return value
@@ -415,7 +425,6 @@ TAIL = """
 |---|---|
 | ollama for Python and JavaScript | they call `/api/chat`; the [Ollama-style API](dialects/ollama.md) is another |
 | text-generation, for TGI | it calls TGI's `/generate`, which is not served; TGI is a [backend](backends/tgi.md) |
-| anthropic | it calls `/v1/messages`, which is not served |
 | sagemaker 3, the whole package | it trains and deploys; sagemaker-core, its part that calls endpoints, is above |
 """
 
