@@ -57,13 +57,15 @@ class Outgoing:
         Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
         length of a prompt that must be known."""
         op, served = self.op, self.served
-        if served.paths is not None and self.request.path not in served.paths and self.question is None:
-            raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
+        self._check_path(self.request)
         if isinstance(op, Chat) and not op.fit_output:
             return ()
         guess = estimate(op) if isinstance(op, Chat) else 0
         counting = self._counting = totals.length_request(op, served.backend, served.can, guess)
+        if counting is not None and isinstance(op, Chat) and not self._may_call(counting.request):
+            counting = None  # the estimate has to do
         if counting is not None:
+            self._check_path(counting.request)
             self.unmeasured = True
             self._address(counting.request)
             return ()
@@ -95,6 +97,13 @@ class Outgoing:
         self.unmeasured = False
         await offload(self._write, op) if self.large else self._write(op)
         return cut
+
+    def _may_call(self, request: Request) -> bool:
+        return self.served.paths is None or request.path in self.served.paths
+
+    def _check_path(self, request: Request) -> None:
+        if not self._may_call(request):
+            raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
 
     def carry(self, context: Headers) -> None:
         """From now on the request carries these headers of a trace, instead of those before."""

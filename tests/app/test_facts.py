@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway import backends
 from tests.harness import Stack
 
 PROPS = {
@@ -22,7 +23,7 @@ PROPS = {
 
 
 MODELS = {"object": "list", "data": [{"id": "other", "max_model_len": 7}, {"id": "m", "max_model_len": 300}]}
-PATHS = {"llamacpp": "/props", "vllm": "/v1/models", "openai": "/v1/models"}
+PATHS = {name: path for name in backends.REGISTRY if (path := backends.create(name).facts_path) is not None}
 
 
 class Server(ThreadingHTTPServer):
