@@ -19,8 +19,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that fail since branches were joined, mostly cases of the newest dialect in tests over all dialects. Each line is
-# to be mended and removed.
+# Tests that fail since branches were joined, mostly cases of the newest dialect in tests over all dialects. Mend and
+# remove each line.
 KNOWN_FAILURES = frozenset(Path(__file__).with_name("known_failures.txt").read_text().splitlines())
 
 
