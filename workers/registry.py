@@ -31,7 +31,7 @@ FORMAT = 1
 RENEW_S = 0.5
 LEASE_S = 6.0
 NOTICE_S = 2.0
-"""Every gateway has read a changed record after this."""
+"""Seconds after which every gateway has read a changed record."""
 _CALL_S = 1.0
 
 
@@ -40,7 +40,7 @@ def record_key(worker: str) -> str:
 
 
 class WorkerEntry:
-    """What a worker says of itself; `load` and `draining` change while it lives."""
+    """The record of one worker; `load` and `draining` change while it runs."""
 
     def __init__(
         self,
@@ -88,9 +88,9 @@ class WorkerEntry:
 
 
 class Place:
-    """Where the registry is. Raises ValueError when that is unclear.
+    """The address of the registry. Raises ValueError for an invalid one.
 
-    url            redis://host:port[/db], or rediss:// for TLS; a user name may stand in it, a password may not
+    url            redis://host:port[/db], or rediss:// for TLS; it may hold a user name, but no password
     password_file  read at every connect
     ca_file        PEM bundle that the server's certificate must chain to (rediss)
     """
@@ -140,9 +140,9 @@ class Place:
 
 
 class Lease:
-    """Keeps one record alive. `join`, then `leave` once.
+    """Keeps one record alive. Call `join`, then `leave` once.
 
-    look  refreshes running and waiting before each renewal; what it raises only leaves them as they were
+    look  updates the running and waiting requests before each renewal; if it raises, they stay unchanged
     """
 
     def __init__(
@@ -172,12 +172,12 @@ class Lease:
         self._task = asyncio.create_task(self._renew())
 
     async def drain(self) -> None:
-        """No gateway sends anything new once it has read this."""
+        """Marks the record as draining: a gateway that has read it sends nothing new."""
         self.record.draining = True
         await self.write()
 
     async def leave(self) -> None:
-        """Takes the record away; without the registry it ends with its lease."""
+        """Deletes the record. If the registry cannot be reached, the record expires with its lease."""
         self._leaving = (
             True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
         )
@@ -189,7 +189,7 @@ class Lease:
             await self._forget()
 
     async def write(self) -> bool:
-        """Writes the record now; False when the registry cannot be reached."""
+        """Writes the record now. False if the registry cannot be reached."""
         async with self._writing:
             return await self._try(self._write)
 
@@ -231,8 +231,8 @@ class Lease:
         await self._sweep(client, sorted(one.decode() for one in found))
 
     async def _sweep(self, client: Redis, ids: list[str]) -> None:
-        """Takes ids without a record out of the index: those of workers that ended without a word. One whose record
-        is only late comes back with its next renewal."""
+        """Removes ids without a record from the index: those of workers that were killed. A worker whose record is only
+        late adds its id again with the next renewal."""
         values = await client.mget([record_key(one) for one in ids])
         gone = [one for one, value in zip(ids, values, strict=True) if value is None]
         if gone:
@@ -253,10 +253,11 @@ async def wind_down(
     hurry: asyncio.Event,
     notice_s: float = NOTICE_S,
 ) -> bool:
-    """Draining: tells the gateways, waits for what runs, up to `grace_s`. False when it had to stop before the end.
+    """Drains: tells the gateways, then waits up to `grace_s` seconds for the running requests. False if some were still
+    running at the end.
 
-    busy   how many requests run or wait; what it raises ends the waiting
-    hurry  ends it at once
+    busy   the number of running and waiting requests; if it raises, the wait ends
+    hurry  ends the wait at once
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + grace_s

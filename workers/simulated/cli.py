@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default=default.host, help="address to listen on (%(default)s)")
     add("--port", type=int, default=8000, help="port; 0 takes a free one (%(default)s)")
     add("--model", action="append", metavar="NAME", help="served model name; may be repeated (sim)")
+    add("--adapter", action="append", metavar="NAME", help="LoRA adapter that is loaded; may be repeated")
     add("--max-model-len", type=int, default=default.max_model_len, help="context length, tokens (%(default)s)")
     add("--strict-context", action="store_true", help="400 when prompt + max_tokens exceed the context")
     add("--prefill-us-per-token", type=float, default=0.0, help="time to read a prompt token, microseconds (0)")
@@ -36,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     add("--slots", type=int, default=default.slots, help="sequences that run at once (%(default)s)")
     add("--kv-blocks", type=int, default=default.kv_blocks, help="KV blocks of 16 tokens (%(default)s)")
     add("--no-prefix-cache", action="store_true", help="compute every prompt token")
+    add("--kv-transfer", action="store_true", help="hand computed prompts to other workers, and read theirs")
     add("--queue-limit", "--max-num-queued-reqs", type=int, default=None, help="requests that may wait before a 503")
     add("--loading-s", type=float, default=0.0, help="seconds of 503 after the start (0)")
     add("--output-tokens", type=int, default=0, help="natural length of a reply (0: 8 to 32, from the prompt)")
@@ -60,6 +62,7 @@ def main(argv: list[str]) -> int:
     flags = {"register", "redis_password_file", "redis_ca_file", "advertise", "grace", "lease"}
     settings = {name: value for name, value in vars(given).items() if name not in flags}
     settings["models"] = tuple(settings.pop("model") or ("sim",))
+    settings["adapters"] = tuple(settings.pop("adapter") or ())
     settings["prefix_cache"] = not settings.pop("no_prefix_cache")
     options = Options(**settings, exit_on_die=True)
     try:
@@ -78,7 +81,8 @@ def main(argv: list[str]) -> int:
 
 
 async def _serve(options: Options, given: argparse.Namespace, place: registry.Place | None) -> int:
-    # Requests make no cycles, but the ledger keeps many objects alive: full collections would cost more than the work.
+    # Requests make no reference cycles, but the ledger keeps many objects alive: full collections would cost more CPU
+    # than the requests.
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     worker = Simulated(options)

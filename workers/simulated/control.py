@@ -2,10 +2,10 @@
 
 GET  /sim/ledger?since=N   every request after number N: headers, body, how and when it ended; and the counters
 GET  /sim/counters         running, waiting, received, completed, aborted, failed, connections
-GET  /sim/wait?running=0&aborted=3&timeout=5   answers when it is so: levels (running, waiting, connections) equal,
-                           counts reached; "met" is false when the time is over
+GET  /sim/wait?running=0&aborted=3&timeout=5   answers when levels (running, waiting, connections) are equal and counts
+                           are reached; "met" is false if the time ran out first
 POST /sim/faults           {"fault", "count", "skip", "path"}: the fault of requests that name none; {} for none
-POST /sim/state            {"health": 503, "serving": false}: what /health says, and whether requests get a 503
+POST /sim/state            {"health": 503, "serving": false}: the status of /health; false answers requests with 503
 POST /sim/reset            forget ledger, counters, metrics, prefix cache, default fault and state
 """
 

@@ -35,7 +35,7 @@ def chain(prompt: str, salt: str = "") -> list[int]:
 
 
 class Job(Protocol):
-    """What the engine runs.
+    """One request on the engine.
 
     weight: sequences; need: tokens of prompt and reply together; uncached: prompt tokens to compute; scheduled: when it
     left the queue, `time.monotonic()` seconds.
@@ -167,7 +167,7 @@ class Engine:
         job.step()
 
     def release(self, job: Job) -> None:
-        """The job ended, or its client left: free what it holds and admit others. Harmless twice."""
+        """The job ended, or its client left: free what it holds and admit others. A second call does nothing."""
         if job in self.held:
             self.blocks -= self.held.pop(job)
             self.running -= job.weight

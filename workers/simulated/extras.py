@@ -1,4 +1,4 @@
-"""The endpoints that do not generate: embeddings, models, tokenize, detokenize."""
+"""The endpoints that do not generate: embeddings, models, tokenize, detokenize. Those that rank are in `ranks`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from workers.simulated.ledger import Entry
 from workers.simulated.plan import Plan
 from workers.simulated.requests import Chat
 
+ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 _created = int(time.time())
 
 
@@ -28,7 +29,7 @@ def embed(worker: Worker, connection: Connection, request: Request, entry: Entry
     """POST /v1/embeddings: unit vectors that depend on the text only."""
     options = worker.options
     asked = wire.decode(wire.embed_decoder, request.body)
-    check_model(options, asked.model)
+    check_model(worker, asked.model)
     given = wire.inputs(asked.input, "input")
     if not given or "" in given or [] in given:
         raise wire.bad("Input must not be empty.", "input")
@@ -80,7 +81,8 @@ def models(worker: Worker) -> dict[str, Any]:
     """GET /v1/models."""
     options = worker.options
     rows = []
-    for number, name in enumerate(options.models):
+    for number, name in enumerate((*options.models, *worker.adapters)):
+        lora = number >= len(options.models)
         permission = {
             "id": f"modelperm-{zlib.crc32(name.encode()):08x}{number:08x}",
             "object": "model_permission",
@@ -100,21 +102,35 @@ def models(worker: Worker) -> dict[str, Any]:
                 "object": "model",
                 "created": _created,
                 "owned_by": "vllm",
-                "root": options.models[0],
-                "parent": None,
-                "max_model_len": options.max_model_len,
+                "root": f"/adapters/{name}" if lora else options.models[0],
+                "parent": options.models[0] if lora else None,
+                "max_model_len": None if lora else options.max_model_len,
                 "permission": [permission],
             }
         )
     return {"object": "list", "data": rows}
 
 
+def change_adapters(worker: Worker, path: str, body: bytes) -> bytes:
+    """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, which vLLM has with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+    name = wire.decode(wire.adapter_decoder, body).lora_name
+    loads = "unload" not in path
+    if loads == (name in worker.adapters):
+        state = "has already been loaded" if loads else "cannot be found"
+        raise wire.bad(f"The lora adapter '{name}' {state}.", "lora_name")
+    (worker.adapters.append if loads else worker.adapters.remove)(name)
+    worker.memo.clear()
+    return f"Success: LoRA adapter '{name}' {'added' if loads else 'removed'} successfully.".encode()
+
+
 def tokenize(worker: Worker, body: bytes) -> dict[str, Any]:
     """POST /tokenize."""
     asked = wire.decode(wire.tokenize_decoder, body)
-    check_model(worker.options, asked.model)
+    check_model(worker, asked.model)
     if asked.messages is not None:
-        text = prompt_of(Chat(messages=asked.messages))
+        if asked.continue_final_message and asked.add_generation_prompt:
+            raise wire.schema("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+        text = prompt_of(Chat(messages=asked.messages, tools=asked.tools))
     elif asked.prompt is not None:
         text = asked.prompt
     else:
@@ -130,5 +146,5 @@ def tokenize(worker: Worker, body: bytes) -> dict[str, Any]:
 def detokenize(worker: Worker, body: bytes) -> dict[str, Any]:
     """POST /detokenize."""
     asked = wire.decode(wire.detokenize_decoder, body)
-    check_model(worker.options, asked.model)
+    check_model(worker, asked.model)
     return {"prompt": tokenizer.decode(asked.tokens)}

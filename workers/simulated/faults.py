@@ -1,4 +1,4 @@
-"""Scripted faults: what goes wrong, and when.
+"""Scripted faults, and the moment at which they happen.
 
 Grammar: `name[:argument][@when]`, several joined with commas, for example `reset@5`, `status:429`, `crlf,fin@3`.
 `when` is `before` (no byte of the answer is sent; the default), `headers` (right after the head) or a number k: after
@@ -90,7 +90,7 @@ def parse(spec: str) -> Fault:
 
 @dataclass
 class Defaults:
-    """The fault of requests that name none: `count` of them (None: all), after `skip` were spared."""
+    """The fault of requests that name none: `count` of them (None: all), after the first `skip`."""
 
     fault: Fault | None = None
     count: int | None = None

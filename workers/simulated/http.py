@@ -1,6 +1,6 @@
-"""One connection: httptools reads requests, one is answered at a time, and the client's leaving is seen at once.
+"""One connection: httptools reads requests, one is answered at a time, and a disconnect is noticed at once.
 
-Written on asyncio's protocols so that a fault can reach the socket and an answer costs a few microseconds.
+It is written on asyncio's protocols, so that faults can reach the socket and an answer costs a few microseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_PIPELINED = 64
 
 
 class Request(Struct):
-    """A request that has arrived whole. target is the path with its query; header names are in lower case."""
+    """A request, completely received. target is the path with its query; header names are in lower case."""
 
     method: str
     target: bytes
@@ -43,17 +43,17 @@ class Request(Struct):
 
 
 class Answering(Protocol):
-    """Whoever answers the current request."""
+    """The handler of the current request."""
 
     def lost(self) -> None:
-        """The client is gone."""
+        """The client has left."""
 
     def resume(self) -> None:
         """The client reads again."""
 
 
 class Handler(Protocol):
-    """Whoever takes requests."""
+    """The receiver of requests."""
 
     loop: asyncio.AbstractEventLoop
     keep_alive: float

@@ -1,8 +1,9 @@
-"""Answering one generation request on the engine's clock, with its fault at the right moment; plain replies."""
+"""Answers one generation request on the engine's clock, with its fault at the right moment. Holds plain replies."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -20,7 +21,7 @@ _JSON = b"content-type: application/json\r\n"
 
 
 class Worker(Protocol):
-    """What an answer needs of the worker it belongs to."""
+    """The parts of the worker that an answer needs."""
 
     engine: Engine
     ledger: Ledger
@@ -30,7 +31,7 @@ class Worker(Protocol):
 
 
 class Exchange:
-    """One request and its answer. Its end is told to the engine, the ledger and the metrics once."""
+    """One request and its answer. It reports its end once to the engine, the ledger and the metrics."""
 
     def __init__(self, worker: Worker, connection: Connection, entry: Entry, fault: Fault | None) -> None:
         self.worker = worker
@@ -51,7 +52,7 @@ class Exchange:
     # the engine's calls
 
     def prefilled(self) -> None:
-        """The prompt is read. Faults that come before the head come now."""
+        """The prompt is read. Faults with `before` happen now."""
         self.admitted = time.monotonic()
         if self.fault.end == "stall" and self.fault.at == BEFORE:
             self.stall(self.begin)
@@ -93,7 +94,7 @@ class Exchange:
         self.connection.end(keep)
 
     def stall(self, then: Callable[[], None]) -> None:
-        """Say nothing, for a while or for ever."""
+        """Send nothing, for a while or for ever."""
         self.quiet = True
         self.worker.engine.decoding.pop(self, None)
         if self.fault.argument:
@@ -116,7 +117,7 @@ class Exchange:
             self.connection.close()
 
     def hostile(self) -> bool:
-        """Answer with a fault that replaces the whole answer. False when the fault is none of these."""
+        """Answer with a fault that replaces the whole answer. False if the fault is of another kind."""
         fault, connection = self.fault, self.connection
         end = fault.end
         if end in ("die", "reset", "fin") and fault.at == BEFORE:
@@ -163,6 +164,7 @@ class Plain(Exchange):
     body = b""
     tokens = 0
     longest = 0
+    tells = b""
 
     def begin(self) -> None:
         engine = self.worker.engine
@@ -189,16 +191,30 @@ class Plain(Exchange):
             connection.send(head(200, _JSON + b"connection: close\r\n") + body)
             self.done(keep=False)
             return False
+        lines = self.load()
         self.close("completed")
-        connection.answer(200, body)
+        connection.answer(200, body, lines=lines)
         return False
+
+    def load(self) -> bytes:
+        """vLLM's header with its load, in the form that the request asks for by `tells`; most ask for none."""
+        form = self.tells.lower()
+        if form not in (b"text", b"json"):
+            return b""
+        engine = self.worker.engine
+        figures = {"kv_cache_usage_perc": float(engine.usage), "num_requests_waiting": float(len(engine.queue))}
+        if form == b"json":
+            said = "JSON " + json.dumps({"named_metrics": figures})
+        else:
+            said = "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in figures.items())
+        return f"endpoint-load-metrics: {said}\r\n".encode()
 
     def _whole(self) -> None:
         self.fault = _NO_FAULT
         self.step()
 
     def spoil(self, end: str, body: bytes) -> None:
-        """A plain answer with its fault."""
+        """Send a plain answer with its fault."""
         fault, connection = self.fault, self.connection
         length = b"content-length: %d\r\n"
         started = fault.at == HEADERS

@@ -1,4 +1,4 @@
-"""What the worker saw: every request, how it ended and when, and a way to wait for it without sleeping."""
+"""Every request that the worker saw, its end, and a way to wait for events without sleeping."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Entry(Struct, gc=False):
     state    running, completed, aborted (the client left first) or failed (a fault ended it)
     tokens   completion tokens made so far, over all choices
     status   the status sent, or 0 when none was
+    kv       its part in an exchange between workers: prefill, decode, or "" for none
     """
 
     number: int
@@ -36,6 +37,7 @@ class Entry(Struct, gc=False):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     fault: str = ""
+    kv: str = ""
 
     def header(self, name: str) -> str | None:
         """The first header called `name`, whatever its case."""
@@ -61,7 +63,7 @@ class Ledger:
         connection: int,
         generation: bool,
     ) -> Entry:
-        """Note a request that has arrived whole."""
+        """Record a received request."""
         self.numbers += 1
         entry = Entry(self.numbers, "", method, path, headers, body, connection, time.monotonic(), generation)
         self.entries.append(entry)
@@ -73,7 +75,7 @@ class Ledger:
         return entry
 
     def close(self, entry: Entry, state: str) -> None:
-        """Note how a request ended; only the first end counts."""
+        """Record the end of a request; only the first end counts."""
         if entry.state != "running":
             return
         entry.state = state
@@ -111,7 +113,7 @@ class Ledger:
         )
 
     def check(self) -> None:
-        """Wake those whose wish has come true; called at every change."""
+        """Wake the waiters whose condition is met; called at every change."""
         for wanted, future in self.waiters:
             if not future.done() and self.met(wanted):
                 future.set_result(None)
@@ -132,7 +134,7 @@ class Ledger:
             self.waiters.remove(waiter)
 
     def reset(self) -> None:
-        """Forget the past; what is still running stays counted."""
+        """Forget all ended requests; running ones stay counted."""
         self.entries.clear()
         self.received = self.running
         self.completed = self.aborted = self.failed = 0

@@ -1,6 +1,6 @@
-"""vLLM 0.33's Prometheus metrics, those a router or a dashboard reads, with the labels model_name and engine.
+"""The Prometheus metrics of vLLM 0.33 that routers and dashboards read, with the labels model_name and engine.
 
-Inter-token latencies are the mean of each request, counted once a token: exact in sum and count.
+Each token counts with its request's mean inter-token latency, so sum and count are exact.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Metrics:
     def finish(self, entry: Entry, scheduled: float, admitted: float, finishes: list[str]) -> None:
         """Count a request that is over. scheduled: when it left the queue; admitted: when its prompt was read, or 0."""
         for reason in finishes:
-            # As in vLLM's engine, which knows nothing of tool calls.
+            # As in vLLM's engine, which has no tool calls.
             self.success[reason if reason in self.success else "stop"] += 1
         self.generation_tokens += entry.tokens
         if not admitted:

@@ -1,4 +1,4 @@
-"""What can be set on a simulated worker. Every time is off by default: it answers as fast as it can."""
+"""The options of a simulated worker. By default every delay is 0: it answers as fast as it can."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ class Options:
     """Settings of one simulated worker; the command line has one flag for each.
 
     models                served names; the first is the one that replies carry
+    adapters              LoRA adapters that are loaded at the start
     host, port            where it listens; port 0 takes a free one
     max_model_len         context length, tokens
     strict_context        answer 400 when prompt + max_tokens exceed the context, instead of shortening max_tokens
@@ -18,6 +19,7 @@ class Options:
     slots                 sequences that run at once; others wait in order of arrival
     kv_blocks             blocks of 16 tokens that running sequences and the prefix cache share
     prefix_cache          remember prompt blocks
+    kv_transfer           has a KV connector: hands computed prompts to other workers, and reads theirs (`kv`)
     queue_limit           requests that may wait before others are answered 503 (None: no limit)
     loading_s             seconds after the start during which /health and generation answer 503
     output_tokens         length of an unscripted reply that nothing else limits; 0 draws 8 to 32 from the prompt
@@ -31,6 +33,7 @@ class Options:
     """
 
     models: tuple[str, ...] = ("sim",)
+    adapters: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 0
     max_model_len: int = 8192
@@ -40,6 +43,7 @@ class Options:
     slots: int = 256
     kv_blocks: int = 65536
     prefix_cache: bool = True
+    kv_transfer: bool = False
     queue_limit: int | None = None
     loading_s: float = 0.0
     output_tokens: int = 0

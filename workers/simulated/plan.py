@@ -1,23 +1,31 @@
-"""What a reply will say, decided before its first token: invented text, a script, or the least that a grammar allows.
+"""The content of a reply, decided before its first token: invented text, a script, or the smallest value that a grammar
+allows.
 
 Invented text depends on the prompt, the seed and the choice's index only, so it is the same in every process. It is a
-slice of one fixed cycle of four-character words, which costs nothing to make and splits into the same tokens again.
+slice of one fixed cycle of four-character words, which is cheap and splits into the same tokens again.
 
 A script is the last user message (or the prompt) when it starts with `sim:` and JSON follows, or the body field `sim`:
 
-  text, reasoning   what to say and to think            tool_calls   [{"name", "arguments", "id"}]
+  text, reasoning   the text, and the thinking          tool_calls   [{"name", "arguments", "id"}]
   pieces            the text, one chunk each            interleave   tool calls stream in turns, not one by one
   tokens            the reply as token ids              repeat       the text or pieces n times
   finish            finish_reason                       stop_reason  as vLLM's field
   choices           one script for each choice          fault        a fault (see `faults`)
+
+A script of a whole conversation is `sim:{"rounds": [...]}` anywhere in a user message, since agents put words of their
+own around what their user types. The reply is the round that follows as many assistant messages as came after the
+script; the last round is repeated. `asked` beside `rounds` holds replies to user messages with certain words in them,
+such as an agent's request for a summary. Calls of tools that the request does not offer are left out.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 import zlib
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +42,7 @@ _BYTES = [word.encode() for word in _WORDS]
 
 
 class Step(Struct):
-    """One chunk's worth: a piece of text, thought or tool call, and the tokens it takes."""
+    """The content of one chunk: a piece of text, thinking or tool call, and its tokens."""
 
     kind: str
     text: str
@@ -70,7 +78,7 @@ class Plan(Struct):
 
     @property
     def length(self) -> int:
-        """Chunks: one a step, and one for the end of sequence."""
+        """The number of chunks: one for each step, and one for the end of sequence."""
         return len(self.words or self.steps) + self.eos
 
     @property
@@ -91,7 +99,7 @@ class Plan(Struct):
 
 
 def script_of(text: str, body: dict[str, Any] | None) -> Script | None:
-    """The script a request carries, if any. Raises Refused for one that cannot be read."""
+    """The request's script, if any. Raises Refused for a malformed one."""
     try:
         if body is not None:
             return msgspec.convert(body, Script)
@@ -99,6 +107,36 @@ def script_of(text: str, body: dict[str, Any] | None) -> Script | None:
             return script_decoder.decode(text[4:])
     except msgspec.DecodeError as error:
         raise schema(f"script: {error}", "sim") from None
+    return None
+
+
+_ROUNDS = 'sim:{"rounds"'
+_json_text = json.JSONDecoder()
+
+
+def round_of(messages: Sequence[tuple[str, str]], offered: Container[str]) -> Script | None:
+    """The script for the next reply of a conversation, if a user message holds one.
+
+    messages: (role, text) of each; offered: names of the request's tools. Raises Refused for a script that cannot be
+    read."""
+    turns = 0
+    for role, text in reversed(messages):
+        turns += role == "assistant"
+        at = text.rfind(_ROUNDS) if role == "user" else -1
+        if at < 0:
+            continue
+        try:
+            found = msgspec.convert(_json_text.raw_decode(text, at + len("sim:"))[0], Script)
+        except ValueError as error:  # msgspec's errors are some, too
+            raise schema(f"script: {error}", "sim") from None
+        if not found.rounds:
+            raise schema("script: no rounds", "sim")
+        last = next(text for role, text in reversed(messages) if role == "user")
+        asked = (script for words, script in found.asked.items() if words in last and last is not text)
+        script = next(asked, found.rounds[min(turns, len(found.rounds) - 1)])
+        calls = [call for call in script.tool_calls if call.name in offered]
+        said = script.text if script.text is not None or calls else "ok"
+        return msgspec.structs.replace(script, tool_calls=calls, text=said)
     return None
 
 
@@ -225,7 +263,7 @@ def _ended(plan: Plan, steps: list[Step], reason: str | int, eos: bool = False) 
 
 
 def constrained(request: Generate) -> str | None:
-    """The least text that a grammar allows, or None when the request has no grammar. Raises Refused."""
+    """The shortest text that the grammar allows, or None if the request has no grammar. Raises Refused."""
     form = request.response_format or {}
     rules = request.structured_outputs or {}
     if form.get("type") == "json_schema":
@@ -280,7 +318,7 @@ _TIMES = re.compile(r"\*\??|\+\??|\?|\{(\d+)(?:,\d*)?\}")
 
 
 def matching(pattern: str) -> str:
-    """A short text that a simple pattern matches (no groups, no lookaround). Raises Refused where it finds none."""
+    """A short text that matches a simple pattern (no groups, no lookaround). Raises Refused if it finds none."""
     text = ""
     at = 1 if pattern.startswith("^") else 0
     end = len(pattern) - 1 if pattern.endswith("$") and not pattern.endswith("\\$") else len(pattern)

@@ -294,7 +294,9 @@ def begun(meta: Meta, kind: str, rest: str) -> bytes:
     return (head + rest).encode()
 
 
-def chat_plain(request: Chat, meta: Meta, plans: list[Plan], forms: frozenset[str], prompt: list[int] | None) -> str:
+def chat_plain(
+    request: Chat, meta: Meta, plans: list[Plan], forms: frozenset[str], prompt: list[int] | None, kv: Any = None
+) -> str:
     """The body of a plain chat reply, from `choices` on."""
     named = request.tool_choice not in (msgspec.UNSET, None, "none", "auto")
     choices = []
@@ -323,7 +325,7 @@ def chat_plain(request: Chat, meta: Meta, plans: list[Plan], forms: frozenset[st
     return (
         f'"choices":[{",".join(choices)}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
         f'"usage":{usage(meta, plans, True, None, forms)},"prompt_logprobs":null,"prompt_token_ids":{_ids(prompt)},'
-        '"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}'
+        f'"prompt_text":null,"kv_transfer_params":{_encode(kv).decode()},"ec_transfer_params":null,"metrics":null}}'
     )
 
 
@@ -334,6 +336,7 @@ def text_plain(
     forms: frozenset[str],
     prompts: list[str],
     prompt_ids: list[list[int]] | None,
+    kv: Any = None,
 ) -> str:
     """The body of a plain text completion, from `choices` on."""
     choices = []
@@ -355,6 +358,6 @@ def text_plain(
         )
     return (
         f'"choices":[{",".join(choices)}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
-        f'"usage":{usage(meta, plans, True, None, forms)},"kv_transfer_params":null,"ec_transfer_params":null,'
-        '"metrics":null}'
+        f'"usage":{usage(meta, plans, True, None, forms)},"kv_transfer_params":{_encode(kv).decode()},'
+        '"ec_transfer_params":null,"metrics":null}'
     )

@@ -1,15 +1,15 @@
 """vLLM 0.33's request fields that the simulator knows, and the requests that vLLM refuses.
 
-Unknown fields are ignored, as vLLM ignores them. Messages are vLLM's wording (read in its source) shortened where it
-quotes pydantic: a schema error has type "Bad Request", an error found later "BadRequestError"; both are status 400.
+Unknown fields are ignored, as in vLLM. Error messages are those in vLLM's source, shortened where it quotes pydantic. A
+schema error has the type "Bad Request", a later error "BadRequestError"; both are status 400.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 MAX_STOP = 4
 MAX_LOGPROBS = 20
@@ -79,6 +79,7 @@ class Generate(Struct, kw_only=True):
     priority: int = 0
     request_id: str | None = None
     cache_salt: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
     sim: dict[str, Any] | None = None
     sim_fault: str | None = None
 
@@ -111,16 +112,56 @@ class Embed(Struct, kw_only=True):
     sim_fault: str | None = None
 
 
+class Scoring(Struct, kw_only=True):
+    """Fields that ranking and scoring share. A document is a text, or an object with content parts."""
+
+    model: str | None = None
+    max_tokens_per_doc: int = 0
+    use_activation: bool | None = None
+    cache_salt: str | None = None
+    sim_fault: str | None = None
+
+
+class Content(Struct, forbid_unknown_fields=True):
+    content: list[dict[str, Any]]
+
+
+class Rerank(Scoring, kw_only=True):
+    query: str | Content
+    documents: str | list[str | Content]
+    top_n: Annotated[int, Meta(ge=0)] = 0
+
+
+class Score(Scoring, kw_only=True):
+    """The names of the two sides, by vLLM's order of preference."""
+
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+
+
 class Tokenize(Struct, kw_only=True):
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
     return_token_strs: bool | None = False
 
 
 class Detokenize(Struct, kw_only=True):
     tokens: list[int]
     model: str | None = None
+
+
+class Adapter(Struct, kw_only=True):
+    lora_name: str
+    lora_path: str = ""
 
 
 class Call(Struct):
@@ -144,14 +185,19 @@ class Script(Struct, kw_only=True):
     finish: str | None = None
     stop_reason: str | int | None = None
     choices: list[Script] | None = None
+    rounds: list[Script] | None = None
+    asked: dict[str, Script] = field(default_factory=dict)
     fault: str | None = None
 
 
 chat_decoder = msgspec.json.Decoder(Chat)
 complete_decoder = msgspec.json.Decoder(Complete)
 embed_decoder = msgspec.json.Decoder(Embed)
+rerank_decoder = msgspec.json.Decoder(Rerank)
+score_decoder = msgspec.json.Decoder(Score)
 tokenize_decoder = msgspec.json.Decoder(Tokenize)
 detokenize_decoder = msgspec.json.Decoder(Detokenize)
+adapter_decoder = msgspec.json.Decoder(Adapter)
 script_decoder = msgspec.json.Decoder(Script)
 
 

@@ -1,17 +1,19 @@
-"""The simulated worker: routes, life and death."""
+"""The simulated worker: its routes, its start and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from workers.simulated import answers, control, extras, faults, render
+from workers.simulated import answers, control, extras, faults, ranks, render
 from workers.simulated.engine import Engine
 from workers.simulated.http import Connection, Request
+from workers.simulated.kv import Connector
 from workers.simulated.ledger import Entry, Ledger
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
@@ -21,8 +23,10 @@ GENERATION = {
     "/v1/chat/completions": answers.chat,
     "/v1/completions": answers.complete,
     "/v1/embeddings": extras.embed,
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), ranks.rerank),
+    **dict.fromkeys(("/score", "/v1/score"), ranks.score),
 }
-KNOWN = {*GENERATION, "/tokenize", "/detokenize", "/v1/models", "/version", "/load", "/metrics"}
+KNOWN = {*GENERATION, "/tokenize", "/detokenize", *extras.ADAPTERS, "/v1/models", "/version", "/load", "/metrics"}
 
 
 class Simulated:
@@ -33,6 +37,8 @@ class Simulated:
 
     def __init__(self, options: Options | None = None, **settings: Any) -> None:
         self.options = options or Options(**settings)
+        self.adapters = list(self.options.adapters)
+        self.connector = Connector(self.options, str(uuid.uuid4()))
         self.keep_alive = self.options.keep_alive_s
         self.ledger = Ledger(self.options.ledger)
         self.metrics = Metrics()
@@ -82,7 +88,7 @@ class Simulated:
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        # Closed transports report so on the next turn: nothing is to outlive the worker.
+        # Closed transports report it on the next turn: nothing may outlive the worker.
         await self.ledger.wait(connections=0)
 
     def die(self, leave: bool = True) -> None:
@@ -172,7 +178,7 @@ class Simulated:
         connection.answer(status, body, kind or b"application/json")
 
     def _other(self, connection: Connection, request: Request, path: str, entry: Entry) -> None:
-        """Everything that is not generation. Raises Refused."""
+        """Answer any request that generates nothing. Raises Refused."""
         post = request.method == "POST"
         if path in ("/health", "/ping"):
             self._answer(connection, entry, self.health, b"")
@@ -181,6 +187,9 @@ class Simulated:
             body: Any = extras.tokenize(self, request.body)
         elif post and path == "/detokenize":
             body = extras.detokenize(self, request.body)
+        elif post and path in extras.ADAPTERS:
+            self._answer(connection, entry, 200, extras.change_adapters(self, path, request.body), b"text/plain")
+            return
         elif post:
             body = None
         elif path == "/v1/models":

@@ -101,7 +101,7 @@ class Streamed(Exchange):
         return self.after()
 
     def after(self) -> bool:
-        """What follows a token: a fault, the end, or nothing."""
+        """After a token: its fault, the end of the stream, or nothing."""
         if self.at == self.trip:
             self.flush()
             if self.tripped():
@@ -120,7 +120,7 @@ class Streamed(Exchange):
         return True
 
     def pump(self) -> None:
-        """Everything as fast as the client reads it, in bursts so that others get a turn."""
+        """Send everything as fast as the client reads, in bursts, so that other connections get a turn."""
         if not self.open or self.quiet or self.connection.paused:
             return
         if self.fast is not None:
@@ -168,7 +168,7 @@ class Streamed(Exchange):
         self.flush()
 
     def tripped(self) -> bool:
-        """The fault's moment has come. True when it ended or took over the reply."""
+        """The moment of the fault is here. True if it ended or took over the reply."""
         fault = self.fault
         end, self.trip = fault.end, -1
         if end == "stall":

@@ -37,8 +37,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Run until SIGTERM or SIGINT: 0 after a whole drain, 3 when the grace ended first, 2 when it could not start, else
-    1: the engine ended by itself."""
+    """Run until SIGTERM or SIGINT. Returns 0 after a complete drain, 3 if the grace period ended first, 2 if it could
+    not start, 1 if the engine ended by itself."""
     given, flags = parser().parse_known_args(argv)
     try:
         place = place_of(given)

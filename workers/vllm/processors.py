@@ -1,4 +1,4 @@
-"""A logits processor for vLLM: what stock vLLM cannot execute of a text request.
+"""A logits processor for vLLM, for parameters of text requests that stock vLLM does not have.
 
 Loaded by `--logits-processors workers.vllm.processors:Sequences` (vLLM's V1 engine; seen with 0.32). A request asks by
 `vllm_xargs`:
@@ -6,8 +6,8 @@ Loaded by `--logits-processors workers.vllm.processors:Sequences` (vLLM's V1 eng
     no_repeat_ngram   n >= 2: no sequence of n tokens occurs twice in prompt and output together (n = 1 and 0 are off)
     bad_word_tokens   "5 6 7;8 9": none of these token sequences occurs in the output
 
-`vllm_xargs` holds no lists of lists, therefore the text form. What counts follows Friendli's specification, and with it
-Hugging Face's `no_repeat_ngram_size` and `bad_words_ids`.
+`vllm_xargs` cannot hold lists of lists, therefore the text form. The semantics are those of Friendli's specification,
+which are those of Hugging Face's `no_repeat_ngram_size` and `bad_words_ids`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tokens may not come next: no n-gram twice, no forbidden sequence. Knows nothing of vLLM."""
+"""Finds the tokens that would repeat an n-gram or complete a forbidden sequence. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_TOKENS = 8192
 
 
 class Forbidden:
-    """What may not follow a request's output.
+    """The tokens that may not follow a request's output.
 
     ngram      n, or 0: no sequence of n tokens twice in prompt and output together
     sequences  none of these in the output
@@ -31,8 +31,8 @@ class Forbidden:
                 self._by_last.setdefault(sequence[-2], []).append(sequence)
 
     def next(self, output: Sequence[int]) -> set[int]:
-        """The tokens that may not come after `output`, which each time begins as it did the time before."""
-        known = [token for token in output if token >= 0]  # vLLM writes -1 for a token that is still on its way
+        """The tokens that may not follow `output`. Each call's `output` extends that of the call before."""
+        known = [token for token in output if token >= 0]  # -1 stands for a token that vLLM has not sampled yet
         found = set(self._always)
         for sequence in self._by_last.get(known[-1], ()) if known else ():
             head = sequence[:-1]
@@ -45,7 +45,7 @@ class Forbidden:
     def _repeats(self, known: list[int]) -> Sequence[int]:
         n, seen = self._ngram, self._seen
         everything = self._prompt + known
-        if everything[: len(seen)] != seen:  # tokens were taken back: read anew
+        if everything[: len(seen)] != seen:  # vLLM took tokens back: start again
             self._follows.clear()
             seen = []
         for end in range(max(len(seen), n - 1), len(everything)):
