@@ -42,7 +42,8 @@ _OURS = re.compile(rb"(dgm_[0-9a-z]{4,32}_[0-9A-Za-z]{43})_([0-9A-Za-z]{6})\Z")
 # Azure's own samples write `Bearer: K`.
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
 _EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
-_KEY_HEADERS = frozenset([b"api-key", b"x-api-key"])
+# The last is what Azure's API Management takes.
+_KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"ocp-apim-subscription-key"])
 _LONGEST = 1024
 _WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
 _PLAIN_YAML = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
@@ -57,6 +58,8 @@ class Principal(Struct, frozen=True):
     models    models it may use, aliases resolved; None is all
     dialects  dialects it may speak; None is all
     priority  among waiting requests the highest goes first
+    streams   most streams at once in one process, or None
+    connections  likewise
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     """
 
@@ -66,6 +69,14 @@ class Principal(Struct, frozen=True):
     dialects: frozenset[str] | None = None
     priority: int = 0
     salt: str | None = None
+    streams: int | None = None
+    connections: int | None = None
+
+    @property
+    def tenant(self) -> str:
+        """Who shares what is stored, and takes turns with others where requests wait: its team, else the key alone. No
+        team is called like a key."""
+        return f"team {self.team}" if self.team is not None else f"key {self.key}"
 
     def may_use(self, model: str) -> bool:
         """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""
@@ -80,10 +91,14 @@ ANONYMOUS = Principal("anonymous")
 
 class PendingAuth(Struct, frozen=True):
     """The caller that a request names. Where there is a `prove`, call it with (method, raw path, raw query, body)
-    before anything is done for the request. It raises GatewayError when the signature is wrong."""
+    before anything is done for the request. It raises GatewayError when the signature is wrong.
+
+    lasting  the same headers mean the same caller for as long as this configuration holds: no clock was asked
+    """
 
     principal: Principal
     prove: Callable[[str, bytes, bytes, bytes], None] | None = None
+    lasting: bool = False
 
 
 class _Entry:
@@ -104,16 +119,29 @@ class Keyring:
         self.open = config.auth == "open"
         self._clock = clock
         self._by_digest: dict[bytes, _Entry] = {}
+        self._lasting = frozenset(name for name, key in config.keys.items() if key.expires is None)
         self._by_access_key: dict[str, tuple[_Entry, str]] = {}
         self._count = len(config.keys)
         self._resolve = config.resolve
         self._salt = _salts(config.cache_salt)
         self._tokens = tokens
+        self._streams = config.listen.max_streams_per_key
+        self._connections = config.listen.max_connections_per_key
         for name, key in config.keys.items():
             # A model that was removed stays in the set, so that the set is never empty by accident.
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
             dialects = None if key.dialects is None else frozenset(key.dialects)
-            principal = Principal(name, key.team, models, dialects, key.priority, self._salt(name, key.team))
+            own = key.limits
+            principal = Principal(
+                name,
+                key.team,
+                models,
+                dialects,
+                key.priority,
+                self._salt(name, key.team),
+                own.streams if own is not None and own.streams is not None else self._streams,
+                own.connections if own is not None and own.connections is not None else self._connections,
+            )
             entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
                 self._by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
@@ -126,10 +154,11 @@ class Keyring:
     def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
         """As `authenticate`, and also for signed requests, which still have to be proven."""
         if self.open:
-            return PendingAuth(ANONYMOUS)
+            return PendingAuth(ANONYMOUS, lasting=True)
         signature = sigv4.read(headers)
         if signature is None:
-            return PendingAuth(self.authenticate(headers, dialect))
+            principal = self.authenticate(headers, dialect)
+            return PendingAuth(principal, lasting=principal.key in self._lasting)
         if any(name in _KEY_HEADERS and value.strip() for name, value in headers):
             raise _refused("different API keys were sent in several headers")
         found = self._by_access_key.get(signature.access_key)
@@ -170,7 +199,8 @@ class Keyring:
         if models is not None:
             models = frozenset(self._resolve(one) or one for one in models)
         key = "jwt:" + bearer.subject
-        return Principal(key, bearer.team, models, salt=self._salt(key, bearer.team))
+        salt = self._salt(key, bearer.team)
+        return Principal(key, bearer.team, models, salt=salt, streams=self._streams, connections=self._connections)
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
         """The caller has shown the right secret, so it may learn that its key is disabled or has expired."""
@@ -196,9 +226,9 @@ class Keyring:
 def find_key(headers: Headers) -> bytes | None:
     """The one key in `headers`, or None.
 
-    `Authorization: Bearer K`, `api-key` and `x-api-key` count; the same key in several of them is one key. Raises
-    GatewayError(UNAUTHENTICATED) for different keys and for a repeated Authorization header: the gateway and a proxy
-    before it could each accept a different one.
+    `Authorization: Bearer K`, `api-key`, `x-api-key` and `ocp-apim-subscription-key` count; the same key in several of
+    them is one key. Raises GatewayError(UNAUTHENTICATED) for different keys and for a repeated Authorization header:
+    the gateway and a proxy before it could each accept a different one.
     """
     token: bytes | None = None
     seen = False

@@ -6,7 +6,7 @@ The steps are those of the pipeline: a dialect reads, a backend writes; a backen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,15 +16,15 @@ from gateway.core import totals
 from gateway.core.ability import refuse_beyond, write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
-from gateway.core.http import JSON_TYPE, Headers, Request, Response, Route
+from gateway.core.http import JSON_TYPE, Request, Response, Route
 from gateway.core.lanes import lane_for
-from gateway.core.lifecycle import TokenCount, fold
-from gateway.core.messages import CountTokens, Embed, ListModels
-from gateway.core.ports import Backend, Capabilities, Counting, Dialect, Lane
+from gateway.core.messages import Chat, Complete, ListModels, Question, Settled
+from gateway.core.ports import Ask, Backend, Capabilities, Counting, Dialect, Lane
+from gateway.core.whole import ask, read_whole
 
 
 class Refused(Exception):
-    """The request, or the reply to it, is answered with an error: `response`, as the client sees it."""
+    """The client gets an error instead of a reply: `response`, as the client sees it."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
@@ -32,15 +32,20 @@ class Refused(Exception):
 
 
 class Crossing(Struct):
-    """A request on its way: as it came, in canonical form, and as the worker gets it. first is what the worker is asked
-    before: how long the prompt is, by which it will then be told how long the output may be. question reads the answer
-    where that length is all that was asked."""
+    """One request in all of its forms.
+
+    request   as the client sent it
+    op        in canonical form
+    outgoing  as the worker gets it
+    first     the request that asks the worker for the prompt's length before; None if the length is not needed
+    question  reads the worker's answer if the client asked what its model does not answer
+    """
 
     request: Request
     op: Any
     outgoing: Request
     first: Request | None = None
-    question: Counting | None = None
+    question: Ask | None = None
 
 
 def send(
@@ -52,20 +57,20 @@ def send(
     route: str | None = None,
     stream: bool = False,
     query: bytes = b"",
-    headers: Headers = [],  # noqa: B006  # never changed
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> Crossing:
-    """The request that the worker would get. Without `route`, uses the dialect's route that accepts `body` and knows
-    most of its members.
+    """The request that the worker would get. Without `route`, takes the route that accepts `body` and declares most of
+    its members.
 
-    Raises Refused; ValueError if there is no such route.
+    Raises Refused; ValueError if the dialect has no such route.
     """
-    request, op = _read(dialect, _requests(dialect, body, route, query, headers))
+    request, op = read(dialect, body, route=route, query=query, headers=headers)
     op.model = op.model or can.upstream_model
     op.stream = op.stream or stream
     try:
         refuse_beyond(op, can)
-        if isinstance(op, CountTokens):
-            question = backend.count(op.prompt_of, can)
+        if isinstance(op, Question):
+            question = ask(op, backend, can)
             return Crossing(request, op, question.request, question=question)
         outgoing, counting = _written(backend, op, can)
         return Crossing(request, op, outgoing, counting.request if counting is not None else None)
@@ -73,15 +78,29 @@ def send(
         raise Refused(dialect.refuse(error, request, op)[0]) from None
 
 
+def read(
+    dialect: Dialect,
+    body: bytes,
+    *,
+    route: str | None = None,
+    query: bytes = b"",
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> tuple[Request, Any]:
+    """A request as it came, and in canonical form. The route is found, and errors are raised, as by `send`."""
+    return _read(dialect, _requests(dialect, body, route, query, headers))
+
+
 def _written(backend: Backend, op: Any, can: Capabilities) -> tuple[Request, Counting | None]:
     return write_possible(backend, totals.without(op), can), totals.length_request(op, backend, can)
 
 
 def _requests(
-    dialect: Dialect, body: bytes, route: str | None, query: bytes, headers: Headers
+    dialect: Dialect, body: bytes, route: str | None, query: bytes, headers: Sequence[tuple[bytes, bytes]]
 ) -> list[tuple[Route, Request]]:
-    given = [JSON_TYPE, *headers] if not any(name == JSON_TYPE[0] for name, _ in headers) else headers
-    found = {one.name: one for one in reversed(dialect.routes) if one.method == "POST"}
+    named = any(name == JSON_TYPE[0] for name, _ in headers)
+    given = [*headers] if named else [JSON_TYPE, *headers]
+    asking = {example.route for examples in dialect.examples.values() for example in examples}
+    found = {one.name: one for one in reversed(dialect.routes) if one.method == "POST" and one.name in asking}
     wanted = [one for one in dialect.routes if one is found.get(one.name) and route in (None, one.name)]
     if not wanted:
         raise ValueError(f"{dialect.name} has no route {route!r}; there are " + ", ".join(sorted(found)))
@@ -98,7 +117,8 @@ def _parameters(route: Route) -> dict[str, str]:
 
 
 def _unknown(dialect: Dialect, route: Route, body: bytes) -> int:
-    """The number of members of `body` that the route's operation does not declare: the lowest of its operations."""
+    """The number of members of `body` that the route does not declare. A route with several operations counts by the
+    best one."""
     try:
         names = msgspec.json.decode(body, type=dict[str, Raw]).keys()
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -116,9 +136,10 @@ def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[
         except GatewayError as error:
             refusal = refusal or dialect.refuse(error, request, None)[0]
             continue
-        assert not isinstance(op, ListModels)
-        return request, op
-    assert refusal is not None
+        if not isinstance(op, (ListModels, Settled)):
+            return request, op
+    if refusal is None:
+        raise ValueError("the gateway answers this request itself: no worker is asked")
     raise Refused(refusal)
 
 
@@ -130,17 +151,15 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
     request, op = crossing.request, crossing.op
     try:
         if crossing.question is not None:
-            return dialect.write(TokenCount(crossing.question.read(answer)), op).body
+            return dialect.write(crossing.question.read(answer), op).body
         if answer.status != 200:
-            raise backend.fault(answer)
-        if op.stream and not isinstance(op, Embed):
+            raise backend.fault(answer, op)
+        if op.stream and isinstance(op, (Chat, Complete)):
             return _streamed(lane_for(dialect, backend, op), answer.body)
         passthrough = dialect.passthrough.get(backend.wire_of(op))
         if passthrough is not None:
             return passthrough.whole(answer, op)[0].body
-        if isinstance(op, Embed):
-            return dialect.write(backend.read_embeddings(answer, op), op).body
-        return dialect.write(fold(backend.read(answer, op)), op).body
+        return dialect.write(read_whole(backend, answer, op), op).body
     except GatewayError as error:
         raise Refused(dialect.refuse(error, request, op)[0]) from None
 
@@ -160,8 +179,8 @@ def _streamed(lane: Lane, stream: bytes) -> bytes:
 
 
 def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> list[str]:
-    """One line for each operation of `dialect` that workers of `backend` with these features cannot fully serve: the
-    refused fields, or that all of it is refused."""
+    """One line for each operation of `dialect` that workers of `backend` with these features cannot fully serve. It
+    names the refused fields, or says that the whole operation is refused."""
     found = []
     for operation, fields in dialect.fields.items():
         example = dialect.examples[operation][0]
@@ -186,16 +205,16 @@ def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> 
 def _refusal(
     dialect: Dialect, backend: Backend, can: Capabilities, example: Example, body: Mapping[str, Any]
 ) -> str | None:
-    """Why the worker does not get `body`. None if it does get it, or if the dialect itself refuses it: then the field
-    has no meaning alone."""
+    """The reason why the worker does not get `body`. None if it gets it, or if the dialect itself refuses it, because
+    then the field has no meaning alone."""
     try:
         _, op = _read(dialect, _requests(dialect, msgspec.json.encode(body), example.route, example.query, []))
     except Refused:
         return None
     try:
         refuse_beyond(op, can)
-        if isinstance(op, CountTokens):
-            backend.count(op.prompt_of, can)
+        if isinstance(op, Question):
+            ask(op, backend, can)
         else:
             _written(backend, op, can)
     except GatewayError as error:

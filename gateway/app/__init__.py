@@ -12,6 +12,7 @@ from starlette.routing import Route as StarletteRoute
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
+from gateway.app.refusals import new_caps, new_guard
 from gateway.app.routes import postable, router
 from gateway.app.state import State
 from gateway.config import Available, Config, is_loopback
@@ -25,6 +26,7 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.queues import QueueMetrics
+from gateway.observe.siblings import Siblings
 from gateway.observe.tracing import TraceSettings, Tracing, installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
@@ -33,6 +35,8 @@ from gateway.tokens import read_keys
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
+    handing=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
+    adapting=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,
@@ -44,13 +48,20 @@ _LAST_WORDS_S = 2.0
 
 
 class Gateway:
-    """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between."""
+    """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between.
 
-    def __init__(self, config: Config, log: Log) -> None:
+    siblings  where this process is one of several that share an address: metrics and state are those of all
+    """
+
+    def __init__(self, config: Config, log: Log, siblings: Siblings | None = None) -> None:
         self.log = log
+        self._siblings = siblings
+        self._processes = siblings.count if siblings is not None else 1
         self.metrics = Metrics(config.metrics.genai)
-        self.process = ProcessMetrics()
-        self._lag = LoopLag(self.metrics.loop_lag)
+        self.process = ProcessMetrics(log)
+        self._guard = new_guard(log, self.metrics)
+        self._caps = new_caps(self.metrics)
+        self._lag = LoopLag(self.metrics.loop_lag, late=self._guard.late)
         self.draining = False
         self._limit_metrics = LimitMetrics()
         self.metrics.registry.register(self._limit_metrics)
@@ -66,23 +77,37 @@ class Gateway:
         ):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
-        self._console = Console(self._watched, self.metrics.registry.collect)
+        self._console = Console(self._watched, self.metrics.registry, siblings)
         tracing = Tracing.follow(None, _trace_settings(config))
-        self._install(State(config, log, self.metrics, self._created, {}, {}, tracing=tracing))
+        self._install(
+            State(
+                config,
+                log,
+                self.metrics,
+                self._created,
+                {},
+                {},
+                tracing=tracing,
+                processes=self._processes,
+                guard=self._guard,
+                caps=self._caps,
+            )
+        )
 
     def _waiting(self) -> dict[str, int]:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
         found = dict.fromkeys(self.state.pools, 0) if self._states else {}
         for state in self._states:
-            for model, pool in state.pools.items():
-                found[model] = found.get(model, 0) + pool.waiting
+            for pools in (state.pools, state.prefill_pools):
+                for model, pool in pools.items():
+                    found[model] = found.get(model, 0) + pool.waiting
         return found
 
     def _workers(self) -> list[WorkerFigures]:
         """The workers of this configuration; they are the same objects as those of the one before."""
         now = time.monotonic()
         return [
-            WorkerFigures(model, address, worker.in_flight, worker.breaker.state(now))
+            WorkerFigures(model, address, worker.in_flight, worker.max_in_flight, worker.breaker.state(now))
             for model, address in (self.state.workers if self._states else ())
             for worker in (self.state.workers[model, address],)
         ]
@@ -104,8 +129,10 @@ class Gateway:
         self._limit_metrics.stream = state.stream
         if state.config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
+        self._guard.configure(state.config.listen.shed_lag_s, state.priorities)
         cors = state.config.cors
-        browsers = Cors(cors).wrap if cors.origins else _unchanged
+        self._cors = Cors(cors) if cors.origins else None
+        browsers = self._cors.wrap if self._cors is not None else _unchanged
         paths = router(state.config, state.runtime)
         self._router = browsers(paths)
         # Nearly every request has one of a few literal paths. One look-up finds them; the router would match patterns.
@@ -131,7 +158,7 @@ class Gateway:
             draining=self.draining,
             needs_key=state.config.auth == "keys",
             models=[
-                Served(name, options.aliases, options.backend, state.pools[name])
+                Served(name, options.aliases, options.backend, state.fleet(name))
                 for name, options in state.config.models.items()
             ],
             limiter=state.limiting.limiter if state.limiting is not None else None,
@@ -143,6 +170,8 @@ class Gateway:
     async def start(self) -> None:
         await self.state.start()
         self._lag.start()
+        if self._siblings is not None:
+            await self._siblings.start(self.metrics.registry, self._console.told)
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
@@ -160,6 +189,12 @@ class Gateway:
                 old.tokens,
                 old.runtime.body_budget,
                 Tracing.follow(old.tracing, _trace_settings(config)),
+                old.policies,
+                old.shelf,
+                self._processes,
+                old.quarantine,
+                self._guard,
+                self._caps,
             )
             await state.start()
             self._install(state)
@@ -196,19 +231,23 @@ class Gateway:
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
 
-    def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> str:
-        """Counts and logs a request that the server refused before it reached a dialect. Returns the request's id."""
+    def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> Headers:
+        """Counts and logs a request that the server refused before it reached a dialect. Returns headers for the
+        answer: `x-request-id`, and what browsers need."""
         name = known_as or request_id(headers)
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
         self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
-        return name
+        browsers = self._cors.reply_headers(headers) if self._cors is not None else []
+        return [(b"x-request-id", name.encode()), *browsers]
 
     async def _idle(self, timeout_s: float) -> None:
         await asyncio.gather(*(state.runtime.running.empty(timeout_s) for state in self._states))
 
     async def close(self) -> None:
         self._lag.stop()
+        if self._siblings is not None:
+            self._siblings.close()
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -250,8 +289,13 @@ class Gateway:
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         accept = header_value(scope["headers"], b"accept") or b""
-        page = await self.metrics.page_in_turns(accept) if scope["method"] in ("GET", "HEAD") else b""
+        page = await self._page(accept) if scope["method"] in ("GET", "HEAD") else b""
         await _plain(scope, send, 200, page, content_type(accept))
+
+    async def _page(self, accept: bytes) -> bytes:
+        if self._siblings is None:
+            return await self.metrics.page_in_turns(accept)
+        return await self.metrics.page_of_all(accept, self._siblings)
 
 
 def _trace_settings(config: Config) -> TraceSettings | None:

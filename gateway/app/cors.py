@@ -17,9 +17,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 METHODS = b"GET, HEAD, POST"
 EXPOSED = (
-    *("x-request-id", "x-dragoman-dropped", "retry-after", "retry-after-ms", "x-should-retry", "www-authenticate"),
+    *("x-request-id", "request-id", "x-dragoman-dropped", "retry-after", "retry-after-ms", "x-should-retry"),
+    *("www-authenticate", "x-dragoman-model", "x-dragoman-detour"),
     *(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
-    *("x-ms-error-code", "azureml-model-deployment"),
+    *("x-ms-error-code", "azureml-model-deployment", "apim-request-id", "x-ms-client-request-id"),
     *("x-amzn-requestid", "x-amzn-errortype", "x-amzn-invoked-production-variant", "x-amz-retry-after"),
     *("x-amzn-sagemaker-content-type", "x-amzn-sagemaker-custom-attributes"),
 )
@@ -45,17 +46,24 @@ class Cors:
 
         async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
             origin = header_value(scope["headers"], b"origin")
-            if origin is None:
-                if not self._any:
-                    scope[REPLY_HEADERS] = [_VARY]  # a cache must not give this reply to a page
-            elif scope["method"] == "OPTIONS" and self._asks(scope["headers"]):
+            if origin is not None and scope["method"] == "OPTIONS" and self._asks(scope["headers"]):
                 await self._preflight(origin, scope["headers"], send)
                 return
-            else:
-                scope[REPLY_HEADERS] = self._allowed(origin, _EXPOSE)
+            found = self._told(origin)
+            if found:
+                scope[REPLY_HEADERS] = found
             await endpoint(scope, receive, send)
 
         return wrapped
+
+    def reply_headers(self, headers: Headers) -> Headers:
+        """What the reply to a request with `headers` carries for browsers."""
+        return self._told(header_value(headers, b"origin"))
+
+    def _told(self, origin: bytes | None) -> Headers:
+        if origin is None:
+            return [] if self._any else [_VARY]  # a cache must not give this reply to a page
+        return self._allowed(origin, _EXPOSE)
 
     @staticmethod
     def _asks(headers: Headers) -> bool:

@@ -13,21 +13,31 @@ import httpx
 from msgspec.structs import replace
 
 from gateway import backends
+from gateway.app.adapters import Adapters
+from gateway.app.detours import detours, mirrors, quarantine
+from gateway.app.fetching import fetch, small_body
+from gateway.app.loads import Loads
 from gateway.app.memory import room_for_bodies
-from gateway.auth import ANONYMOUS, Keyring
+from gateway.app.observer import Observer
+from gateway.app.refusals import Refusals, new_caps, new_guard
+from gateway.app.sources import shelf_of, worker_sources
+from gateway.auth import Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
+from gateway.config.routing import WorkerOptions
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
-from gateway.core.ports import UNKNOWN, Capabilities, Deadlines, RequestRecord
+from gateway.core.messages import Op
+from gateway.core.ports import UNKNOWN, Backend, Capabilities, Deadlines, Facts
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.budget import RetryBudget
-from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
+from gateway.fleet.discovery import Discovery, Fleet, FoundWorker, able
+from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.health import Health, HealthPolicy
-from gateway.fleet.pick import POLICIES
-from gateway.fleet.pool import Pool, QueuePolicy
-from gateway.fleet.registry import Registry
+from gateway.fleet.pick import POLICIES, PickPolicy
+from gateway.fleet.pool import Pool
+from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
 from gateway.limiting import Limiting, estimator
 from gateway.observe.accounting import Stream
@@ -35,44 +45,24 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import Tracing
 from gateway.pipeline import Running, Runtime, ServedModel
-from gateway.redis import RedisSettings, connect, split_address
+from gateway.pipeline.caps import Caps
+from gateway.pipeline.guard import Guard
+from gateway.pipeline.models import Prefill
+from gateway.pipeline.quarantine import Quarantine
+from gateway.pipeline.shelf import Shelf
+from gateway.redis import RedisSettings, connect
 from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
-_NOBODY = ("", ANONYMOUS.key)
-_FETCH_S = 5.0
-_FETCH_BYTES = 1 << 20
-
-
-class Observer:
-    """Passes on what the pipeline reports to the log, the metrics and the stream of usage records."""
-
-    def __init__(self, log: Log, metrics: Metrics, stream: Stream | None = None) -> None:
-        self._log = log
-        self._metrics = metrics
-        self._stream = stream
-        self.begun = metrics.begun
-
-    def finished(self, record: RequestRecord) -> None:
-        self._metrics.finished(record)
-        self._log.request(record)
-        # Skip what unknown callers were refused: there is nobody to bill, and strangers could push the records of
-        # known callers out of the stream. With `auth: open` all are anonymous: what reached a model is recorded.
-        if self._stream is not None and (record.model or record.key not in _NOBODY):
-            self._stream.add(record)
-
-    def retried(self, model: str, worker: str, error: GatewayError) -> None:
-        self._metrics.retries.labels(model).inc()
-        self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
-
-    def bug(self, record: RequestRecord, error: BaseException) -> None:
-        self._metrics.bugs.inc()
-        self._log.bug(record, error)
+_ORDINARY = WorkerOptions()
 
 
 class State:
-    """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs."""
+    """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs.
+
+    processes  as many share this machine's memory for bodies
+    """
 
     def __init__(
         self,
@@ -86,6 +76,12 @@ class State:
         tokens: Tokens | None = None,
         body_budget: ByteBudget | None = None,
         tracing: Tracing | None = None,
+        known_policies: Mapping[str, PickPolicy] | None = None,
+        known_shelf: Shelf | None = None,
+        processes: int = 1,
+        known_quarantine: Quarantine | None = None,
+        guard: Guard | None = None,
+        caps: Caps | None = None,
     ) -> None:
         self.tracing = tracing
         self.config = config
@@ -94,11 +90,17 @@ class State:
         self.workers: dict[tuple[str, str], Worker] = {}
         self.transports: dict[str, Pooled] = {}
         self.pools: dict[str, Pool] = {}
+        # Of prefill workers, by the model that they work for.
+        self.prefill_pools: dict[str, Pool] = {}
         self.health: Health | None = None
         self.discovery: Discovery | None = None
+        self.loads = Loads(config, self._probe_client, small_body, self._load_told)
         self._redis: list[Any] = []
         self._known_workers = known_workers
         self._known_fleets = known_fleets
+        self._known_policies = known_policies or {}
+        self._sessions = frozenset(name.lower().encode() for name in config.routing.session_headers)
+        self._refusals = Refusals(metrics, log, self._waiting)
         self._declared: dict[str, Capabilities] = {}
         self._members: dict[str, Sequence[FoundWorker]] = {}
         self._trace = partial(log.event, "debug") if config.log.level == "debug" else None
@@ -112,6 +114,9 @@ class State:
         if config.jwt is not None:
             self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
         self._keyring = Keyring(config, tokens=self.tokens)
+        self.adapters = Adapters(
+            config, models, self.fleet, self._probe_client, self._ask_again, self._narrow, self._adapter_told
+        )
         self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed, self._decided_alone)
         self.stream: Stream | None = None
         if config.accounting.redis_stream is not None:
@@ -121,11 +126,18 @@ class State:
                 lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
+        self.shelf = shelf_of(config, known_shelf, lambda why: log.event("warning", "responses not stored", reason=why))
+        self.quarantine = quarantine(config, known_quarantine, self._death_of, metrics, log)
         body_budget = body_budget or ByteBudget()
         listen = config.listen
-        body_budget.limit = listen.max_bodies_bytes or max(room_for_bodies(), listen.max_body_bytes)
+        body_budget.limit = listen.max_bodies_bytes or max(room_for_bodies() // processes, listen.max_body_bytes)
         self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
+
+        def estimate(op: Op) -> int:
+            return guess.cost(op).prompt
+
+        self._mirrors = mirrors(config, models, estimate, metrics)
         self.runtime = Runtime(
             models=models,
             identify=self._keyring.identify,
@@ -140,12 +152,25 @@ class State:
             may_retry=budget.spend,
             clock=clock,
             running=Running(),
-            estimate=lambda op: guess.cost(op).prompt,
+            guard=guard or new_guard(log, metrics),
+            caps=caps or new_caps(metrics),
+            estimate=estimate,
+            explain="" if config.routing.explain == "never" else config.routing.explain,
             gate=limiting if limiting is not None and limiting.any else None,
             trace=self._trace,
             tracer=tracing.tracer if tracing is not None else None,
+            quarantine=self.quarantine,
+            shelf=self.shelf,
             log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
         )
+
+    def _waiting(self, model: str) -> int:
+        return self.pools[model].waiting
+
+    async def _death_of(self, model: str, worker: Any) -> object | None:
+        """Probes a worker; the name of its death, None if it lives."""
+        gone = self.health is not None and await self.health.is_gone(model, worker)
+        return (worker.address, worker.lives) if gone else None
 
     def _serve_model(
         self,
@@ -155,28 +180,29 @@ class State:
         clock: Callable[[], float],
     ) -> ServedModel:
         self._declared[name] = Capabilities(options.upstream_model or name, options.max_context, options.features)
-        pool = Pool(
-            [self._worker(name, address) for address in options.workers],
-            POLICIES[options.policy],
-            QueuePolicy(self.config.queue.max_waiting, self.config.queue.timeout_s),
-            self.config.breaker.max_eject_share,
-            clock=clock,
-            on_suspect=lambda worker: self._suspect(name, worker),
-            on_eject=lambda worker: self._ejected(name, worker),
-            on_return=lambda worker: self._log.event("info", "worker returned", model=name, worker=worker.address),
-            on_wait=self._metrics.waits(name).add,
-        )
-        self.pools[name] = pool
+        backend = backends.create(options.backend)
+        pool = self.pools[name] = self._pool(name, options.workers, self._known_policies.get(name), backend, clock)
+        prefill = None
+        if options.prefill is not None:
+            assert backend.handover is not None  # the configuration was checked
+            known = self._known_policies.get(prefill_of(name))
+            computing = self._pool(name, options.prefill.workers, known, backend, clock, generate=False)
+            self.prefill_pools[name] = computing
+            prefill = Prefill(computing, backend.handover, options.prefill.min_tokens)
         transport = Pooled(ssl_for=_trust(options.ca_file), counts=self._metrics.connections(name))
         self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
         if options.api_key is not None:
             headers.append((b"authorization", b"Bearer " + options.api_key.encode()))
+        hear = None
+        if self.config.routing.load_header and backend.gauges is not None and backend.gauges.in_replies is not None:
+            headers.append(ASK)
+            hear = partial(hear_load, backend.gauges.in_replies)
         deadlines = self.config.deadlines_for(name)
         return ServedModel(
             name=name,
             pool=pool,
-            backend=backends.create(options.backend),
+            backend=backend,
             can=able(self._declared[name], ()),
             transport=transport,
             deadlines=Deadlines(deadlines.connect_s, deadlines.first_byte_s, deadlines.idle_s),
@@ -186,7 +212,56 @@ class State:
             gaps=self._metrics.gaps(name),
             aliases=options.aliases,
             paths=frozenset(options.paths) if options.paths is not None else None,
+            detours=detours(self.config, name),
+            hedge_s=options.hedge_s,
+            first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
+            prefill=prefill,
+            hear=hear,
         )
+
+    def _pool(
+        self,
+        model: str,
+        addresses: Sequence[str],
+        policy: PickPolicy | None,
+        backend: Backend,
+        clock: Callable[[], float],
+        *,
+        generate: bool = True,
+    ) -> Pool:
+        """Workers of `model`, which generate or compute prompts for others: without those it goes, too. policy: that of
+        the previous configuration, which knows what they were sent."""
+        wanted = self.config.models[model].policy
+        if policy is None or policy.name != wanted:
+            policy = POLICIES[wanted]()
+        queue = self.config.queue_for(model)
+        return Pool(
+            [self._worker(model, address) for address in addresses],
+            policy,
+            QueuePolicy(queue.max_waiting, queue.timeout_s, queue.max_bytes, queue.cold_start_s if generate else 0.0),
+            self.config.breaker.max_eject_share,
+            clock=clock,
+            on_suspect=lambda worker: self._suspect(model, worker),
+            on_eject=lambda worker: self._ejected(model, worker),
+            on_return=lambda worker: self._log.event("info", "worker returned", model=model, worker=worker.address),
+            on_wait=self._metrics.waits(model).add,
+            on_refuse=self._refusals.of(model) if generate else lambda reason: None,  # then it goes without
+            sessions=self._sessions,
+            salted=backend.salts,
+        )
+
+    def fleet(self, model: str) -> list[Worker]:
+        """The workers of `model`: those that generate, then those that compute its prompts."""
+        return [worker for pool in self._pools_of(model) for worker in pool.workers]
+
+    def _pools_of(self, model: str) -> list[Pool]:
+        return [pools[model] for pools in (self.pools, self.prefill_pools) if model in pools]
+
+    @property
+    def policies(self) -> dict[str, PickPolicy]:
+        """What the policies of this configuration learnt, for the next one."""
+        found = {name: pool.policy for name, pool in self.pools.items()}
+        return found | {prefill_of(name): pool.policy for name, pool in self.prefill_pools.items()}
 
     def _worker(self, model: str, address: str) -> Worker:
         """The worker at `address`: if the previous configuration had it, that one with its load and breaker."""
@@ -195,27 +270,22 @@ class State:
         policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
         if worker is None:
             worker = Worker(address, policy, options.max_in_flight)
-        worker.max_in_flight = options.max_in_flight
+        own = options.worker_options.get(address, _ORDINARY)
+        most = own.capacity or options.max_in_flight
+        learns = most is None and self.config.queue_for(model).learn_capacity
+        if not (learns and worker.learns):  # what it has learnt it keeps
+            worker.max_in_flight = most
+        worker.learns = learns
+        worker.weight = own.weight
         worker.breaker.policy = policy
         self.workers[model, address] = worker
         return worker
 
-    def _sources(self) -> list[Source]:
-        models = self.config.models.items()
-        found: list[Source] = []
-        for name, options in models:
-            if options.discover is not None and options.discover.dns is not None:
-                host, port = split_address(options.discover.dns)
-                found.append(Dns(name, host, port, options.discover.interval_s))
-        registered = {name: options.upstream_model or name for name, options in models if _by_registry(options)}
-        if registered:
-            assert self.config.redis is not None
-            client, self._redis = connect(RedisSettings.of(self.config.redis))
-            found.append(Registry(client, registered, time.monotonic))
-        return found
-
     async def _fleet(self, model: str, members: Sequence[FoundWorker]) -> None:
         """Called by discovery: `members` are the workers of `model` from now on."""
+        if model in self.prefill_pools:  # those that register are known under the model's name, too
+            theirs = {worker.address for worker in self.prefill_pools[model].workers}
+            members = [member for member in members if member.address not in theirs]
         self._members[model] = members
         pool = self.pools[model]
         before = set(pool.workers)
@@ -225,6 +295,7 @@ class State:
             worker.draining = member.draining
             workers.append(worker)
         pool.change(workers)
+        self.loads.follow(model, self._pools_of(model))
         self._narrow(model)
         for worker in before.difference(workers):
             del self.workers[model, worker.address]
@@ -249,20 +320,29 @@ class State:
         ]
         staying = [member for member in members if not member.draining]
         self.runtime.models[model].can = able(self._declared[model], staying or members)
+        self.adapters.offer(model)
 
     async def _ask(self, model: str, worker: Worker, client: httpx.AsyncClient) -> None:
         """Asks a worker what it can do. One that does not answer is believed able, as before."""
+        worker.facts = await self._facts(model, worker, client) or UNKNOWN
+        self._narrow(model)
+
+    async def _ask_again(self, model: str, worker: Worker, client: httpx.AsyncClient) -> None:
+        """What it has loaded may have changed. If it does not answer, its last answer stands: its probes judge it."""
+        worker.facts = await self._facts(model, worker, client) or worker.facts
+
+    async def _facts(self, model: str, worker: Worker, client: httpx.AsyncClient) -> Facts | None:
+        """What a worker says that it can do; None if it does not."""
         served = self.runtime.models[model]
         path = served.backend.facts_path
         if path is None or served.paths is not None:  # no other path of it may be called
-            return
+            return None
         try:
             async with asyncio.timeout(self.config.health.timeout_s):
-                said = await _small_body(client, worker.address + path, served.headers)
-            worker.facts = served.backend.facts(said, served.can.upstream_model)
+                said = await small_body(client, worker.address + path, served.headers)
+            return served.backend.facts(said, served.can.upstream_model)
         except (GatewayError, httpx.HTTPError, TimeoutError):
-            worker.facts = UNKNOWN
-        self._narrow(model)
+            return None
 
     def _source_state(self, source: str, trouble: str | None) -> None:
         if trouble is None:
@@ -272,15 +352,23 @@ class State:
 
     @property
     def ready(self) -> bool:
-        return any(pool.ready for pool in self.pools.values())
+        """Some model has a worker, or requests wait for its first one: who refused them would never see one start."""
+        return any(pool.ready or pool.awaited for pool in self.pools.values())
+
+    @property
+    def priorities(self) -> set[int]:
+        """Those that requests may have. Callers without a key have 0."""
+        config = self.config
+        keyless = {0} if config.auth == "open" or config.jwt is not None else set[int]()
+        return keyless | {key.priority for key in config.keys.values()}
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
         if self.limiting is not None:
             await self.limiting.start()
         if self.tokens is not None:
-            await self.tokens.start(_fetch)
-        sources = self._sources()
+            await self.tokens.start(fetch)
+        sources, self._redis = worker_sources(self.config)
         if sources:
             fixed = {name: options.workers for name, options in self.config.models.items() if options.discover}
             self.discovery = Discovery(sources, fixed, self._fleet, self._source_state, self._known_fleets)
@@ -293,7 +381,9 @@ class State:
             self._narrow(name)
         for (model, address), worker in self.workers.items():
             self._metrics.ready.labels(model, address).set(worker.ready)
-        self._known_workers, self._known_fleets = {}, {}
+        self.adapters.start()
+        self.loads.start(self.runtime.models, {model: self._pools_of(model) for model in self.pools})
+        self._known_workers, self._known_fleets, self._known_policies = {}, {}, {}
 
     def _probe_client(self, model: str) -> httpx.AsyncClient:
         ca_file = self.config.models[model].ca_file
@@ -302,7 +392,10 @@ class State:
         return httpx.AsyncClient(verify=_context(ca_file) if ca_file else True, trust_env=False, limits=limits)
 
     async def rest(self) -> None:
-        """Stops discovery and probes. Running requests keep their workers."""
+        """Stops discovery, probes and readings of load. Running requests keep their workers."""
+        await self.adapters.close()
+        await self.loads.close()
+        self._refusals.close()
         if self.discovery is not None:
             await self.discovery.close()
         if self.health is not None:
@@ -310,12 +403,16 @@ class State:
 
     async def close(self) -> None:
         await self.rest()
+        for mirror in self._mirrors:
+            await mirror.close()
         for client in self._redis:
             await client.aclose()
-        for pool in self.pools.values():
+        for pool in (*self.pools.values(), *self.prefill_pools.values()):
             pool.close()
         if self.stream is not None:
             await self.stream.close()
+        if self.shelf is not None:
+            await self.shelf.close()
         if self.tokens is not None:
             await self.tokens.close()
         for transport in self.transports.values():
@@ -336,6 +433,15 @@ class State:
         if self.health is not None:
             self.health.suspect(worker)
 
+    def _load_told(self, model: str, worker: Worker, counts: bool) -> None:
+        if counts:
+            self._log.event("info", "load of worker known", model=model, worker=worker.address)
+        else:
+            self._log.event("warning", "load of worker stale", model=model, worker=worker.address)
+
+    def _adapter_told(self, model: str, adapter: str, offered: bool) -> None:
+        self._log.event("info", "adapter offered" if offered else "adapter gone", model=model, adapter=adapter)
+
     def _ejected(self, model: str, worker: Worker) -> None:
         self._metrics.ejected.labels(model, worker.address).inc()
         self._log.event("warning", "worker ejected", model=model, worker=worker.address)
@@ -348,46 +454,14 @@ class State:
         level = "info" if worker.ready else "warning"
         self._log.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
         if worker.ready:
+            worker.lives += 1
             worker.breaker.come_back(time.monotonic())
         worker.freed()
 
 
-def _by_registry(options: ModelOptions) -> bool:
-    return options.discover is not None and options.discover.redis
-
-
-async def _small_body(client: httpx.AsyncClient, url: str, headers: Headers) -> bytes:
-    """The body of a 200 of at most `_FETCH_BYTES` bytes; b"" for any other answer. Raises httpx.HTTPError."""
-    body = bytearray()
-    plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
-    async with client.stream("GET", url, headers=[*headers, plain]) as answer:
-        if answer.status_code != 200:
-            return b""
-        async for block in answer.aiter_raw():
-            body += block
-            if len(body) > _FETCH_BYTES:
-                return b""
-    return bytes(body)
-
-
-async def _fetch(url: str) -> bytes:
-    """The body of a GET, within _FETCH_S and _FETCH_BYTES: a slow or endless reply must not keep us from starting.
-
-    Raises TimeoutError, ValueError, httpx.HTTPError.
-    """
-    body = bytearray()
-    plain = {"accept-encoding": "identity"}  # a few bytes can unpack to any number
-    async with (
-        asyncio.timeout(_FETCH_S),
-        httpx.AsyncClient(trust_env=False, timeout=None) as client,
-        client.stream("GET", url, headers=plain) as answer,
-    ):
-        answer.raise_for_status()
-        async for block in answer.aiter_raw():
-            body += block
-            if len(body) > _FETCH_BYTES:
-                raise ValueError("the answer is too large")
-    return bytes(body)
+def prefill_of(model: str) -> str:
+    """A name for the prefill workers of `model`, which no model has."""
+    return f"{model}\n(prefill)"
 
 
 def _context(ca_file: str) -> ssl.SSLContext:

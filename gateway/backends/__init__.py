@@ -1,4 +1,5 @@
-"""The registry of backends. To add one, add a file or package here and a line to the table."""
+"""The registry of backends. To add one, add a file or package here and a line to the table. A test fails if the table
+misses one."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ Sources: vLLM 0.33.0 `entrypoints/openai/protocol.py` and `serving_*.py`.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
 from hmac import digest
 from typing import Any
 
@@ -15,19 +14,28 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
-from gateway.backends.openai.errors import fault_of
-from gateway.backends.openai.facts import PATH, facts_of
-from gateway.backends.openai.replies import read_embeddings, reader_of
+from gateway.backends.openai.handover import KvTransfer
+from gateway.backends.openai.reads import ReadsReplies
 from gateway.backends.openai.requests import no_token_ids, unsupported
-from gateway.core.errors import GatewayError
-from gateway.core.events import Event
-from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Chat, Complete, Embed, Generate, Message, Op, Output, Sampling
-from gateway.core.ports import Capabilities, Counting, Facts, StreamReader
+from gateway.backends.openai.scores import RERANK, SCORE, pairs_body, rerank_body
+from gateway.backends.openai.tokens import ask_tokens, read_text, read_tokens
+from gateway.core.http import JSON_TYPE, Request
+from gateway.core.messages import (
+    Chat,
+    Complete,
+    Detokenize,
+    Embed,
+    Generate,
+    Message,
+    Op,
+    Output,
+    Sampling,
+    Score,
+    Tokenize,
+)
+from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
-from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 
 # More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1
@@ -113,6 +121,9 @@ class _Words(Words):
         body["continue_final_message"] = True
         body["add_generation_prompt"] = False
 
+    def truncation(self, body: dict[str, Any]) -> None:
+        body["truncate_prompt_tokens"] = -1
+
     def tokens(self, body: dict[str, Any]) -> None:
         body["return_token_ids"] = True
 
@@ -120,20 +131,25 @@ class _Words(Words):
 _WORDS = _Words(NAME)
 
 
-class Vllm:
+class Vllm(ReadsReplies):
     """The backend `vllm`."""
 
     name = NAME
     salts = True
-    facts_path: str | None = PATH
-
-    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
-        self._defaults = defaults
-
-    def wire_of(self, op: Op) -> str:
-        return "openai"
+    gauges: Gauges | None = Gauges(
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:prompt_tokens_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:generation_tokens_total",
+        "num_requests_waiting",
+    )
+    handover: Handover | None = KvTransfer()
+    adapters = True
 
     def write(self, op: Op, can: Capabilities) -> Request:
+        if isinstance(op, Score):
+            return _score(op, can)
         assert isinstance(op, (Chat, Complete, Embed))
         if isinstance(op, (Chat, Complete)):
             _refuse_for_age(op, can.version)
@@ -156,23 +172,28 @@ class Vllm:
             body["add_special_tokens"] = op.extra["add_special_tokens"]
         return tokenize(op, self, body, lambda said: _count.decode(said).count)
 
-    def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        yield from reader_of(op, self._defaults).whole(response.body)
-
-    def reader(self, op: Generate) -> StreamReader:
-        return reader_of(op, self._defaults)
-
-    def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
-        return read_embeddings(response, op)
-
-    def fault(self, response: Response) -> GatewayError:
-        return fault_of(response, self._defaults.now())
-
-    def facts(self, body: bytes, model: str) -> Facts:
-        return facts_of(body, model)
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+        body: dict[str, Any] = {"model": can.upstream_model}
+        if isinstance(op, Detokenize):
+            return ask_tokens(op, self, {**body, "tokens": op.tokens}, read_text, "/detokenize")
+        body |= prompt_of(op.prompt, can, _WORDS) if isinstance(op.prompt, Chat) else {"prompt": op.prompt}
+        body["add_special_tokens"] = op.special
+        if op.texts:
+            body["return_token_strs"] = True
+        return ask_tokens(op, self, body, read_tokens, "/tokenize")
 
 
-def _adjust(body: dict[str, Any], op: Chat | Complete | Embed) -> None:
+def _score(op: Score, can: Capabilities) -> Request:
+    """Pairs of several queries only are asked of `/v1/score`: reranking has members that it lacks in older versions."""
+    if len(op.queries) == 1:
+        path, body = RERANK, rerank_body(op, can, NAME)
+    else:
+        path, body = SCORE, pairs_body(op, can)
+    _adjust(body, op)
+    return Request("POST", path, [JSON_TYPE], encode(body))
+
+
+def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> None:
     """Removes members that vLLM answers with 400 and clients (ollama, friendli-client) do send: `tools: []`, and
     `tool_choice` or `parallel_tool_calls` without tools."""
     tools = body.get("tools")

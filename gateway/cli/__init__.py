@@ -1,27 +1,28 @@
 """The command `dragoman`. Each of its commands is one module here.
 
 A command's module has two functions: `options(parser)` adds the command's arguments, `run(options)` does it and
-returns the exit status. Only the module of the chosen command is imported, so that `serve` can take over the process's
-signals before it imports the gateway, and so that `keys new` does not load a web server.
+returns the exit status. Only the module of the chosen command is imported, so that `keys new` does not load a web
+server. Nothing is imported before `serve` has taken over the process's signals: even argparse takes a tenth of a second
+on a slow machine, in which Ctrl-C would end in a traceback.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import io
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
 
-from gateway.cli.worker import WORKERS
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "WORKERS", "main", "parser"]
 
+WORKERS = ("embedded", "simulated", "vllm")
 COMMANDS = {
     "serve": "run the gateway",
     "check": "report everything that is wrong with a configuration",
     "translate": "print what a worker would get for a request on standard input",
+    "explain": "say which worker would take a request on standard input, and why",
     "schema": "print the JSON Schema of gateway.yaml, for editors",
     "routes": "list method, path and dialect of every route",
     "keys": "make client keys",
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from gateway.cli import starting
 
         starting.take_signals()
+    import importlib
+    import io
+
     if argv[:1] == ["worker"] and len(argv) > 1 and argv[1] in WORKERS:
         # A worker has its own options and needs nothing of the gateway.
         status: int = importlib.import_module(f"workers.{argv[1]}").main(argv[2:])
@@ -60,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser for `argv`: every command by name and help, the one that `argv` names with its arguments."""
+    import argparse
+    import importlib
+    from importlib.metadata import version
+
     found = argparse.ArgumentParser(
         prog="dragoman", description="A gateway that lets any LLM client keep its own language."
     )

@@ -8,7 +8,7 @@ import sys
 from gateway import backends, translate
 from gateway.app.routes import active_dialects
 from gateway.cli.configured import FILE_HELP, configuration
-from gateway.config import Config
+from gateway.config import Config, Model
 from gateway.core.ports import Capabilities, Dialect
 
 
@@ -57,7 +57,18 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
             for name, model in config.models.items()
             if not backends.create(model.backend).salts
         ]
+    holes += [
+        f"fallback_on context_length, model {name}: no fallback has a longer context"
+        for name, model in config.models.items()
+        if model.fallback and "context_length" in model.fallback_on and not _longer(config, model)
+    ]
     return holes
+
+
+def _longer(config: Config, model: Model) -> bool:
+    """Whether a fallback may have a longer context than `model`."""
+    others = [config.models[config.model_names[name]].max_context for name in model.fallback]
+    return model.max_context is None or any(other is None or other > model.max_context for other in others)
 
 
 def _counted(number: int, what: str) -> str:

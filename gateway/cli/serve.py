@@ -8,6 +8,7 @@ import contextlib
 import gc
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,11 @@ from pathlib import Path
 import uvloop
 
 from gateway.app import KNOWN, Gateway
-from gateway.cli import starting
+from gateway.cli import processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Detached, Listen, TooSlow, Watch, load
 from gateway.observe.log import Log
+from gateway.observe.siblings import Siblings
 from gateway.redis import split_address
 from gateway.server import Edge, Side, fitting_connections, server
 
@@ -26,12 +28,21 @@ from gateway.server import Edge, Side, fitting_connections, server
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
 # How often to look at the files that say who may call.
 _LOOK_S = 1.0
+_MOST_PROCESSES = 256
 READ_S = 30.0
 """How long a reload may take to read and check the configuration. A mounted file may answer never."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    parser.add_argument("--processes", metavar="N", type=_count, default=1, help="processes that share the address (1)")
+
+
+def _count(text: str) -> int:
+    count = int(text) if text.isdecimal() else 0
+    if not 1 <= count <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {_MOST_PROCESSES}")
+    return count
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,40 +50,94 @@ def run(options: argparse.Namespace) -> int:
     places = [(config.listen.host, config.listen.port)]
     if config.metrics.listen is not None:
         places.append(split_address(config.metrics.listen))
-    listeners = []
+    listen = partial(processes.listeners, count=options.processes) if options.processes > 1 else _listen
+    bound = []
     for host, port in places:
         try:
-            listeners.append(_listen(host, port))
+            bound.append(listen(host, port))
         except OSError as error:
             print(f"dragoman: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)
             return 1
-    log = Log(config.log.level, config.log.requests, form=config.log.format)
+    shares = list(zip(*bound, strict=True))
+    if options.processes == 1:
+        log = Log(config.log.level, config.log.requests, form=config.log.format)
+        return _serve(config, path, shares[0], log)
+    if config.limits and config.limiter.store == "memory":
+        print("dragoman: limits that are kept in memory are those of one process: --processes needs", file=sys.stderr)
+        print("dragoman: a section redis, and limiter.store redis", file=sys.stderr)
+        return 2
+    if config.store.where == "memory":
+        print("dragoman: responses that are stored in memory are those of one process: --processes", file=sys.stderr)
+        print("dragoman: needs a section redis, and store.where redis", file=sys.stderr)
+        return 2
+    return _serve_together(config, path, shares)
+
+
+def _serve(
+    config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log, siblings: Siblings | None = None
+) -> int:
+    async def serving() -> int:
+        return await _Serving(config, path, listeners, log, siblings).run()
+
     try:
         with log.libraries(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, path, listeners, log))
+            return runner.run(serving())
     finally:
         starting.leave_signals()
         log.close()
 
 
-async def _serve(config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log) -> int:
-    return await _Serving(config, path, listeners, log).run()
+def _serve_together(config: Config, path: str | None, shares: Sequence[Sequence[socket.socket]]) -> int:
+    """Serves by as many processes as there are shares of the sockets."""
+    form = "console" if config.log.format == "auto" and sys.stdout.isatty() else config.log.format
+    count = len(shares)
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
+        lock = Path(folder, "log.lock")
+
+        def log_of(one: Config) -> Log:
+            return Log(one.log.level, one.log.requests, processes.SharedOutput(lock), form)
+
+        def one(number: int, again: bool) -> int:
+            processes.forget(shares, number)
+            current = config
+            if again:  # with the file of today, or that of the start while today's is faulty
+                with contextlib.suppress(ConfigError):
+                    current = load(path, KNOWN)
+            return _serve(current, path, shares[number], log_of(current), Siblings(Path(folder), number, count))
+
+        def died(number: int, process: int, status: int) -> None:
+            log = log_of(config)
+            log.event("error", "process died", number=number, process=process, status=status)
+            log.close()
+
+        # Pages that no collection writes to stay shared with the parent.
+        gc.collect()
+        gc.freeze()
+        return processes.Supervisor(count, one, died).run()
 
 
 class _Serving:
     """One gateway, and what happens to it from outside: signals, and keys that change in a mounted file.
 
-    Clients are served on the first of `listeners`, metrics on the second, if there is one.
+    Clients are served on the first of `listeners`, metrics on the second, if there is one. siblings is given where this
+    process is one of several.
     """
 
-    def __init__(self, config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log) -> None:
+    def __init__(
+        self,
+        config: Config,
+        path: str | None,
+        listeners: Sequence[socket.socket],
+        log: Log,
+        siblings: Siblings | None = None,
+    ) -> None:
         self._config = config
         self._path = path
         self._listener, *self._more = listeners
         self._log = log
         self._ended = False
         self._watch = Watch(config.caller_files)
-        self._gateway = gateway = Gateway(config, log)
+        self._gateway = gateway = Gateway(config, log, siblings)
         self._reader = Detached(READ_S)
         self._reloading = asyncio.Lock()
         self._server = server(
@@ -110,7 +175,7 @@ class _Serving:
             await self._reload()
 
     async def _follow(self) -> None:
-        """Reloads when a watched file has changed: whoever replaces keys in a mounted secret sends no signal."""
+        """Reloads when a watched file has changed, because a mounted secret changes without a signal."""
         await self._server.listening.wait()
         while not self._gateway.draining:
             await asyncio.sleep(_LOOK_S)
@@ -183,14 +248,15 @@ class _Serving:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """A socket that listens there, for the one process."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(address)
     listener.listen(2048)
     listener.setblocking(False)
-    return listener
+    return [listener]
 
 
 def _url(listener: socket.socket) -> str:

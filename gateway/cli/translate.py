@@ -22,7 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
     parser.add_argument("--query", metavar="STRING", default="", help="the request's query string")
     parser.add_argument(
-        "--header", metavar="NAME:VALUE", action="append", type=_header, default=[], help="a header of the request"
+        "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
     )
     parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
     parser.add_argument(
@@ -76,7 +76,8 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _header(given: str) -> tuple[bytes, bytes]:
+def header(given: str) -> tuple[bytes, bytes]:
+    """`NAME:VALUE` of the command line."""
     name, colon, value = given.partition(":")
     if not colon or not name.strip():
         raise argparse.ArgumentTypeError("must be NAME:VALUE")

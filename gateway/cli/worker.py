@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-WORKERS = ("embedded", "simulated", "vllm")
+from gateway.cli import WORKERS
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -16,11 +16,11 @@ from gateway.config.model import (
     Health,
     Key,
     Model,
-    Queue,
     Relay,
     Retry,
 )
 from gateway.config.reference import json_schema, reference_markdown
+from gateway.config.routing import Queue
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, is_loopback
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
 from gateway.config.tracing import Tracing

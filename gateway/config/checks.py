@@ -8,7 +8,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.config.faults import Message, Path, Unknown, masked
+from gateway.config.between_models import between_models
+from gateway.config.faults import Found, Path, Unknown, masked
 from gateway.config.kinds import header_fault
 from gateway.config.model import Config, Key
 from gateway.config.serving import is_loopback
@@ -25,19 +26,19 @@ class Available:
     dialects  name -> the path prefixes it answers under by default
     versioned  those of them whose requests name a version of their API
     backends  names
+    handing   those of them whose workers can hand a computed prompt to another worker
+    adapting  those of them whose workers name the LoRA adapters that they have loaded
     tracing   says whether what traces need is installed
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     backends: frozenset[str] = frozenset()
+    handing: frozenset[str] = frozenset()
+    adapting: frozenset[str] = frozenset()
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None
-
-
-Found = Iterator[tuple[Path, Message]]
-"""Paths of values and what is wrong with them."""
 
 
 def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_keys: bool) -> Found:
@@ -51,6 +52,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_names(config, raw),
         *_workers(config),
         *_timing(config),
+        *_loads(config),
         *_bodies(config),
         *_metrics(config),
         *_console(config),
@@ -61,6 +63,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_tracing(config, known),
     ]
     yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
+    yield from between_models(config, names)
     if known is not None:
         yield from [*_known(config, known), *_prefixes(config, known)]
 
@@ -116,6 +119,18 @@ def _workers(config: Config) -> Found:
             yield ("models", name, "workers"), "is required, unless there is discover"
         for index in _repeated(model.workers):
             yield ("models", name, "workers", index), "is given twice"
+        if found is None:
+            for address in model.worker_options:
+                if address not in model.workers and (model.prefill is None or address not in model.prefill.workers):
+                    yield ("models", name, "worker_options", address), "is none of workers"
+        prefill = model.prefill.workers if model.prefill is not None else ()
+        for index in _repeated(prefill):
+            yield ("models", name, "prefill", "workers", index), "is given twice"
+        for index, address in enumerate(prefill):
+            if address in model.workers:
+                yield ("models", name, "prefill", "workers", index), "is one of the model's workers, too"
+        if model.adapters and model.paths is not None:
+            yield ("models", name, "adapters"), "has no effect beside paths: workers are not asked for them"
         if model.api_key_file and model.api_key_env:
             yield ("models", name, "api_key_env"), "and api_key_file exclude each other"
         secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
@@ -183,6 +198,11 @@ def _timing(config: Config) -> Found:
         yield ("health", "timeout_s"), "must be at most interval_s"
     if config.relay.notice_s > config.relay.drain_s:
         yield ("relay", "notice_s"), "must be at most drain_s"
+
+
+def _loads(config: Config) -> Found:
+    if config.routing.load_header and not config.routing.scrape_s:
+        yield ("routing", "load_header"), "needs routing.scrape_s: without it nobody notices that figures are stale"
 
 
 def _bodies(config: Config) -> Found:
@@ -298,6 +318,8 @@ def _sharing(config: Config) -> Found:
             yield ("limiter", "store"), "needs a section redis"
         if config.accounting.redis_stream is not None:
             yield ("accounting", "redis_stream"), "needs a section redis"
+        if config.store.where == "redis":
+            yield ("store", "where"), "needs a section redis"
         return
     where = [name for name in ("addresses", "url", "url_file", "url_env") if getattr(redis, name)]
     if not where:
@@ -387,6 +409,10 @@ def _known(config: Config, known: Available) -> Found:
         if model.backend not in known.backends:
             wrong = Unknown("is no backend", model.backend, known.backends, otherwise=_list(known.backends))
             yield ("models", name, "backend"), wrong
+        elif model.prefill is not None and model.backend not in known.handing:
+            yield ("models", name, "prefill"), f"needs another backend{_list(known.handing)}"
+        if model.adapters and model.backend in known.backends and model.backend not in known.adapting:
+            yield ("models", name, "adapters"), f"needs another backend{_list(known.adapting)}"
 
 
 def _prefixes(config: Config, known: Available) -> Found:

@@ -48,12 +48,12 @@ class Detached:
 
 
 def _work(step: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
-    """In the thread: calls `step` and hands what came of it to the loop, if somebody still waits for it."""
+    """In the thread: calls `step` and hands its result to the loop, if the caller still waits for it."""
     result: T | None = None
     error: BaseException | None = None
     try:
         result = step()
-    except BaseException as raised:  # whatever it is, whoever awaits it has to know
+    except BaseException as raised:  # any exception goes to the caller
         error = raised
 
     def hand_over() -> None:

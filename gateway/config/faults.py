@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -71,6 +71,9 @@ class Unknown:
 
 Message = str | Unknown
 """What is wrong with a value. It never holds the value itself, which may be a secret in the wrong place."""
+
+Found = Iterator[tuple[Path, Message]]
+"""Paths of values and what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -198,9 +198,14 @@ def _origin(value: str) -> str:
     return f"{found[1]}://{found[2]}{port}"
 
 
+def header_name_fault(name: str) -> str | None:
+    """What is wrong with a header's name, or None."""
+    return None if _HEADER_NAME.match(name) else "is not a header name"
+
+
 def _header_name(value: str) -> str:
-    if not _HEADER_NAME.match(value):
-        raise ValueError("is not a header name")
+    if fault := header_name_fault(value):
+        raise ValueError(fault)
     return value
 
 
@@ -249,8 +254,8 @@ def _expiry(value: Any) -> Any:
 
 def header_fault(name: str, value: str) -> str | None:
     """What is wrong with an extra header to a worker, or None."""
-    if not _HEADER_NAME.match(name):
-        return "is not a header name"
+    if fault := header_name_fault(name):
+        return fault
     if name.lower() in OWN_HEADERS:
         return "is written by the gateway itself and cannot be set"
     if name.lower() == "authorization":
@@ -329,6 +334,7 @@ Feature = Literal[
     "regex",
     "beams",
     "embeddings",
+    "scores",
     "completions",
     "logprobs",
     "token_ids",

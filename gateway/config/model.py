@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
+from gateway.config.detours import Mirror, Reason, SplitRule
 from gateway.config.kinds import (
     Address,
     Bytes,
@@ -29,9 +30,10 @@ from gateway.config.kinds import (
     nothing_is_empty,
     nothing_is_no_item,
 )
+from gateway.config.routing import Policy, Prefill, Queue, Routing, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics
-from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Store
 from gateway.config.tracing import Tracing
 
 PREFIX = "DRAGOMAN_"
@@ -67,7 +69,11 @@ class Key(Section):
     )
     disabled: Flag = Field(default=False, description="Refuse it for now.")
     priority: Whole = Field(
-        default=0, ge=-100, le=100, description="Requests that wait for a worker go in this order, highest first."
+        default=0,
+        ge=-100,
+        le=100,
+        description="Requests that wait for a worker go in this order, highest first; an overloaded gateway refuses the"
+        " lowest first. Callers without a key have 0.",
     )
     limits: KeyLimits | None = Field(default=None, description="Limits of its own.")
     aws_access_key_id: str | None = Field(
@@ -101,6 +107,9 @@ class Deadlines(Section):
         description="From the request to the response head. Long prompts take minutes to read.",
     )
     idle_s: Seconds = Field(default=300.0, gt=0, le=_DAY, description="Between two pieces of a reply.")
+    first_byte_per_1000_s: Seconds = Field(
+        default=0.0, ge=0, le=3600, description="Added to `first_byte_s` for every 1,000 tokens of the prompt."
+    )
     total_s: Seconds | None = Field(default=None, gt=0, le=_DAY, description="The whole reply. Absent: no limit.")
 
 
@@ -154,14 +163,61 @@ class Model(Section):
         description="The only paths that are called on its workers, such as `/v1/chat/completions`; a request that"
         " needs another is refused. Absent: those that its backend knows.",
     )
-    policy: Literal["least_busy", "round_robin"] = Field(default="least_busy", description="How a worker is picked.")
+    policy: Policy = Field(default="prefix", description="How a worker is picked; see docs/routing.md.")
+    worker_options: dict[Url, WorkerOptions] = Field(
+        default={}, description="Options of single workers, by address: those of `workers`, or found by `discover`."
+    )
+    adapters: Flag = Field(
+        default=False,
+        description="Offer the LoRA adapters that its workers have loaded as models, to whoever may use this one.",
+    )
+    prefill: Prefill | None = Field(
+        default=None,
+        description="Prefill and decode apart: these workers compute prompts, `workers` generate. Absent: `workers` do"
+        " both.",
+    )
     max_in_flight: Whole | None = Field(
         default=None,
         ge=1,
-        description="Most requests at once on each worker; more wait in the queue. Absent: no limit.",
+        description="Most requests at once on each worker; more wait in the queue. Absent: what the engine is seen to"
+        " take, see `queue.learn_capacity`.",
     )
     deadlines: Deadlines | None = Field(
         default=None, description="Deadlines of its own; what is absent is as in `deadlines`."
+    )
+    fallback: tuple[Name, ...] = Field(
+        default=(),
+        max_length=10,
+        description="Models that are asked, in this order, where this one cannot answer; see docs/fallback.md.",
+    )
+    fallback_on: tuple[Reason, ...] = Field(
+        default=("unavailable", "overloaded"),
+        min_length=1,
+        description="What they are asked for: `unavailable` (no worker could answer), `overloaded` (all are busy, or "
+        "say so), `context_length` (the prompt is too long).",
+    )
+    split: tuple[SplitRule, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Requests of this model that another model answers instead. The first rule that takes a request"
+        " counts; what none takes stays.",
+    )
+    split_by: Literal["session", "key"] = Field(
+        default="session",
+        description="What stays together in a `share`: the requests of a session (`routing.session_headers`; without "
+        "one each is drawn for itself), or all of a key.",
+    )
+    mirror: Mirror | None = Field(default=None, description="Copies for another model, whose replies are dropped.")
+    hedge_s: Seconds | None = Field(
+        default=None,
+        gt=0,
+        le=3600,
+        description="Embeddings: after this long without an answer a second worker is asked too, and the first answer "
+        "counts. Absent: never.",
+    )
+
+    queue: Queue | None = Field(
+        default=None, description="A queue of its own; what is absent is as in the common `queue`."
     )
 
     _api_key: SecretStr | None = PrivateAttr(None)
@@ -260,13 +316,12 @@ class Breaker(Section):
     slowstart_s: Seconds = Field(
         default=10.0, ge=0, le=3600, description="How long its share grows after its return. 0 is off."
     )
-
-
-class Queue(Section):
-    """Waiting when all workers of a model are at `max_in_flight`."""
-
-    max_waiting: Whole = Field(default=1000, ge=0, le=1000000, description="Most requests that wait, for each model.")
-    timeout_s: Seconds = Field(default=30.0, gt=0, le=_DAY, description="Longest wait; then the request is refused.")
+    quarantine_s: Seconds = Field(
+        default=60.0,
+        ge=0,
+        le=_DAY,
+        description="How long a request is refused after two workers died of it. 0: it is sent on.",
+    )
 
 
 class Config(BaseModel):
@@ -313,7 +368,10 @@ class Config(BaseModel):
         default=Health(), description="Probing workers: one is ready while it answers with a status below 500."
     )
     breaker: Breaker = Field(default=Breaker(), description="Leaving out workers that fail.")
-    queue: Queue = Field(default=Queue(), description="Waiting when all workers of a model are at `max_in_flight`.")
+    queue: Queue = Field(
+        default=Queue(), description="Waiting while no worker of a model is free; see docs/admission.md."
+    )
+    routing: Routing = Field(default=Routing(), description="Which worker takes a request; see docs/routing.md.")
     jwt: Jwt | None = Field(default=None, description="Tokens of an identity provider, beside or instead of keys.")
     redis: Redis | None = Field(
         default=None, description="A Redis or Valkey server that all gateways of a deployment share."
@@ -327,6 +385,9 @@ class Config(BaseModel):
         " Absent: all share them.",
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
+    store: Store = Field(
+        default=Store(), description="Responses that clients may refer to later; each caller to its own alone."
+    )
     accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
     cors: Cors = Field(
         default=Cors(),
@@ -375,3 +436,9 @@ class Config(BaseModel):
         """The deadlines of `model`: its own where it sets them, else the common ones. Raises KeyError if unknown."""
         own = self.models[model].deadlines
         return self.deadlines.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.deadlines
+
+    def queue_for(self, model: str) -> Queue:
+        """The queue of `model`: its own options where it sets them, else the common ones. Raises KeyError if
+        unknown."""
+        own = self.models[model].queue
+        return self.queue.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.queue

@@ -64,7 +64,8 @@ def reference_markdown() -> str:
             for option, inner in section["properties"].items():
                 nested = _section(inner, schema)
                 if nested is not None and nested is not _section(schema["properties"].get(option, {}), schema):
-                    sections.append(_section_table(f"{path}.{option}", inner, nested))
+                    listed = "[]" if "items" in inner else ""
+                    sections.append(_section_table(f"{path}.{option}{listed}", inner, nested))
     return "\n".join(sections)
 
 
@@ -107,10 +108,14 @@ def _kind(name: str, node: Json) -> str:
     first = nested[0]
     if "$ref" in first:
         return "section"
+    if isinstance(first.get("additionalProperties"), dict) and "$ref" in first["additionalProperties"]:
+        return "mapping of sections"
     if "enum" in first:
         return ", ".join(f"`{word}`" for word in first["enum"])
     if first["type"] == "array":
         item = first["items"]
+        if "$ref" in item:
+            return "list of sections"
         return "list of " + (_kind(name, item) if "enum" in item else "texts")
     if len(nested) > 1:
         return ("duration" if name.endswith("_s") else "size") + _range(first, name)
@@ -140,6 +145,8 @@ def _default(name: str, node: Json) -> str:
         return ""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if isinstance(value, list):
+        return ", ".join(f"`{one}`" for one in value)
     return f"`{_amount(name, value)}`"
 
 

@@ -69,6 +69,26 @@ class Listen(Section):
     max_connections: Whole = Field(
         default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
     )
+    max_connections_per_key: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=1000000,
+        description="Most connections of one key; on one more its request is answered 429, and it is closed. Absent: no"
+        " bound. Behind a proxy that shares its connections among clients this counts nothing useful.",
+    )
+    max_streams_per_key: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=1000000,
+        description="Most streamed replies of one key at once; more are answered 429. Absent: no bound.",
+    )
+    shed_lag_s: Seconds = Field(
+        default=0.5,
+        ge=0,
+        le=60,
+        description="While the event loop is later than this, requests are answered 503, those of the lowest priority"
+        " first; see docs/admission.md. 0: never.",
+    )
     trusted_proxies: tuple[Network, ...] = Field(
         default=(),
         description="Proxies, by address or network, whose `X-Forwarded-For` is believed.",

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from gateway.config.kinds import (
     Address,
+    Bytes,
     Flag,
     RedisServer,
     RedisUrl,
@@ -120,11 +121,18 @@ class Limit(Section):
 
 
 class KeyLimits(Section):
-    """Limits of one key, a minute; the same as limits of these names that match it alone."""
+    """Limits of one key. The first three, a minute, are the same as limits of these names that match it alone; the
+    others hold for each gateway process by itself."""
 
     requests: Whole | None = Field(default=None, ge=1, le=_MOST, description="Requests a minute.")
     tokens: Whole | None = Field(default=None, ge=1, le=_MOST, description="Tokens a minute, input and output.")
     concurrency: Whole | None = Field(default=None, ge=1, le=_MOST, description="Requests in flight.")
+    streams: Whole | None = Field(
+        default=None, ge=1, le=_MOST, description="Streamed replies at once. Absent: `listen.max_streams_per_key`."
+    )
+    connections: Whole | None = Field(
+        default=None, ge=1, le=_MOST, description="Connections at once. Absent: `listen.max_connections_per_key`."
+    )
 
 
 class Limiter(Section):
@@ -211,6 +219,20 @@ class CacheSalt(Section):
     def secret(self) -> str:
         """Read by `load` from `secret_file` or `secret_env`."""
         return self._secret.get_secret_value() if self._secret else ""
+
+
+class Store(Section):
+    """Responses that clients may refer to later: `previous_response_id` and `item_reference` of the Responses API."""
+
+    where: Literal["nowhere", "memory", "redis"] = Field(
+        default="nowhere",
+        description="`nowhere`: such references are refused. `memory`: of this gateway, lost when it stops."
+        " `redis`: shared by all gateways.",
+    )
+    ttl_s: Seconds = Field(default=3600.0, ge=1, le=31 * _DAY, description="How long they are kept.")
+    max_bytes: Bytes = Field(
+        default=268435456, ge=1 << 20, le=1 << 40, description="Of all in memory; the oldest go first."
+    )
 
 
 class Accounting(Section):

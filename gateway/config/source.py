@@ -28,7 +28,7 @@ _TRUE, _FALSE = frozenset(["true", "True", "TRUE"]), frozenset(["false", "False"
 _INT = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 
-# What stands in for the tag of a node that has none: a plain scalar, a quoted one or a block, a list or mapping.
+# The kind of a node without a tag: a plain scalar; a quoted or block scalar; a list or mapping.
 _PLAIN, _TEXT, _HOLDER = "plain", "text", "holder"
 
 

@@ -19,16 +19,18 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from gateway.config import Console as Options
 from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.console.playground import LONGEST_S, MOST_BYTES, Application, Asked, asked_for, at, play, translated, ways
-from gateway.console.state import Served, State, read_state
+from gateway.console.state import Served, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
 from gateway.observe.limits import Limiter
+from gateway.observe.siblings import Siblings
 from gateway.pipeline import Receive, Runtime, Scope, Send
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -50,6 +52,7 @@ _FILES = {
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
+_told = msgspec.json.Decoder(State)
 
 
 class Watched(Struct):
@@ -73,11 +76,15 @@ class Watched(Struct):
 
 
 class Console:
-    """look gives the gateway as it is now, collect the families of its metrics."""
+    """look gives the gateway as it is now, registry its metrics. siblings: where this process is one of several that
+    share an address, the state is that of all; a request of the playground runs in the process that is asked."""
 
-    def __init__(self, look: Callable[[], Watched], collect: Callable[[], Iterable[Metric]]) -> None:
+    def __init__(
+        self, look: Callable[[], Watched], registry: CollectorRegistry, siblings: Siblings | None = None
+    ) -> None:
         self._look = look
-        self._collect = collect
+        self._registry = registry
+        self._siblings = siblings
         self._started = time.monotonic()
         self._playing = 0
         self._state: tuple[float, bytes] | None = None
@@ -94,10 +101,20 @@ class Console:
         return found
 
     def state(self) -> State:
-        """The gateway's state now."""
+        """The state of this process now."""
+        return self._state_by(self._registry.collect())
+
+    async def _state_of_all(self) -> State:
+        if self._siblings is None:
+            return self.state()
+        others = await self._siblings.states()
+        whole = self._state_by((await self._siblings.together(self._registry)).collect())
+        return of_all(whole, [self.state(), *(_told.decode(said) for said in others)])
+
+    def _state_by(self, families: Iterable[Metric]) -> State:
         watched = self._look()
         return read_state(
-            self._collect(),
+            families,
             watched.models,
             watched.limiter,
             version=watched.version,
@@ -110,8 +127,12 @@ class Console:
     async def _tell_state(self, scope: Scope, receive: Receive, send: Send) -> None:
         now = time.monotonic()
         if self._state is None or now - self._state[0] >= FRESH_S:
-            self._state = (now, _encode(self.state()))
+            self._state = (now, _encode(await self._state_of_all()))
         await _answer(send, 200, self._state[1], _JSON)
+
+    def told(self) -> bytes:
+        """The state of this process, for its siblings."""
+        return _encode(self.state())
 
     async def _tell_ways(self, scope: Scope, receive: Receive, send: Send) -> None:
         watched = self._look()
@@ -220,7 +241,7 @@ def _file(content: bytes, kind: bytes) -> Endpoint:
     return served
 
 
-async def _answer(send: Send, status: int, body: bytes, kind: bytes, more: Headers = []) -> None:  # noqa: B006  # never changed
+async def _answer(send: Send, status: int, body: bytes, kind: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *SECURITY_HEADERS, *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

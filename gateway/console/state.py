@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+import msgspec
 from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
-from gateway.fleet.pool import Pool
+from gateway.fleet.worker import Worker
 from gateway.observe.limits import Limiter
 
 
@@ -91,7 +92,7 @@ class Served(Struct, frozen=True):
     name: str
     aliases: tuple[str, ...]
     backend: str
-    pool: Pool
+    workers: Sequence[Worker]
 
 
 class _Counters:
@@ -167,13 +168,71 @@ def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
                 worker.in_flight,
                 worker.max_in_flight,
             )
-            for worker in model.pool.workers
+            for worker in model.workers
         ),
         requests=counters.by("dragoman_requests_total", "outcome", model=model.name),
         input_tokens=tokens.get("input", 0),
         output_tokens=tokens.get("output", 0),
         first_output=counters.histogram("dragoman_first_output_seconds", model=model.name),
     )
+
+
+_WORST = ("down", "ejected", "draining", "ready")
+
+
+def of_all(whole: State, states: Sequence[State]) -> State:
+    """The state of several processes that share an address.
+
+    whole   made of the metrics of all of them together
+    states  what each says of itself
+
+    A worker has the worst of the conditions that the processes see it in, and of its places their sum.
+    """
+    limits = [state.limits for state in states if state.limits is not None]
+    return msgspec.structs.replace(
+        whole,
+        ready=all(state.ready for state in states),
+        draining=any(state.draining for state in states),
+        uptime_s=max(state.uptime_s for state in states),
+        models=tuple(
+            msgspec.structs.replace(
+                model,
+                workers=_workers_of_all(
+                    [one.workers for state in states for one in state.models if one.name == model.name]
+                ),
+            )
+            for model in whole.models
+        ),
+        limits=None
+        if not limits
+        else LimitsState(
+            mode="strict" if all(one.mode == "strict" for one in limits) else "degraded",
+            replicas=max(one.replicas for one in limits),
+            in_flight=sum(one.in_flight for one in limits),
+            refused=_sums([one.refused for one in limits]),
+            shadowed=_sums([one.shadowed for one in limits]),
+        ),
+    )
+
+
+def _workers_of_all(processes: Sequence[Sequence[WorkerState]]) -> tuple[WorkerState, ...]:
+    found: dict[str, WorkerState] = {}
+    for one in (worker for workers in processes for worker in workers):
+        known = found.get(one.address)
+        if known is None:
+            found[one.address] = one
+            continue
+        most = None
+        if known.max_in_flight is not None and one.max_in_flight is not None:
+            most = known.max_in_flight + one.max_in_flight
+        worst = min(known.condition, one.condition, key=_WORST.index)
+        found[one.address] = WorkerState(one.address, worst, known.in_flight + one.in_flight, most)
+    return tuple(found.values())
+
+
+def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for one in counts for name in one)
+    return {name: sum(one.get(name, 0) for one in counts) for name in names}
 
 
 def _condition(draining: bool, ready: bool, ejected: bool) -> str:

@@ -1,6 +1,6 @@
 """Refuses what a model's workers cannot do, before any worker is called.
 
-Knows operations and capabilities, but no dialect and no backend: each dialect gives the refusal its status and form.
+This module compares operations with capabilities. It knows no dialect: each gives the refusal its own status and form.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
-    CountTokens,
     Embed,
     Image,
     Message,
     Op,
     Opaque,
     Output,
+    Question,
+    Score,
     Text,
     Thinking,
     ToolCall,
@@ -31,6 +32,7 @@ from gateway.core.ports import Backend, Capabilities
 # Content parts without a canonical form, by type -> the feature that they need.
 _OPAQUE = {"audio_url": "audio", "image_embeds": "vision", "input_image": "vision", "video_url": "vision"}
 _EMBEDDINGS = frozenset({"embeddings"})
+_POOLING = frozenset({"embeddings", "scores"})
 _NOUNS = {"vision": "images", "audio": "audio"}
 # Kind of output constraint -> the features that allow it; one is enough. An engine with schemas also does plain JSON.
 _OUTPUT = {
@@ -43,18 +45,19 @@ _OUTPUT = {
 # Features that need an addition to the engine. They are used only if they are declared or advertised.
 BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
 _NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
-_NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex"}
+_NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex", "scores"}
 # Kind of output constraint -> its name on OpenAI's wire, as clients send it.
 _OUTPUT_WORDS = {"json": "json_object", "schema": "json_schema"}
 
 
 def refuse_beyond(op: Op, can: Capabilities) -> tuple[str, ...]:
-    """Raises GatewayError(UNSUPPORTED) for the first thing that `op` asks and that the model's declared features, or
-    one of its workers by its own word, lack; GatewayError(CONTEXT_LENGTH) for token ids that exceed its context.
+    """Refuses `op` if it needs a feature that `can` lacks. Unknown capabilities refuse nothing.
 
-    `param` is the field by its name on OpenAI's wire (a dialect with other names renames it), dotted for content parts;
-    `value` is what was asked, where that is a word. Nothing is refused where nothing is known. What is optional in `op`
-    is taken out of it instead; returned are the names to tell the client.
+    Removes parameters that are optional in `op` instead of refusing them, and returns the client's names for those.
+
+    Raises GatewayError: UNSUPPORTED for the first missing feature, CONTEXT_LENGTH for a prompt of token ids that
+    exceeds the context. `param` is the field's name on OpenAI's wire, dotted for content parts; dialects with other
+    names rename it. `value` is the value that the client sent, if it is a word.
     """
     left: tuple[str, ...] = ()
     while True:
@@ -66,8 +69,8 @@ def refuse_beyond(op: Op, can: Capabilities) -> tuple[str, ...]:
 
 
 def write_possible(backend: Backend, op: Op, can: Capabilities) -> Request:
-    """The worker's request. What is optional in `op`, and `backend` refuses to write, is taken out of `op` and named in
-    the request's `dropped`. Raises GatewayError(UNSUPPORTED) for all else that it refuses."""
+    """Returns the worker's request. Removes parameters from `op` that are optional and that `backend` refuses; the
+    request's `dropped` names them. Raises GatewayError(UNSUPPORTED) for any other refusal."""
     left: tuple[str, ...] = ()
     while True:
         try:
@@ -80,8 +83,8 @@ def write_possible(backend: Backend, op: Op, can: Capabilities) -> Request:
 
 
 def _without_optional(op: Op, refusal: GatewayError) -> str:
-    """Takes what `refusal` is about out of `op` and returns the client's name for it. Raises `refusal` where it is not
-    optional."""
+    """Removes the refused parameter from `op` and returns the client's name for it. Raises `refusal` if the parameter
+    is not optional."""
     param = refusal.param
     if refusal.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat) or param is None or param not in op.optional:
         raise refusal
@@ -97,7 +100,7 @@ def _without_optional(op: Op, refusal: GatewayError) -> str:
 
 
 def _refuse_beyond(op: Op, can: Capabilities) -> None:
-    if isinstance(op, CountTokens):
+    if isinstance(op, Question):
         return
     if can.max_context is not None and isinstance(op, Complete):
         _fits(op, can.max_context)
@@ -110,6 +113,8 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
         _complete(op, features)
     elif isinstance(op, Embed) and "embeddings" not in features:
         raise _beyond("makes no embeddings", None)
+    elif isinstance(op, Score) and "scores" not in features:
+        raise _beyond("does not rank documents", None)
 
 
 def _fits(op: Complete, max_context: int) -> None:
@@ -126,6 +131,8 @@ def _fits(op: Complete, max_context: int) -> None:
 def _chat(op: Chat, features: frozenset[str]) -> None:
     if features == _EMBEDDINGS:
         raise _beyond("makes embeddings only", None)
+    if features and features <= _POOLING:
+        raise _beyond("generates no text", None)
     if op.tools and "tools" not in features:
         raise _beyond("cannot call tools", "tools")
     if not features >= _NOUNS.keys():

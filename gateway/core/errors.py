@@ -73,6 +73,7 @@ class GatewayError(Exception):
     blame        see `Blame`; by default what `kind` implies
     upstream     the HTTP status that a worker answered with, or None
     value        the invalid value, for dialects whose errors echo it; or None
+    broke        the connection to the worker broke after the request was sent
     retryable    False if no other worker may be tried although the blame is the worker's
     """
 
@@ -88,6 +89,7 @@ class GatewayError(Exception):
         upstream: int | None = None,
         value: object = None,
         retryable: bool = True,
+        broke: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -99,6 +101,7 @@ class GatewayError(Exception):
         self.upstream = upstream
         self.value = value
         self.retryable = retryable
+        self.broke = broke
 
     def release_frames(self) -> None:
         """Clears the error's traceback. Its frames refer to the request, which may refer to the error: in such a cycle
@@ -107,6 +110,13 @@ class GatewayError(Exception):
 
     def __repr__(self) -> str:
         return f"GatewayError({self.kind.name}, {self.message!r}, param={self.param!r}, upstream={self.upstream!r})"
+
+
+class Busy(GatewayError):
+    """The model has no room for the request now. Told as 429: it should come back after `retry_after` seconds."""
+
+    def __init__(self, message: str, code: str, retry_after: float) -> None:
+        super().__init__(Kind.LIMITED, message, code=code, retry_after=retry_after)
 
 
 def out_of_descriptors(error: BaseException | None) -> bool:

@@ -65,13 +65,15 @@ class PartEnd(Struct):
 
 
 class Finish(Struct):
-    """`choice` is complete. raw is the worker's own word for the reason; stop_sequence what matched, if anything."""
+    """`choice` is complete. raw is the worker's own word for the reason; stop_sequence what matched, if anything.
+    end_token is the id of the token without text that ended it, where the worker told it: its usage counts that too."""
 
     choice: int
     reason: Reason
     raw: str
     stop_sequence: str | int | None = None
     extra: Extra | None = None
+    end_token: int | None = None
 
 
 class UsageReport(Struct):
@@ -81,7 +83,10 @@ class UsageReport(Struct):
 
 
 class End(Struct):
-    """The reply is complete: the worker sent its terminal mark. Nothing else may make this event."""
+    """The reply is complete: the worker sent its terminal mark. Nothing else may make this event. fingerprint: what the
+    worker said after `Start`, for a Start that has none."""
+
+    fingerprint: str | None = None
 
 
 class Failed(Struct):

@@ -113,6 +113,17 @@ def own_name(param: str, fields: Sequence[Field], sent: Container[str] = ()) -> 
     return name + dot + rest
 
 
+def own_words(error: GatewayError, fields: Sequence[Field], sent: Container[str] = ()) -> str:
+    """The message of `error` with the client's name for the parameter at fault. For wires whose errors have no member
+    for the parameter."""
+    if error.param is None:
+        return error.message
+    own, quoted = own_name(error.param, fields, sent), f"'{error.param}'"
+    if quoted in error.message:
+        return error.message.replace(quoted, f"'{own}'")
+    return f"'{own}': {error.message}" if error.kind is Kind.UNSUPPORTED else error.message
+
+
 Check = Callable[[Any], str | None]
 """Returns what is wrong with a value, or None."""
 

@@ -5,6 +5,8 @@ No framework and no socket. Header names are lower-case bytes, as ASGI and httpt
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 Headers = list[tuple[bytes, bytes]]
@@ -34,6 +36,8 @@ class Request(Struct):
     id       on the client's side the id that the gateway gave this request
     reply    on the client's side the dialect's headers for any reply: whole, streamed or an error. Its `read` and
              `refuse` may set them
+    recalled on the client's side what is stored for this caller under the names that the dialect's `read` asked for
+             (`Recall`), None for a name that is not there; None where nothing is stored
     dropped  on the worker's side the names of what the client asked for and this request does not carry
     """
 
@@ -46,11 +50,21 @@ class Request(Struct):
     params: dict[str, str] = {}
     id: str = ""
     reply: Headers = []
+    recalled: Mapping[str, bytes | None] | None = None
     dropped: tuple[str, ...] = ()
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of `name` (lower-case), or None."""
         return header_value(self.headers, name)
+
+
+class Recall(Exception):
+    """Raised by a dialect's `read`: the request refers to stored texts of these names. It is to be read again, with
+    them in `recalled`."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(len(names))
+        self.names = names
 
 
 class Response(Struct):
@@ -104,6 +118,10 @@ class Route(Struct, frozen=True):
 
 
 JSON_TYPE = (b"content-type", b"application/json")
+
+HEAD_MEMORY = "dragoman.head"
+"""A key of an ASGI scope: a dict for what a handler has learnt from the request's head alone. Requests whose heads are
+equal but for Content-Length share it. It may be absent."""
 
 REPLY_HEADERS = "dragoman.reply_headers"
 """A key of an ASGI scope: `Headers` that every reply to this request carries, whatever it is. It may be absent."""

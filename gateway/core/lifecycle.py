@@ -125,6 +125,7 @@ class ReplyChoice(Struct):
     raw_reason: str = "stop"
     stop_sequence: str | int | None = None
     extra: Extra | None = None
+    end_token: int | None = None
 
     def text(self, kind: PartKind = "text") -> str | None:
         """The parts of `kind` joined, or None when there is none."""
@@ -160,13 +161,36 @@ class Embeddings(Struct):
     usage: Usage | None = None
 
 
+class Scores(Struct):
+    """A whole reply to `Score`: a finite number for each pair, in the order of the request."""
+
+    model: str
+    scores: tuple[float, ...]
+    usage: Usage | None = None
+
+
 class TokenCount(Struct):
     """The whole reply to `CountTokens`: how many tokens the prompt has."""
 
     tokens: int
 
 
-WholeReply = Reply | Embeddings | TokenCount
+class Tokens(Struct):
+    """The whole reply to `Tokenize`. texts has one for each token, or is None; max_context is in tokens, None if
+    unknown."""
+
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...] | None = None
+    max_context: int | None = None
+
+
+class Detokenized(Struct):
+    """The whole reply to `Detokenize`."""
+
+    text: str
+
+
+WholeReply = Reply | Embeddings | Scores | TokenCount | Tokens | Detokenized
 """What a dialect writes as one body."""
 
 
@@ -197,10 +221,13 @@ def fold(events: Iterable[Event]) -> Reply:
         elif isinstance(event, Finish):
             choice = _choice(choices, event.choice)
             choice.reason, choice.raw_reason = event.reason, event.raw
-            choice.stop_sequence, choice.extra = event.stop_sequence, event.extra
+            choice.stop_sequence, choice.extra, choice.end_token = event.stop_sequence, event.extra, event.end_token
         elif isinstance(event, UsageReport):
             assert reply is not None
             reply.usage = event.usage
+        elif isinstance(event, End):
+            assert reply is not None
+            reply.start.fingerprint = reply.start.fingerprint or event.fingerprint
         elif isinstance(event, Failed):
             raise event.error
     if reply is None:
@@ -227,7 +254,9 @@ def unfold(reply: Reply) -> Iterator[Event]:
                 for more in logprobs[1:]:
                     yield Delta(choice.index, index, "", (), more)
             yield PartEnd(choice.index, index)
-        yield Finish(choice.index, choice.reason, choice.raw_reason, choice.stop_sequence, choice.extra)
+        yield Finish(
+            choice.index, choice.reason, choice.raw_reason, choice.stop_sequence, choice.extra, choice.end_token
+        )
     if reply.usage is not None:
         yield UsageReport(reply.usage)
     yield End()

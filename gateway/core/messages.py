@@ -8,17 +8,22 @@ inside an object are kept in the `extra` of its canonical object. `unnamed` list
 `raw` keeps the client's own top-level JSON members if a backend may speak the client's wire (named by `wire`). Such a
 backend forwards them, so that unknown nested fields are not lost.
 
-`hints` are names beside the body (in the path, in headers) that choose the model if they are known here, in this order,
-before `model` does. `view` is the dialect's own word for the form of the reply asked for; nobody else reads it.
+`hints` are model names from the path and the headers. The first one that the gateway serves is the model; if it serves
+none, `model` decides. `view` is the dialect's own name for the form of the reply; only the dialect reads it.
 
-`salt` keeps what a worker caches of a prompt apart from what it caches for callers of another salt. A backend whose
-workers know nothing of the kind leaves it out (`ports.Backend.salts`).
+`keep` is what the dialect wants stored for this caller, by name, once the reply is complete. `memo` is what the dialect
+remembers of the request for its reply; only the dialect reads it.
+
+`cache_key` is the client's name for prompts that share a beginning, where the dialect has one that reaches no worker.
+
+`salt` separates prefix caches: a worker never serves a prompt from what it cached under another salt. Backends whose
+workers have no such option leave it out (`ports.Backend.salts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Raw, Struct
 
@@ -33,12 +38,14 @@ PLACEHOLDERS = frozenset({"", "dummy", "tgi", "default", "/opt/ml/model"})
 
 
 class Text(Struct, frozen=True):
+    """A content part: text."""
+
     text: str
     extra: Nested | None = None
 
 
 class Image(Struct, frozen=True):
-    """url is http(s): or data:; detail is auto | low | high or None."""
+    """A content part: an image. url is http(s): or data:; detail is auto | low | high or None."""
 
     url: str
     detail: str | None = None
@@ -46,7 +53,7 @@ class Image(Struct, frozen=True):
 
 
 class Audio(Struct, frozen=True):
-    """data is base64; format is wav | mp3."""
+    """A content part: sound. data is base64; format is wav | mp3."""
 
     data: str
     format: str
@@ -54,7 +61,8 @@ class Audio(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """arguments stay the JSON text that the model wrote; it may be invalid JSON."""
+    """A content part: a call of a tool by the model. arguments is the text that the model wrote; it may be invalid
+    JSON."""
 
     id: str | None
     name: str
@@ -63,16 +71,20 @@ class ToolCall(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
+    """A content part: the model's reasoning."""
+
     text: str
 
 
 class Refusal(Struct, frozen=True):
+    """A content part: the model's refusal to answer (OpenAI's `refusal`)."""
+
     text: str
     extra: Nested | None = None
 
 
 class Opaque(Struct, frozen=True):
-    """A content part whose type has no canonical form; only a backend of the same wire can forward it."""
+    """A content part of a type that has no canonical form. Only a backend of the client's own wire can forward it."""
 
     type: str
     raw: Raw
@@ -82,7 +94,8 @@ Part = Text | Image | Audio | ToolCall | Thinking | Refusal | Opaque
 
 
 class Message(Struct, frozen=True):
-    """role is system | developer | user | assistant | tool; `call_id` is set on tool messages."""
+    """One message of a chat. role is system | developer | user | assistant | tool; `call_id` is set on tool
+    messages."""
 
     role: str
     parts: tuple[Part, ...] = ()
@@ -92,7 +105,7 @@ class Message(Struct, frozen=True):
 
 
 class Tool(Struct, frozen=True):
-    """parameters is a JSON Schema object as JSON text, or None for no parameters."""
+    """A tool that the model may call. parameters is a JSON Schema object as JSON text; None: it takes none."""
 
     name: str
     description: str | None = None
@@ -102,6 +115,8 @@ class Tool(Struct, frozen=True):
 
 
 class NamedTool(Struct, frozen=True):
+    """A tool choice: the model must call the tool `name`."""
+
     name: str
     extra: Nested | None = None
 
@@ -144,7 +159,7 @@ class Sampling(Struct, frozen=True):
 
 
 class Logprobs(Struct, frozen=True):
-    """top is the number of alternatives per position; 0 is the sampled token only."""
+    """Log probabilities in the reply. top is the number of alternatives per position; 0 is the sampled token only."""
 
     top: int = 0
 
@@ -158,7 +173,8 @@ class Beams(Struct, frozen=True):
 
 
 class Operation(Struct, kw_only=True):
-    """What every operation has. timeout in seconds is the client's own deadline."""
+    """The fields that all operations have. timeout is the client's own deadline in seconds. The module's docstring
+    describes the others."""
 
     model: str | None
     stream: bool = False
@@ -171,19 +187,22 @@ class Operation(Struct, kw_only=True):
     raw: Extra | None = None
     wire: str | None = None
     salt: str | None = None
+    memo: Any = None
+    keep: Mapping[str, bytes] | None = None
+    cache_key: str | None = None
 
 
 class Chat(Operation, kw_only=True):
-    """One chat turn.
+    """Asks for the next message of a chat.
 
-    max_output        in tokens; None is the rest of the context
-    want_tokens       asks for the ids of the sampled tokens
-    continue_last     the last message is the assistant's, and the reply goes on with its text
-    fit_output        `max_output` is a wish: what exceeds the model's context is cut off, and named as dropped
-    fold_system       where a chat template takes system messages at the start only, a later one becomes a part of the
-                      user message beside it; it never moves to the front
-    optional          what may be left out for a worker that cannot do it: by vLLM's name for it ("reasoning_effort"),
-                      the name that the client is then told was dropped
+    max_output     tokens; None is the rest of the context
+    want_tokens    asks for the ids of the sampled tokens
+    continue_last  the last message is the assistant's, and the reply continues its text
+    fit_output     cuts `max_output` to what the model's context leaves, and names it as dropped, instead of refusing
+    fold_system    makes a system message behind the first turn a part of the user message beside it, for chat templates
+                   that take system messages at the start only; it never moves to the front
+    optional       parameters that are left out, not refused, where the worker cannot do them: vLLM's name
+                   ("reasoning_effort") -> the client's name, which is then reported as dropped
     """
 
     messages: tuple[Message, ...]
@@ -207,10 +226,12 @@ class Chat(Operation, kw_only=True):
 
 
 class Complete(Operation, kw_only=True):
-    """Text completion of one or more prompts, each a string or token ids.
+    """Asks for the text after one or more prompts, each a string or token ids.
 
-    seeds has one entry for each of the n choices of a prompt, or is empty; max_total and min_total count prompt and
-    output tokens. want_tokens asks for the ids of the sampled tokens.
+    max_total, min_total  tokens of prompt and output together
+    seeds                 one for each of the n choices of a prompt, or empty
+    want_tokens           asks for the ids of the sampled tokens
+    echo                  the reply begins with the prompt
     """
 
     prompts: tuple[str | tuple[int, ...], ...]
@@ -232,44 +253,92 @@ class Complete(Operation, kw_only=True):
 
 
 class Embed(Operation, kw_only=True):
-    """Embeddings of one or more inputs. encoding None is the client's default, an array of floats."""
+    """Asks for an embedding of each input, a string or token ids. encoding None is an array of floats. truncate: an
+    input that exceeds the model's context is cut off instead of refused, where the engine can do that."""
 
     inputs: tuple[str | tuple[int, ...], ...]
     encoding: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    truncate: bool = False
+
+
+class Score(Operation, kw_only=True):
+    """Asks how well each document answers its query. One query belongs to every document; of several, each belongs to
+    the document at its place. The order of documents by their scores is the dialect's to make."""
+
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
 
 
 class CountTokens(Operation, kw_only=True):
-    """How many tokens the prompt of `prompt_of` has, as the worker's chat template and tokenizer make them. Nothing is
-    generated: limits on generations and their queue do not apply.
+    """Asks how many tokens the prompt of `prompt_of` has, by the worker's chat template and tokenizer. It generates
+    nothing, so it passes neither limits nor the queue.
 
-    `stream`, `extra` and `raw` of the operation itself have no meaning here.
+    Its own `stream`, `extra` and `raw` are unused.
     """
 
     prompt_of: Chat | Complete
 
 
-class ListModels(Struct, kw_only=True):
-    """No operation: a question about what is served here, answered without a worker. `model` narrows it to one; `one`
-    to the default model when `model` is None and there is one.
+class Tokenize(Operation, kw_only=True):
+    """Asks for the tokens of a text, or of a chat's prompt by the worker's chat template. Like `CountTokens` it passes
+    neither limits nor the queue.
 
-    `write` makes the answer of what was found: the page that the client asked for, in its dialect. May raise
-    GatewayError.
+    prompt   the text, or a chat of which only the prompt counts
+    special  adds the special tokens that the tokenizer puts around a text
+    texts    asks for the text of each token too
+    """
+
+    prompt: str | Chat
+    special: bool
+    texts: bool = False
+
+
+class Detokenize(Operation, kw_only=True):
+    """Asks for the text of tokens. Like `CountTokens` it passes neither limits nor the queue."""
+
+    tokens: tuple[int, ...]
+
+
+class ListModels(Struct, kw_only=True):
+    """Asks for the list of models. The gateway answers it without a worker, so it is not an operation.
+
+    model  lists only this one
+    names  what the configuration may call it instead of `model`; the first that the caller may use counts
+    one    lists only the default model, if there is one and `model` is None
+    write  makes the reply, in the client's dialect, from the cards that were found; raises GatewayError
     """
 
     write: Callable[[Sequence[ModelCard]], Response]
     model: str | None = None
+    names: tuple[str, ...] = ()
     one: bool = False
     dropped: tuple[str, ...] = ()
 
 
+class Settled(Struct, frozen=True):
+    """A request that is answered from what is stored, without a worker. forgets: names of what is to be removed from
+    there before the client gets `reply`."""
+
+    reply: Response
+    forgets: tuple[str, ...] = ()
+
+
 Generate = Chat | Complete
-Op = Chat | Complete | Embed | CountTokens
+Question = CountTokens | Tokenize | Detokenize
+"""What a worker answers without its model."""
+Op = Chat | Complete | Embed | Score | Question
 
 
 class ModelCard(Struct, frozen=True):
-    """One model as the gateway offers it. created is Unix seconds; max_context in tokens and features (as in
-    `ports.Capabilities`) None when unknown."""
+    """One model in the list of models.
+
+    created      Unix seconds
+    ready        a worker can serve it now
+    max_context  tokens; None if unknown
+    alias_of     the model's name, if `name` is an alias of it
+    features     as in `ports.Capabilities`; None if unknown
+    """
 
     name: str
     created: int

@@ -1,8 +1,9 @@
 """Limits on prompt and output together: `max_total_tokens`, and a model's context where the output is to be cut to fit.
 
-Workers know limits on the output alone. A limit on both becomes one once the prompt's length in tokens is known, and
-only a worker can tell that of a text. The context of a model is a limit on both, too: a chat whose `fit_output` is set
-gets the room that the prompt leaves. For that the worker is asked only where an estimate says that it may not fit.
+Workers have limits on the output only. A limit on both becomes a limit on the output once the prompt's length in tokens
+is known; the length of a text is known only to a worker. A model's context limits both, too: a chat with `fit_output`
+gets what the prompt leaves of it. The worker is then asked for the length only if an estimate says that prompt and
+output may not fit.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ T = TypeVar("T", bound=Op)
 
 
 def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 0) -> Counting | None:
-    """The request that asks a worker for the length of the prompt of `op`; None where it need not be known, or where
-    no worker of that backend can tell it and `op` can do without. estimate: of that length.
+    """The request that asks a worker for the length of the prompt of `op`. None if the length is not needed, or if
+    workers of this backend cannot count and `op` has no totals. estimate: of that length, in tokens.
 
-    Raises GatewayError(UNSUPPORTED) where `op` has totals and workers of that backend cannot tell.
+    Raises GatewayError(UNSUPPORTED) if `op` has totals and workers of this backend cannot count.
     """
     if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return backend.count(op, can)
@@ -45,18 +46,18 @@ def _may_exceed(op: Chat, can: Capabilities, prompt: int) -> bool:
 
 
 def without(op: T) -> T:
-    """`op` without its totals."""
+    """A copy of `op` without limits on prompt and output together."""
     if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return replace(op, max_total=None, min_total=None)
     return op
 
 
 def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = None) -> tuple[str, ...]:
-    """Turns the totals of `op`, whose prompt has `prompt` tokens, into limits on its output; cuts the output of a chat
-    to the room in the context of `can`. Returns the names of what was not granted.
+    """Turns the totals of `op`, whose prompt has `prompt` tokens, into limits on its output, and cuts the output of a
+    chat to what the context of `can` leaves. Returns the names of parameters that were cut.
 
-    Raises GatewayError: BAD_REQUEST where nothing is left to generate or the minimum exceeds the maximum,
-    CONTEXT_LENGTH where a chat's prompt alone fills the context.
+    Raises GatewayError: BAD_REQUEST if nothing is left to generate or the minimum exceeds the maximum, CONTEXT_LENGTH
+    if a chat's prompt alone fills the context.
     """
     if isinstance(op, Chat):
         return _fit(op, prompt, can)
@@ -77,8 +78,8 @@ def apply_prompt_length(op: Generate, prompt: int, can: Capabilities | None = No
 
 
 def apply_estimate(op: Op, estimate: int, can: Capabilities) -> tuple[str, ...]:
-    """Cuts the output of a chat to the room that is left by a prompt of about `estimate` tokens, where it exceeds the
-    whole context by itself and nobody can tell the prompt's length. Returns the names of what was not granted."""
+    """Cuts the output of a chat that exceeds the whole context by itself to what a prompt of about `estimate` tokens
+    leaves. For workers that cannot count tokens. Returns the names of parameters that were cut."""
     context = can.max_context
     if context is None or not isinstance(op, Chat) or not op.fit_output or (op.max_output or 0) < context:
         return ()

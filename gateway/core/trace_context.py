@@ -1,6 +1,6 @@
 """W3C Trace Context (https://www.w3.org/TR/trace-context/): which trace a client's request belongs to.
 
-Only what is valid is passed on: a worker is not to be sent whatever a client calls a trace.
+Only valid headers are passed on to workers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ _MOST_BYTES = 512
 
 
 def trace_context(headers: Headers) -> Headers:
-    """The headers `traceparent` and `tracestate` of the trace that `headers` name, as they may be passed on; [] where
-    there is none or `traceparent` is not valid. A `tracestate` that is not valid, or longer than 512 bytes, is left
-    out."""
+    """The headers `traceparent` and `tracestate` in `headers`, if they are valid; [] without a valid `traceparent`. A
+    `tracestate` that is not valid, or longer than 512 bytes, is left out."""
     parent = header_value(headers, b"traceparent")
     if parent is None:
         return []

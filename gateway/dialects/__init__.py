@@ -8,10 +8,15 @@ from collections.abc import Mapping
 from gateway.core.ports import Dialect, Settings
 from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.azure import Azure
+from gateway.dialects.azure_openai import AzureOpenAI
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.ollama import Ollama
+from gateway.dialects.ollama_native import OllamaNative
 from gateway.dialects.openai import OpenAI
+from gateway.dialects.rerank import Rerank
+from gateway.dialects.responses import Responses
 from gateway.dialects.sagemaker import SageMaker
+from gateway.dialects.tgi import TGI
 
 REGISTRY: Mapping[str, type[Dialect]] = {
     "openai": OpenAI,
@@ -20,6 +25,11 @@ REGISTRY: Mapping[str, type[Dialect]] = {
     "ollama": Ollama,
     "friendli": Friendli,
     "anthropic": Anthropic,
+    "responses": Responses,
+    "azure_openai": AzureOpenAI,
+    "ollama_native": OllamaNative,
+    "tgi": TGI,
+    "rerank": Rerank,
 }
 
 

@@ -16,6 +16,9 @@ from gateway.core.errors import out_of_descriptors
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
+# How long a server takes to stop listening once it means to (uvicorn: 0.1 s), with a margin.
+_ENDING_S = 0.5
+_ENDING_PROBES = 3
 
 
 class HealthPolicy(Struct, frozen=True):
@@ -84,6 +87,19 @@ class Health:
         if wake is not None:
             wake.set()
 
+    async def is_gone(self, model: str, worker: Worker) -> bool:
+        """Whether a probe made now finds no server at the worker's address. One that answers 5xx, breaks off or says
+        nothing may be about to end, as vLLM's does when its engine has died: it is probed again, a few times. A closed
+        watch finds none gone."""
+        for _ in range(_ENDING_PROBES):
+            found = "200" if self._closed else await self._probe(model, worker)
+            if found == httpx.ConnectError.__name__:
+                return True
+            if found.isdigit() and int(found) < 500:
+                break
+            await asyncio.sleep(_ENDING_S)
+        return False
+
     async def close(self) -> None:
         self._closed = True
         for task in self._tasks.values():
@@ -105,7 +121,8 @@ class Health:
             wake.clear()
             await self._probe(model, worker)
 
-    async def _probe(self, model: str, worker: Worker) -> None:
+    async def _probe(self, model: str, worker: Worker) -> str:
+        """The status, or the error's class."""
         try:
             client = self._clients.get(model)
             if client is None:
@@ -131,3 +148,4 @@ class Health:
         if ready != worker.ready or (first and not ready):
             worker.ready = ready
             self._on_change(model, worker)
+        return found

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from bisect import insort
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
+from gateway.core.demand import Demand
 from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import Headers
+from gateway.core.messages import Op
 from gateway.fleet.pick import PickPolicy
+from gateway.fleet.pick.reading import cache_key_of, describe, session_of
+from gateway.fleet.waiting import QueuePolicy, Refusal, Waiting, no_worker
 from gateway.fleet.worker import Worker
 
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
@@ -20,20 +21,17 @@ _LONGEST_REST_S = 30.0
 _LATE_S = 0.002
 
 
-class QueuePolicy(Struct, frozen=True):
-    """The queue while every worker is at its limit: at most `max_waiting` requests, each for at most `timeout_s`."""
-
-    max_waiting: int = 1000
-    timeout_s: float = 30.0
-
-
 class Pool:
     """Workers of one model.
 
+    policy      which of the open workers takes a request
+    sessions    headers in which clients name a session, lower case
+    salted      the workers keep the caches of `op.salt` apart
     on_suspect  called with a worker that just failed, so that it is probed at once
     on_eject    called with a worker that was ejected
     on_return   called with a worker that may take requests again
     on_wait     called with the seconds that a request waited for a worker, whatever ended its wait
+    on_refuse   called with the reason why a request was not let to wait, or waited in vain: see `Refusal`
     """
 
     def __init__(
@@ -48,23 +46,24 @@ class Pool:
         on_eject: Callable[[Worker], None] = lambda worker: None,
         on_return: Callable[[Worker], None] = lambda worker: None,
         on_wait: Callable[[float], None] = lambda seconds: None,
+        on_refuse: Callable[[Refusal], None] = lambda reason: None,
+        sessions: frozenset[bytes] = frozenset(),
+        salted: bool = False,
     ) -> None:
         self.workers = list(workers)
-        self._policy = policy
-        self._queue = queue
+        self.policy = policy
+        self._sessions = sessions
+        self._salted = salted
         self._max_eject_share = max_eject_share
         self._clock = clock
         self._on_suspect = on_suspect
         self._on_eject = on_eject
         self._on_return = on_return
-        self._on_wait = on_wait
         # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
-        self._tickets = itertools.count()
         # Workers that just refused or failed -> until when the other workers are preferred.
         self._resting: dict[Worker, float] = {}
-        # Sorted, next first: (-priority, ticket, future, exclude). The ticket makes each entry unique.
-        self._waiting: list[tuple[int, int, asyncio.Future[Worker], Sequence[Worker]]] = []
+        self._waiting = Waiting(queue, clock, self._may_serve, self._hand_over, on_wait, on_refuse)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
 
@@ -78,6 +77,7 @@ class Pool:
         self.close()
         self.workers = list(workers)
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
+        self.policy.keep(self.workers)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
         self.serve_waiting()
@@ -88,19 +88,54 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return self._waiting.queue.count
 
-    async def acquire(self, exclude: Sequence[Worker] = (), priority: int = 0) -> Worker:
+    @property
+    def awaited(self) -> bool:
+        """Requests wait for the first worker."""
+        return self._waiting.policy.cold_start_s > 0
+
+    def demand(self, op: Op, headers: Headers, apart: str | None = None) -> Demand:
+        """What `op` brings to the pick: some 50 us for 400 KB of a prompt, nothing for a pool of one. Prompts with
+        another `apart` share no cache."""
+        demand = Demand()
+        needs = self.policy.needs
+        if needs and len(self.workers) > 1:
+            salt = self._salt(op) if apart is None else f"{self._salt(op)} {apart}"
+            describe(op, demand, salt, needs == "prompt")
+            if needs == "prompt":
+                demand.session = session_of(headers, self._sessions)
+                demand.beginning = cache_key_of(op, salt) or demand.beginning
+        return demand
+
+    def _salt(self, op: Op) -> str | None:
+        """What keeps the cached prompt of `op` apart: its tenant's salt, and its client's own."""
+        if not self._salted:
+            return None
+        own = op.raw.get("cache_salt") if op.raw is not None else None
+        return op.salt if own is None else f"{op.salt} {bytes(own)!r}"
+
+    async def acquire(self, exclude: Sequence[Worker] = (), priority: int = 0, demand: Demand | None = None) -> Worker:
         """A worker, with its `in_flight` incremented. Give it back with `release`.
 
-        exclude holds the workers already tried. A higher priority waits less. Raises GatewayError: NO_WORKER when
-        waiting would not help; OVERLOADED when the queue is full or the wait was too long.
+        exclude holds the workers already tried. A higher priority waits less. `demand` is told why this worker. Raises
+        GatewayError: NO_WORKER when waiting would not help; `Busy` when it may not wait, or had to make room for
+        another one; OVERLOADED when the wait was too long.
         """
         now = self._clock()
-        worker = self._pick(exclude, now) if not self._waiting else None
+        demand = Demand() if demand is None else demand
+        worker = self._pick(exclude, now, demand) if not self._waiting.queue.count else None
         if worker is None:
-            return await self._wait(exclude, priority, now)
-        self._take(worker, now)
+            return await self._wait(tuple(exclude), priority, now, demand)
+        self._take(worker, now, demand)
+        return worker
+
+    def spare(self, exclude: Sequence[Worker], demand: Demand) -> Worker | None:
+        """A worker that is free now, as `acquire` gives one. None if there is none, or if requests wait for one."""
+        now = self._clock()
+        worker = self._pick(exclude, now, demand) if not self._waiting.queue.count else None
+        if worker is not None:
+            self._take(worker, now, demand)
         return worker
 
     def lend(self, exclude: Sequence[Worker] = ()) -> Worker:
@@ -110,15 +145,18 @@ class Pool:
             worker for worker in self.workers if worker.serving and worker.breaker.allows(now) and worker not in exclude
         ]
         if not candidates:
-            raise _no_worker()
-        worker = self._policy(candidates, now)
+            raise no_worker()
+        worker = self.policy.pick(candidates, now, Demand())
         self._turn += 1
         worker.turn = self._turn
         worker.breaker.begin(now)
         return worker
 
-    def release(self, worker: Worker) -> None:
+    def release(self, worker: Worker, demand: Demand | None = None) -> None:
         worker.in_flight -= 1
+        if demand is not None:
+            worker.tokens -= demand.charged
+            demand.charged = 0
         worker.freed()
 
     # The outcome of a request. `generation` is the worker's generation when the request began.
@@ -176,36 +214,29 @@ class Pool:
     def serve_waiting(self) -> None:
         """Hands free workers to waiting requests, and refuses those that no worker can serve. Call it whenever a
         worker's state may have changed."""
-        now = self._clock()
-        for entry in list(self._waiting):
-            _, _, future, exclude = entry
-            worker = self._pick(exclude, now)
-            if worker is None and self._may_serve(exclude, now):
-                if exclude:
-                    continue  # a later request may take a worker that this one excludes
-                return
-            self._waiting.remove(entry)
-            if future.done():
-                continue
-            if worker is None:
-                future.set_exception(_no_worker())
-            else:
-                self._take(worker, now)
-                future.set_result(worker)
+        if self._waiting.queue.count:
+            self._waiting.serve()
+
+    def _hand_over(self, exclude: Sequence[Worker], now: float, demand: Demand) -> Worker | None:
+        worker = self._pick(exclude, now, demand)
+        if worker is not None:
+            self._take(worker, now, demand)
+        return worker
 
     def _may_serve(self, exclude: Sequence[Worker], now: float) -> bool:
         """Whether waiting helps: some worker is only full."""
         return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
-    def _pick(self, exclude: Sequence[Worker], now: float) -> Worker | None:
+    def _pick(self, exclude: Sequence[Worker], now: float, demand: Demand) -> Worker | None:
         workers = self.workers
         if len(workers) == 1:
             only = workers[0]
+            demand.why = "only"
             return only if only.open_to(now) and only not in exclude else None
         candidates = [worker for worker in workers if worker.open_to(now) and worker not in exclude]
         if self._resting:
             candidates = self._rested(candidates, exclude, now)
-        return self._policy(candidates, now) if candidates else None
+        return self.policy.pick(candidates, now, demand) if candidates else None
 
     def _rested(self, candidates: list[Worker], exclude: Sequence[Worker], now: float) -> list[Worker]:
         """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
@@ -215,40 +246,29 @@ class Pool:
             return candidates
         return [worker for worker in candidates if worker not in resting]
 
-    def _take(self, worker: Worker, now: float) -> None:
+    def _take(self, worker: Worker, now: float, demand: Demand) -> None:
         self._turn += 1
         worker.turn = self._turn
         worker.in_flight += 1
         worker.breaker.begin(now)
+        policy = self.policy
+        demand.policy = policy.name
+        if demand.prompt:
+            demand.charged = max(1, demand.prompt - demand.matched) + demand.output
+            worker.tokens += demand.charged
+            policy.sent(worker, demand)
 
-    async def _wait(self, exclude: Sequence[Worker], priority: int, now: float) -> Worker:
-        if not self._may_serve(exclude, now):
-            raise _no_worker()
-        if len(self._waiting) >= self._queue.max_waiting:
-            raise GatewayError(Kind.OVERLOADED, "all workers of this model are busy", retry_after=1.0)
-        future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        entry = (-priority, next(self._tickets), future, tuple(exclude))
-        insort(self._waiting, entry)
-        self.serve_waiting()  # earlier entries may exclude the worker that is free
+    async def _wait(self, exclude: tuple[Worker, ...], priority: int, now: float, demand: Demand) -> Worker:
+        request = self._waiting.enter(exclude, priority, now, demand)
+        future = request.future
         try:
-            async with asyncio.timeout(self._queue.timeout_s):
-                return await future
-        except BaseException as error:
+            return await future
+        except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
                 # A worker was handed over in the same turn of the loop in which the wait ended.
                 worker = future.result()
                 worker.breaker.abandon(worker.generation)
-                self.release(worker)
-            if isinstance(error, TimeoutError):
-                raise GatewayError(
-                    Kind.OVERLOADED, "all workers of this model stayed busy for too long", retry_after=1.0
-                ) from None
+                self.release(worker, demand)
             raise
         finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            self._on_wait(self._clock() - now)
-
-
-def _no_worker() -> GatewayError:
-    return GatewayError(Kind.NO_WORKER, "no worker of this model is available", retry_after=1.0)
+            self._waiting.leave(request)

@@ -3,9 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
+
+from msgspec import Struct
 
 from gateway.core.ports import UNKNOWN
 from gateway.fleet.breaker import Breaker, BreakerPolicy
+
+OTHERS = 1_024
+"""Tokens that a request of somebody else is taken for: of those only the number is known."""
+OUTPUT_COSTS = 4
+"""Tokens of a prompt that one of a reply counts as: about what their prices say of the engine's time."""
+HALF_LIFE_S = 20.0
+"""Of a worker's recent work."""
+
+
+class EngineLoad(Struct, frozen=True):
+    """Requests that run and wait in an engine, by itself, while `in_flight` of ours ran there.
+
+    computed  tokens that it has computed since it started: of prompts what was not cached, and `OUTPUT_COSTS` times
+              those of replies; None if it does not say
+    """
+
+    running: float
+    waiting: float
+    in_flight: int
+    computed: float | None = None
+
+    @property
+    def others(self) -> float:
+        """Requests that are not ours."""
+        return max(0.0, self.running + self.waiting - self.in_flight)
 
 
 class Worker:
@@ -14,6 +42,14 @@ class Worker:
     address    scheme://host:port[/base]
     ready      the result of the last health probe
     in_flight  our requests that run on it
+    tokens     tokens of those, by an estimate: what its prefix cache was taken to hold is left out
+    reported   what its engine said last of its load; None where it says nothing, or what it said is stale
+    recent     tokens that its engine computed lately, for whomever, halved every `HALF_LIFE_S`; None as `reported`
+    since      tokens of what it was sent since that was read
+    weight     its speed beside that of the others
+    max_in_flight  most of ours at once, or None; full_readings belongs to `capacity`, where it learns that
+    place      64 bits of its address, the same in every gateway
+    lives      how often it came back: each time with an empty cache, as far as we know
     draining   it finishes its requests and takes no new ones
     facts      what it answered when it was asked about itself
     on_free    callbacks for when it may have become free: its pools, more than one during a reload
@@ -24,20 +60,38 @@ class Worker:
         "breaker",
         "draining",
         "facts",
+        "full_readings",
         "in_flight",
+        "learns",
+        "lives",
         "max_in_flight",
         "missed_probes",
         "on_free",
+        "place",
         "probed",
         "ready",
+        "recent",
+        "reported",
+        "since",
+        "tokens",
         "turn",
+        "weight",
     )
 
     def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
         self.address = address
         self.breaker = Breaker(policy)
         self.max_in_flight = max_in_flight
+        self.learns = False
+        self.full_readings = 0
         self.in_flight = 0
+        self.tokens = 0
+        self.weight = 1.0
+        self.reported: EngineLoad | None = None
+        self.recent: float | None = None
+        self.since = 0
+        self.place = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
+        self.lives = 0
         self.ready = False
         self.draining = False
         self.facts = UNKNOWN
@@ -65,11 +119,37 @@ class Worker:
         """Ready and not draining."""
         return self.ready and not self.draining
 
+    def told(self, load: EngineLoad, passed_s: float) -> None:
+        """Its engine said this; what it said before was `passed_s` ago."""
+        before = self.reported
+        if load.computed is None:
+            self.recent = None
+        elif before is None or before.computed is None:
+            self.recent, self.since = 0.0, 0
+        else:
+            # A counter that fell began anew.
+            done = load.computed - before.computed if load.computed >= before.computed else load.computed
+            self.recent = (self.recent or 0.0) * 0.5 ** (passed_s / HALF_LIFE_S) + done
+            self.since = 0
+        self.reported = load
+
+    def untold(self) -> None:
+        """What its engine said is stale."""
+        self.reported = self.recent = None
+
+    def load(self) -> float:
+        """Tokens of work before a new request: ours, and those of others as far as the engine tells."""
+        return self.tokens if self.reported is None else self.tokens + OTHERS * self.reported.others
+
+    def strength(self, now: float) -> float:
+        """What part of the load it should have, beside the others: its weight, less during slow start."""
+        return self.weight * self.breaker.share(now)
+
     def open_to(self, now: float) -> bool:
         """Serving, not ejected, and below its limit."""
         return (
             self.ready
             and not self.draining
             and (self.max_in_flight is None or self.in_flight < self.max_in_flight)
-            and self.breaker.allows(now)
+            and (self.breaker.open_until == 0.0 or self.breaker.allows(now))  # most are closed: a call less
         )

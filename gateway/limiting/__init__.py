@@ -1,9 +1,10 @@
-"""Limits as configured, put before requests: `gateway.limits` counts, this says what is counted and tells the client.
+"""The limits of the configuration, applied to requests. `gateway.limits` counts; this package says what is counted, and
+tells clients about it.
 
 rules      the section `limits` of the configuration, and the limits of keys, as rules
-addresses  which address a request comes from, behind proxies too
-gate       what the pipeline asks before a request and tells after it
-standing   how the limits of somebody stand, for `dragoman limits`
+addresses  the client's address, behind proxies too
+gate       called by the pipeline before a request and after it
+standing   the state of one caller's limits, for `dragoman limits`
 """
 
 from gateway.limiting.gate import Limiting

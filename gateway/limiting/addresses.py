@@ -1,4 +1,4 @@
-"""Which address a request comes from."""
+"""The address of a request's client."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ Scope = MutableMapping[str, Any]
 
 _MOST_PROXIES = 16
 _HIDDEN = "unknown"
-"""What a proxy writes that knows no address or tells none (RFC 7239, section 6.2; Squid's `forwarded_for off`)."""
+"""Entries of proxies that do not know or do not tell the address (RFC 7239, section 6.2; Squid's
+`forwarded_for off`)."""
 
 
 def client_address(scope: Scope, trusted: list[Any]) -> str | None:
     """The client's IP: the peer, or behind trusted proxies the right-most untrusted X-Forwarded-For entry. None when
     it is unknown: there is no peer, or a trusted proxy hides its client.
 
-    trusted holds networks (`ipaddress`). At most the last 16 entries are read: a client inside a trusted network could
-    write thousands. An entry that is no address ends the reading; the address before it counts.
+    trusted holds networks (`ipaddress`). Only the last 16 entries are read, because a client inside a trusted network
+    could write thousands. An entry that is not an address ends the search; the address found before it counts.
     """
     client = scope.get("client")
     if client is None:
@@ -42,8 +43,8 @@ def client_address(scope: Scope, trusted: list[Any]) -> str | None:
 
 
 def canonical(address: str) -> str:
-    """`address` in its one form: `::ffff:192.0.2.1`, an IPv4 address as a socket for both families shows it, is
-    `192.0.2.1`. What is no IP address stays as it is."""
+    """`address` in canonical form. An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`), as dual-stack sockets show it,
+    becomes IPv4. Text that is not an IP address is returned unchanged."""
     if ":" not in address:
         return address  # IPv4 has one form only
     try:
@@ -55,8 +56,8 @@ def canonical(address: str) -> str:
 
 
 def _forwarded(text: str) -> str | None:
-    """The address in an entry of X-Forwarded-For, None where there is none. Some proxies add a port (Azure's gateways,
-    AWS's where told so): `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
+    """The address in an entry of X-Forwarded-For, or None. Some proxies (Azure's, and AWS's if configured) add a port:
+    `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

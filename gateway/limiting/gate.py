@@ -1,4 +1,4 @@
-"""The gate before requests: what they are charged, and what clients are told. Implements core.ports.Gate."""
+"""Charges requests on limits, and writes the headers about limits for clients. Implements core.ports.Gate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADERS: tuple[tuple[LimitKind, tuple[bytes, bytes, bytes]], ...] = tuple(
     )
     for kind in KINDS[:2]
 )
-"""OpenAI's names; it has none for requests in flight."""
+"""(kind, OpenAI's names of its three headers). OpenAI has none for requests in flight."""
 
 
 OnChange = Callable[[str, str], None]
@@ -40,7 +40,7 @@ OnAlone = Callable[[int, float], None]
 
 
 class Where(Struct, frozen=True):
-    """Where counters lie. They survive a reload that does not change it."""
+    """Where the counters are stored. They survive a reload that does not change this."""
 
     settings: RedisSettings | None
     layout: Layout
@@ -77,8 +77,8 @@ class Limiting:
         on_change: OnChange | None = None,
         on_alone: OnAlone | None = None,
     ) -> Limiting | None:
-        """The limiter for `config`: `before` with new rules, unless the counters lie elsewhere now; None without
-        limits."""
+        """The limiter for `config`; None without limits. It is `before` with new rules, unless the counters are stored
+        elsewhere now."""
         if before is not None and before._where == Where.of(config):
             before.use(config)
             return before
@@ -126,8 +126,8 @@ class Limiting:
 
 
 class _Reset(Struct):
-    """The header that says when a counter is free again, and the milliseconds in it. Kept, because all requests that
-    one call to the store decided share it."""
+    """The header that says when a counter is free again, and its milliseconds. It is kept, because all requests decided
+    by one call to the store share it."""
 
     name: bytes
     ms: int = -1
@@ -139,8 +139,8 @@ _Shown = tuple[int, tuple[bytes, bytes], bytes, _Reset]
 
 
 def _shown(plan: Plan, raw: Verdict) -> list[_Shown]:
-    """The headers for the limits of `plan`: of each kind those of the limit with the least left. Nearly always there is
-    one of each kind; then the plan keeps the result."""
+    """The headers about the limits of `plan`: for each kind, those of the limit with the least remaining. If each kind
+    has one limit, which is usual, the plan keeps the result."""
     found, kept = [], True
     for kind, (limit, remaining, reset) in _HEADERS:
         places = [
@@ -180,6 +180,10 @@ class Permit(Struct, eq=False):
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
             self.limiter.settle(lease, _used(record, outcome, self.prompt), outcome)
 
+    def withdraw(self) -> None:
+        """See core.ports.Permit."""
+        self.limiter.settle(self.lease, None, "unserved")
+
 
 _OUTCOMES: dict[str, Outcome] = {
     "ok": "finished",
@@ -190,16 +194,16 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 _UNSEEN = frozenset(["deadline_exceeded", Kind.TIMEOUT.value, "upstream_too_large"])
-"""Failures that hide how much a worker produced. Clients have a say in how long and how large a reply is."""
+"""Failures after which nobody knows how much a worker produced. Clients can provoke them by a long or large reply."""
 
 
 def _used(record: RequestRecord, outcome: Outcome, prompt: int) -> int | None:
-    """Tokens to be charged, None for those reserved.
+    """The tokens to charge; None keeps the reservation.
 
-    Nobody knows what a worker produced for a plain reply whose client left, or that took too long or was too large:
-    such a request keeps its reservation, else asking in this way would be a way around every limit. A stream is relayed
-    as it is produced, so one that its client left before the first token is charged its prompt. Any other failure
-    without output costs nothing.
+    If the client of a plain reply leaves, or the reply takes too long or is too large, nobody knows what the worker
+    produced. Such a request keeps its reservation; otherwise clients could avoid every limit this way. A stream is
+    relayed as it is produced, so one that its client left before the first token is charged its prompt. Any other
+    failure without output costs nothing.
     """
     usage = record.usage
     if outcome == "failed" and (usage is None or not usage.output):

@@ -1,4 +1,4 @@
-"""How the limits of somebody stand in Redis: what `dragoman limits` prints."""
+"""The state of one caller's limits in Redis, as `dragoman limits` prints it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from gateway.limits.model import RuleState
 from gateway.limits.store_redis import RedisStore
 
 _PATIENCE_S = 5.0
-"""A person at a terminal waits longer for a server far away than a request does."""
+"""Seconds. A person at a terminal can wait longer for a distant server than a request can."""
 
 
 def unseen(config: Config, subject: Subject) -> list[str]:
-    """The limits of `config` that `table` could not look up, because `subject` leaves something open: a sentence for
-    each."""
+    """A sentence for each limit of `config` that `table` could not look up, because `subject` does not say enough."""
     found = []
     # The configuration says whether a key has a team; a token may name any.
     alone = subject.key in config.keys and subject.team is None
@@ -41,8 +40,8 @@ def unseen(config: Config, subject: Subject) -> list[str]:
 
 
 async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[str]:
-    """How the limits of `subjects` stand in Redis, as lines for a terminal; with `forget` their counters are dropped
-    first. Raises GatewayError while Redis cannot be asked: where it was looked for, and why."""
+    """The state in Redis of the limits of `subjects`, as lines for a terminal. `forget` deletes their counters first.
+    Raises GatewayError, which names the server and the reason, if Redis cannot be reached."""
     where = Where.of(config)
     assert where.settings is not None
     subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]

@@ -1,9 +1,9 @@
--- A batch of operations on counters, decided one after the other in one atomic step. The arithmetic is that of
--- window.py, where it is explained and proved; both are tested against each other.
+-- A batch of operations on counters, decided one after the other in one atomic step. window.py explains and proves the
+-- arithmetic; both are tested against each other.
 --
--- KEYS     every counter of the batch (one hash slot); one may stand there more than once
+-- KEYS     every counter of the batch (one hash slot); a counter may occur more than once
 -- ARGV[1]  msgpack [deadline, ttl, forms, plans, ops]; all times in microseconds of THIS server's clock
---            deadline  admissions and renewals of a batch that runs later than this do nothing: its sender has given up
+--            deadline  after it admissions and renewals do nothing, because the sender has given up
 --            ttl       life of a slot without renewal
 --            forms     lists of shapes; a shape is [kind, limit, width, guard, burst, shadow, span, keep], see window.py
 --            plans     [n, form]: the rules of a subject have the keys n + 1, n + 2, ... and the shapes of this form
@@ -235,8 +235,8 @@ local function beat(op)
   return {call('ZCARD', key)}
 end
 
--- A full server with `noeviction` refuses commands that may need memory, but not in a script that has written before. A
--- heartbeat begins by removing, so it would pass where an admission fails: this writes first, as an admission does.
+-- A full server with `noeviction` refuses commands that may need memory, unless the script has written before. A
+-- heartbeat begins by removing, so it would pass where an admission fails. Therefore it writes first, as an admission does.
 local function probe(op)
   local key = KEYS[op[3] + 1]
   call('HSET', key, 'u', now)

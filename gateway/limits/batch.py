@@ -1,19 +1,19 @@
-"""Operations on counters packed into one script call, and its answer taken apart; `admit.lua` is the other end."""
+"""Packs operations on counters into one script call, and unpacks its answer. `admit.lua` is the script."""
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from msgspec import msgpack
 
+from gateway.drive import Answer
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.window import Shape
 
 ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE = 1, 2, 3, 4, 5, 6, 7
 
-Item = tuple[int, str, Plan, Sequence[Any], "Future[Verdict] | None"]
+Item = tuple[int, str, Plan, Sequence[Any], "Answer[Verdict] | None"]
 """(code, lease, plan, what the code needs, who waits). ADMIT: costs. SETTLE: settlements. RENEW: slots. BEAT and PROBE:
 (key, ttl in us). The script answers all but SETTLE and RENEW."""
 
@@ -22,7 +22,7 @@ _decode = msgpack.Decoder().decode
 
 
 def pack(items: Iterable[Item], deadline: int, lease_ttl: int) -> tuple[list[bytes], bytes]:
-    """(keys, payload) of one call; each plan and each list of shapes travels once. Times in microseconds."""
+    """(keys, payload) of one call. Each plan and each list of shapes is sent once. Times in microseconds."""
     keys: list[bytes] = []
     forms: list[tuple[Shape, ...]] = []
     plans: list[tuple[int, int]] = []
@@ -57,8 +57,8 @@ def unpack(raw: bytes) -> tuple[int, list[Verdict]]:
 
 
 def only_releases(item: Item) -> Item | None:
-    """The part of a settlement that may be sent again when nobody knows whether it ran: releasing a slot twice is
-    harmless, giving tokens back twice is not. Tokens that are not given back slide out of their window."""
+    """The part of a settlement that may be sent again when it may have run already. Releasing a slot twice is harmless,
+    refunding tokens twice is not; tokens that are not refunded slide out of their window."""
     code, lease, plan, what, *_ = item
     if code != SETTLE:
         return None

@@ -1,32 +1,32 @@
 """One stream of script calls to one hash slot: batching, overlapping calls, the deadline, the breaker.
 
-Knows nothing of redis. Calls overlap: a call does not wait for the answer to the one before, so a request waits for one
-round trip, however far away the server is. Operations of one turn of the event loop share a call.
+This module does not know redis; `Link` is its connection. Calls overlap: a call does not wait for the answer to the one
+before, so a request waits for one round trip, however distant the server is. What the requests of one round of
+`gateway.drive.Work` ask for and settle leaves in one call at the round's end.
 
-Pacing.  A call costs this process as much as some eight operations in it. So while a call is under way, the next one
-leaves when the answer has come, or `PACE` after the last one left, whichever is sooner. After a call in which several
-requests waited, the next leaves `PACE` after it and not sooner. A client that asks one thing after the other, alone on
-its gateway, is never held up.
+Pacing.  A call costs this process as much as about eight operations in it. So while a call is under way, the next one
+leaves when the answer arrives, or `PACE` after the last call was sent, whichever is sooner. After a call that carried
+several requests, the next one leaves no sooner than `PACE` after it. A single client that sends one request after the
+other never waits for pacing. A settlement that nobody needs soon leaves with the next call that somebody does need, or
+`COMPANY` later: a gateway with little to do would else make two calls for each request.
 
-Deadline.  `Patience` says how long a call may take, counted from when it was sent. Requests whose call takes longer are
-given up with `StoreDown`, and what the server grants them later is undone. The server runs no admission of a call that
-reaches it after that time: a call carries its deadline in the server's clock.
+Deadline.  `Patience` gives the time that a call may take, counted from when it was sent. If a call takes longer, its
+requests fail with `StoreDown`, and what the server grants them later is undone. A call carries its deadline in the
+server's clock; the server runs no admission after it.
 
-Breaker.  closed: calls go out. It opens when the oldest call has been under way for twice its time, or when `FAILURES`
-calls in a row ended with an error. open: nothing goes out, `ask` raises at once, settlements are kept. A probe in the
-background asks every `PROBE_EVERY`; two answers in a row close the breaker again, and the kept settlements go first.
+Breaker.  Closed: calls are sent. It opens when the oldest call has taken twice its time, or when `FAILURES` calls in a
+row ended with an error. Open: nothing is sent, `ask` raises at once, settlements are kept. A background probe runs
+every `PROBE_EVERY`; two answers in a row close the breaker, and the kept settlements are sent first.
 
-A call that was lost may still run when the server wakes. It is never sent again, so at most a request that the server
-decided in time, and whose answer was lost, stays charged: its rates slide out of their windows, its slots expire with
-their lease. Settlements have no deadline, as they are right whenever they run.
+A lost call may still run when the server recovers. It is never sent again. So the only wrong charge is that of a
+request that the server decided in time and whose answer was lost: its rates slide out of their windows, its slots
+expire with their lease. Settlements have no deadline, because they are correct whenever they run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import ssl
 from asyncio import Future, Task, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,20 +37,23 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from gateway.drive import Answer, Work
 from gateway.limits.batch import ADMIT, BEAT, PROBE, SETTLE, Item, only_releases, pack, unpack
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.patience import Patience
+from gateway.limits.reasons import Unsent, describe
 from gateway.limits.store import StoreDown
-from gateway.redis import Refused
 
 FAILURES = 2
 PROBE_EVERY = 0.5
 PROBE_CONNECT = 1.0
 PACE = 0.001
 """Seconds; the resolution of uvloop's timers makes it up to that."""
+COMPANY = 0.05
+"""Seconds."""
 BATCH = 256
 MOST_CALLS = 64
-"""Calls under way at once. More only wait behind each other in the server."""
+"""The most calls under way at once. More would only queue in the server."""
 KEPT = 20_000
 _NO_PLAN = Plan((), (), ())
 
@@ -61,22 +64,18 @@ class Link(Protocol):
     """Takes calls to the server."""
 
     def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
-        """Runs the script with these keys and this payload. `heard` is told once, and not before this returns: the
-        answer, `Unsent` when the script certainly did not run, or any other exception. After an exception nothing is
-        heard of the other calls under way."""
+        """Runs the script with these keys and this payload. Calls `heard` once, after this has returned: with the
+        answer, with `Unsent` if the script certainly did not run, or with any other exception. After an exception the
+        other calls under way get no answer."""
         ...
 
     def drop(self) -> None:
-        """Gives up all calls under way: nothing will be heard of them."""
+        """Gives up all calls under way: none of them gets an answer."""
         ...
 
 
-class Unsent(Exception):
-    """The call never reached the server."""
-
-
 class _Call(Struct, eq=False):
-    """sent in the loop's seconds; clock in microseconds of this process's monotonic clock."""
+    """One call under way. sent: seconds of the event loop's clock; clock: microseconds of the monotonic clock."""
 
     items: Sequence[Item]
     sent: float
@@ -85,8 +84,8 @@ class _Call(Struct, eq=False):
 
 
 class Batcher:
-    """key is the heartbeat counter of this hash slot, me this process's name in it; timeout in seconds is the least
-    that a call may take."""
+    """key is the heartbeat counter of this hash slot, me this process's name in it. timeout is the shortest time that a
+    call may take, in seconds."""
 
     def __init__(
         self, link: Link, key: bytes, me: str, timeout: float, beat_ttl: float, changed: Callable[[], None]
@@ -105,33 +104,38 @@ class Batcher:
         self._kept: deque[Item] = deque(maxlen=KEPT)
         self._calls: dict[_Call, None] = {}  # the oldest first
         self._last_sent = 0.0
+        self._wanted = False  # somebody needs what is queued
         self._due = False  # a time at which the queue is sent is set
         self._crowded = False  # and it is not to be sent before
         self._next: TimerHandle | None = None
         self._watch: TimerHandle | None = None
-        self._flushed: Future[None] | None = None
+        self._patient: TimerHandle | None = None  # ends the wait of settlements that nobody needs
+        self._drained: Future[None] | None = None
         self._probe: Task[None] | None = None
         self._failures = 0
         self._jumped = False
         self._offset: int | None = None
         self._loop = asyncio.get_running_loop()
+        self._work = Work.of(self._loop)
 
-    def ask(self, code: int, plan: Plan, what: Sequence[Any], lease: str = "") -> Future[Verdict]:
+    def ask(self, code: int, plan: Plan, what: Sequence[Any], lease: str = "") -> Answer[Verdict]:
         """Queues an operation that has an answer. Raises `StoreDown` at once while the breaker is open."""
         if not self.up:
             raise StoreDown(self.reason)
-        waiter: Future[Verdict] = self._loop.create_future()
+        waiter: Answer[Verdict] = Answer()
         self._queue.append((code, lease, plan, what, waiter))
-        if not self._due:
-            self._schedule()
+        self._want()
         return waiter
 
-    def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str) -> None:
-        """Queues an operation without an answer. While the breaker is open settlements are kept, renewals dropped."""
+    def post(self, code: int, plan: Plan, what: Sequence[Any], lease: str, needed: bool = True) -> None:
+        """Queues an operation without an answer. needed: soon. While the breaker is open settlements are kept, renewals
+        dropped."""
         if self.up:
             self._queue.append((code, lease, plan, what, None))
-            if not self._due:
-                self._schedule()
+            if needed or self._drained is not None:
+                self._want()
+            elif self._patient is None:
+                self._patient = self._loop.call_later(COMPANY, self._lose_patience)
         elif code == SETTLE:
             self._kept.append((code, lease, plan, what, None))
 
@@ -140,22 +144,22 @@ class Batcher:
             self.replicas = max((await self.ask(BEAT, _NO_PLAN, (self._key, self._beat_ttl), self._me))[0], 1)
 
     async def start(self) -> None:
-        """Probes; if that fails, goes on probing in the background."""
+        """Probes the server once; if that fails, in the background until it answers."""
         if await self._probe_once(PROBE_CONNECT, connect=True) and await self._probe_once(self._patience.most):
             self._recover()
         else:
             self._probe = self._loop.create_task(self._keep_probing())
 
-    async def flush(self) -> None:
-        """Sends at once what is queued; returns when nothing is under way."""
+    async def drain(self) -> None:
+        """Sends the queue at once; returns when no call is under way."""
         if self._calls or self._queue:
-            flushed = self._flushed = self._flushed or self._loop.create_future()
+            drained = self._drained = self._drained or self._loop.create_future()
             if self._queue:
                 self._send()
-            await asyncio.shield(flushed)
+            await asyncio.shield(drained)
 
     async def close(self) -> None:
-        await self.flush()
+        await self.drain()
         if self.up:
             with contextlib.suppress(StoreDown):
                 goodbye = self.ask(BEAT, _NO_PLAN, (self._key, 0), self._me)
@@ -169,25 +173,37 @@ class Batcher:
 
     # -- calls under way --------------------------------------------------------------------------------------------
 
+    def _want(self) -> None:
+        """The queue is to be sent."""
+        self._wanted = True
+        if not self._due:
+            self._schedule()
+
+    def _lose_patience(self) -> None:
+        self._patient = None
+        if self._queue:
+            self._want()
+
     def _schedule(self) -> None:
         """Sets the time at which the queue is sent."""
         self._due = True
         if not self._calls:
-            self._loop.call_soon(self._send_if_due)
+            self._work.send(self)
         elif len(self._calls) < MOST_CALLS:
             wait = self._last_sent + PACE - self._loop.time()
             if wait > 0:
                 self._next = self._loop.call_later(wait, self._send)
             else:
-                self._loop.call_soon(self._send_if_due)
+                self._work.send(self)
         # Else an answer sends it.
 
-    def _send_if_due(self) -> None:
+    def flush(self) -> None:
+        """Called at the end of a round of `Work`: all that its requests asked for and settled leaves in one call."""
         if self._due and not self._crowded:
             self._send()
 
     def _send(self) -> None:
-        """Sends what is queued, if anything."""
+        """Sends the queue, unless it is empty."""
         self._due = self._crowded = False
         if self._next is not None:
             self._next.cancel()
@@ -201,7 +217,8 @@ class Batcher:
             else:
                 due = [queue.popleft() for _ in range(BATCH)]
             # Without the requests whose client has left.
-            items = [item for item in due if (waiter := item[4]) is None or not waiter.done()]
+            items = [item for item in due if (waiter := item[4]) is None or not waiter.done]
+        self._wanted = bool(queue)
         if not items:
             self._come_to_rest()
             return
@@ -211,12 +228,20 @@ class Batcher:
         self._calls[call] = None
         if self._watch is None:
             self._watch = loop.call_later(self._patience.seconds, self._look_at_watch)
-        if self._flushed is None and len([1 for item in items if item[4] is not None]) > 1:
+        if self._drained is None and len([1 for item in items if item[4] is not None]) > 1:
             self._due = self._crowded = True
-            self._next = loop.call_later(PACE, self._send)
+            self._next = loop.call_later(PACE, self._end_pause)
         elif queue:
             self._schedule()
         self._take(call, self._patience.seconds, partial(self._heard, call))
+
+    def _end_pause(self) -> None:
+        """Sends what has come since a crowded call, if somebody needs it."""
+        if self._wanted:
+            self._send()
+        else:
+            self._due = self._crowded = False
+            self._next = None
 
     def _take(self, call: _Call, within: float, heard: Heard) -> None:
         call.clock = sent = int(monotonic() * 1_000_000)
@@ -232,9 +257,9 @@ class Batcher:
         return answer
 
     def _come_to_rest(self) -> None:
-        if self._flushed is not None and not self._calls and not self._queue:
-            self._flushed.set_result(None)
-            self._flushed = None
+        if self._drained is not None and not self._calls and not self._queue:
+            self._drained.set_result(None)
+            self._drained = None
 
     def _heard(self, call: _Call, raw: bytes | Exception) -> None:
         calls = self._calls
@@ -250,7 +275,7 @@ class Batcher:
         del calls[call]
         self._patience.took(took, now)
         self._failures = 0
-        if self._queue:
+        if self._wanted:
             if not calls and not self._crowded:
                 self._send()
             elif not self._due or (self._next is None and len(calls) == MOST_CALLS - 1):
@@ -259,7 +284,7 @@ class Batcher:
             self._come_to_rest()
 
     def _look_at_watch(self, late: bool = False) -> None:
-        """Gives up requests whose call has taken too long. Looked at when the oldest call may have."""
+        """Gives up requests whose call takes too long. A timer runs this when the oldest call is due."""
         self._watch = None
         if not self._calls:
             return
@@ -274,7 +299,7 @@ class Batcher:
             self._watch = loop.call_later(max(left, 0.001), self._look_at_watch)
             return
         if not late:
-            # This process may have been kept from reading an answer that is here: it is read before the next look.
+            # The answer may have arrived while this process was busy. It is read before the next check.
             self._watch = loop.call_later(0.001, self._look_at_watch, True)
             return
         why = describe(TimeoutError(), patience)
@@ -288,40 +313,42 @@ class Batcher:
             call.given_up = True
             for item in call.items:
                 waiter = item[4]
-                if waiter is not None and not waiter.done():
-                    waiter.set_exception(StoreDown(why))
+                if waiter is not None and not waiter.done:
+                    waiter.fail(StoreDown(why))
         self._watch = loop.call_later(0.001, self._look_at_watch)
 
     def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict], prompt: bool) -> None:
         late: list[Item] = []
         asked = [item for item in items if item[4] is not None]
         for item, verdict in zip(asked, answer, strict=True):
-            waiter = cast("Future[Verdict]", item[4])
-            if waiter.done():  # given up, or its client left
+            waiter = cast("Answer[Verdict]", item[4])
+            if waiter.done:  # given up, or its client left
                 self._undo(item, verdict)
             elif verdict[0] == -2:
                 late.append(item)
             else:
-                waiter.set_result(verdict)
+                waiter.bring(verdict)
 
-        # A prompt answer that says "late": one of the clocks jumped. Nothing was done, so asking again, now that the
-        # clocks agree, is no blind retry.
+        # A prompt answer that says "late": one of the clocks jumped. The server did nothing, so it is safe to ask again
+        # now that the clocks agree.
         again = bool(late) and prompt and not self._jumped
         self._jumped = again
         for item in late:
             if again:
                 self._queue.append(item)
+                self._wanted = True
             elif item[4] is not None:
-                item[4].set_exception(StoreDown("the store's clock jumps"))
+                item[4].fail(StoreDown("the store's clock jumps"))
 
     def _undo(self, item: Item, verdict: Verdict) -> None:
         code, lease, plan, costs, *_ = item
         if code == ADMIT and verdict[0] == -1:
             charged = [(i, verdict[4 + 3 * i], -costs[i]) for i in range(len(costs)) if verdict[4 + 3 * i] >= 0]
-            self._queue.append((SETTLE, lease, plan, charged, None))  # the caller sends what is queued
+            self._queue.append((SETTLE, lease, plan, charged, None))
+            self._wanted = True  # the caller sends it
 
     def _failed(self, error: Exception) -> None:
-        """A call ended with `error`, and so the others under way are lost too."""
+        """A call ended with `error`, so the other calls under way are lost too."""
         self._failures += 1
         reason = describe(error, self._patience.seconds)
         self._give_up(reason, ran=not isinstance(error, Unsent))
@@ -335,8 +362,7 @@ class Batcher:
             self._kept.clear()
 
     def _give_up(self, reason: str, *, ran: bool) -> None:
-        """Drops all calls under way and all that is queued, but for settlements. ran: the calls may have run, or may
-        run yet."""
+        """Drops all calls under way and the queue, except settlements. ran: the calls may have run or may yet run."""
         self._link.drop()
         calls, self._calls = self._calls, {}
         for call in calls:
@@ -344,18 +370,18 @@ class Batcher:
         queued = list(self._queue)
         self._queue.clear()
         self._abandon(queued, reason, ran=False)
-        for timer in (self._next, self._watch):
+        for timer in (self._next, self._watch, self._patient):
             if timer is not None:
                 timer.cancel()
-        self._next = self._watch = None
-        self._due = self._crowded = False
+        self._next = self._watch = self._patient = None
+        self._wanted = self._due = self._crowded = False
         self._come_to_rest()
 
     def _abandon(self, items: Sequence[Item], reason: str, *, ran: bool) -> None:
         for item in items:
             code, waiter = item[0], item[4]
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(StoreDown(reason))
+            if waiter is not None and not waiter.done:
+                waiter.fail(StoreDown(reason))
             elif code == SETTLE:
                 keep = only_releases(item) if ran else item
                 if keep is not None:
@@ -403,29 +429,6 @@ class Batcher:
         self.up, self.reason, self._failures = True, "", 0
         self._queue.extend(self._kept)
         self._kept.clear()
-        if self._queue and not self._due:
-            self._schedule()
+        if self._queue:
+            self._want()
         self._changed()
-
-
-def describe(error: BaseException, timeout: float) -> str:
-    """For a log line: what kind of failure, without addresses or secrets."""
-    if isinstance(error, Unsent) and error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, TimeoutError) and not error.errno:
-        return f"no answer within {timeout * 1000:.0f} ms"
-    if isinstance(error, Refused):
-        said = str(error)[:100]
-        # Where there is a digit there may be an address.
-        return said.partition(" ")[0] if any(map(str.isdigit, said)) else said
-    # redis-py raises an error of its own in place of the socket's, which is then the context.
-    met = error if isinstance(error, OSError) and error.errno else error.__context__
-    kind = "ConnectionError" if isinstance(error, OSError) else type(error).__name__
-    if isinstance(met, ssl.SSLCertVerificationError):
-        return f"{kind} ({met.verify_message.partition(',')[0]})"  # a name or an address follows
-    if isinstance(met, ssl.SSLError):  # whose number is not the system's
-        return f"{kind} ({(met.reason or 'TLS').replace('_', ' ').lower()})"
-    if isinstance(met, OSError) and met.errno:
-        # Its own words hold the address, but for those of a name that is not found (which has a negative number).
-        return f"{kind} ({os.strerror(met.errno) if met.errno > 0 else met.strerror})"
-    return kind

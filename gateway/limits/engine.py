@@ -1,14 +1,14 @@
-"""The limiter: reserve before a request, settle after it. The store counts; this decides which store is asked.
+"""The limiter: reserve before a request, settle after it. The store counts; this module chooses the store.
 
-While the store is down each rule does as its `on_redis_failure` says. Requests decided here are counted in a memory
-store, which is kept after the outage, so that a server that comes and goes does not give a fresh window each time.
+While the shared store is down, each rule obeys its `on_redis_failure`. Requests decided here are counted in a memory
+store. It is kept after the outage, so that a server that fails repeatedly does not give a fresh window each time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from asyncio import Future, Task
+from asyncio import Task
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
@@ -17,6 +17,7 @@ from time import monotonic
 from weakref import ref
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.drive import Answer
 from gateway.limits.model import Cost, Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
 from gateway.limits.plan import Plans, Replaced, scaled
 from gateway.limits.store import Settlement, Store, StoreDown
@@ -24,28 +25,30 @@ from gateway.limits.store_memory import MemoryStore
 
 FREE = Cost()
 _RENEWED, _RENEWED_EVERY = 200, 0.01
-"""Leases renewed at once, and the pause after them in seconds: admissions must not wait behind thousands of them."""
+"""Leases renewed at once, and the pause after them in seconds, so that admissions do not queue behind thousands."""
 _MODES = {True: "strict", False: "local"}
 _CLOSED_RETRY = 5.0
-"""A closed rule's wait in seconds: the store is asked again within it."""
+"""Seconds that a closed rule tells clients to wait. The store is probed again within it."""
 _REPLACED_SLOTS = 600.0
-"""Seconds for which slots of a replaced rule are counted at most: requests that hold them have mostly ended by then."""
+"""The longest time in seconds that slots of a replaced rule count. Most requests that hold them have ended by then."""
 _GENERATIONS = 8
-"""Reloads whose replaced rules are remembered."""
+"""The number of reloads whose replaced rules are remembered."""
 _CROWDS = 10_000
+_PLENTY = 16
 _SLOT_SPREAD = 5.0
 """The most by which the waits for a slot are spread, in seconds."""
 
 
 class Limiter:
-    """Raises ValueError when `rules` and the store's layout do not go together.
+    """Enforces `rules` by counters in a store. Raises ValueError if the rules do not fit the store's layout.
 
     lease_ttl   seconds that a slot lives without renewal; it is renewed three times in it or more often
-    heartbeat   seconds between two signs of life
+    heartbeat   seconds between two heartbeats
     on_change   called with ("strict" | "degraded", reason) after each change, for one log line and a gauge
-    on_alone    called with (requests, seconds): so many were decided by this process alone in that time; at most once a
-                heartbeat while the store is up, and when it has come back
-    refused     rule name -> requests that it refused        shadowed  the same for shadow rules, which refused nothing
+    on_alone    called with (requests, seconds): the number of requests that this process decided alone in that time; at
+                most once a heartbeat while the store is up, and when it has come back
+    refused     rule name -> requests that it refused
+    shadowed    rule name -> requests that a shadow rule would have refused
     alone       requests that this process decided alone, because the store was down or did not answer in time
     """
 
@@ -79,7 +82,7 @@ class Limiter:
         self._on_alone = on_alone
         self._prefix = secrets.token_hex(6)
         self._count = 0
-        self._live: dict[str, ref[Lease]] = {}  # those with slots; a lease that its holder lost must not be renewed
+        self._live: dict[str, ref[Lease]] = {}  # with slots; a lease that its holder dropped must not be renewed
         self._beating: Task[None] | None = None
         store.changed = self._changed
 
@@ -117,9 +120,9 @@ class Limiter:
         return +found
 
     def use(self, rules: Sequence[Rule]) -> None:
-        """From now on these rules. What was counted under a kind, window, name and scope stays counted. A rule whose
-        window, name or scope is new begins with an empty counter; so the rule that it replaces is enforced beside it
-        for one more window (the shorter of the two), and nobody is admitted twice. Raises ValueError."""
+        """Replaces the rules. A rule with the same kind, window, name and scope as before keeps its counters. Any other
+        rule begins with empty counters, so the rule that it replaces is enforced beside it for one more window (the
+        shorter of the two): a reload admits nobody twice. Raises ValueError."""
         new = Plans(rules, self._store.layout)
         now = monotonic()
         longest: dict[str, float] = {}
@@ -141,27 +144,28 @@ class Limiter:
             self._plans = Plans(self._rules, self._store.layout, left)
 
     async def start(self) -> None:
-        """Connects. Does not raise when the store is down: it starts degraded and recovers by itself."""
+        """Connects, and sends heartbeats. Does not raise if the store is down: it starts degraded and recovers by
+        itself."""
         await self._local.start(self._lease_ttl)
         await self._store.start(self._lease_ttl)
         self._beating = asyncio.create_task(self._beat())
 
     async def connect(self) -> None:
-        """As `start`, for a caller that only looks: without a heartbeat it soon counts as a replica no more."""
+        """As `start`, without heartbeats, for a caller that only reads: it is soon not counted as a replica."""
         await self._store.start(self._lease_ttl)
 
     async def close(self) -> None:
-        """Sends what is to be settled and says goodbye, so that the other replicas' share grows at once."""
+        """Sends the remaining settlements and signs off, so that the other replicas' shares grow at once."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])
         await self._store.close()
 
     async def reserve(self, subject: Subject, cost: Cost = FREE) -> Lease:
-        """Admits the request by all limits, or raises and has charged none.
+        """Charges the request on all of its limits, or raises and charges none.
 
-        Raises `Limited` (LIMITED, with the decision) or GatewayError(OVERLOADED) while the store is down and a rule
-        fails closed. A cancelled call gives back what it may have been granted.
+        Raises `Limited` (LIMITED, with the decision), or GatewayError(OVERLOADED) if the store is down and a rule fails
+        closed. A cancelled call returns what it may have been granted.
         """
         plan = self._plans.of(subject)
         self._count = count = self._count + 1
@@ -174,15 +178,15 @@ class Limiter:
         store = self._store
         try:
             answer = store.admit(plan, costs, lease_id)
-            raw: Verdict = await answer if isinstance(answer, Future) else answer
+            raw: Verdict = await answer if isinstance(answer, Answer) else answer
         except StoreDown:
             return self._reserve_alone(plan, cost, lease_id)
         except asyncio.CancelledError:
-            # The store undoes what it grants to a waiter who has left, but this one left after the answer came and
-            # before it was resumed.
-            assert isinstance(answer, Future)
-            if answer.done() and not answer.cancelled() and answer.exception() is None and answer.result()[0] == -1:
-                self.settle(Lease(lease_id, plan, costs, answer.result(), True), None, "unserved")
+            # The store undoes what it grants to a waiter that has left. This one left between the answer and its own
+            # resumption.
+            assert isinstance(answer, Answer)
+            if answer.value is not None and answer.value[0] == -1:
+                self.settle(Lease(lease_id, plan, costs, answer.value, True), None, "unserved")
             raise
         return self._verdict(plan, costs, raw, lease_id, True)
 
@@ -190,8 +194,8 @@ class Limiter:
         """Ends a lease: frees its slots and corrects its tokens to what was used. Returns at once and cannot be
         interrupted, so it is safe in `finally`. A second call does nothing.
 
-        tokens is what the request used, input and output; None is unknown, which keeps the reservation. For outcome
-        "unserved" all is given back, the request itself too.
+        tokens is what the request used, input and output; None is unknown and keeps the reservation. Outcome "unserved"
+        returns everything, the request itself too.
         """
         if lease.settled:
             return
@@ -214,7 +218,7 @@ class Limiter:
         if not settlements:
             return
         if lease.strict:
-            self._store.settle(plan, lease.id, settlements)
+            self._store.settle(plan, lease.id, settlements, _scarce(plan, raw, settlements))
             if lease.adopted:
                 self._local.settle(plan, lease.id, [one for one in settlements if one[0] in plan.slots])
         else:
@@ -223,7 +227,7 @@ class Limiter:
                 self._store.settle(plan, lease.id, [one for one in settlements if one[0] in plan.slots])
 
     async def inspect(self, subject: Subject) -> Decision:
-        """How every rule of `subject` stands; charges nothing. Raises GatewayError(OVERLOADED) while the store is
+        """The state of every rule of `subject`; charges nothing. Raises GatewayError(OVERLOADED) if the store is
         down."""
         plan = self._plans.of(subject)
         try:
@@ -245,7 +249,7 @@ class Limiter:
             raise GatewayError(Kind.OVERLOADED, "the limit store is unavailable", retry_after=_CLOSED_RETRY) from down
 
     async def flush(self) -> None:
-        """Returns when all settlements so far took effect; for shutdown and tests."""
+        """Returns when all settlements so far have taken effect; for shutdown and tests."""
         await self._store.flush()
 
     def _reserve_alone(self, plan: Plan, cost: Cost, lease_id: str) -> Lease:
@@ -308,9 +312,9 @@ class Limiter:
         self._others[rule.name, mode, "refused"] += 1
 
     def _spread(self, plan: Plan, index: int, cost: int, wait: float) -> float:
-        """Seconds to be added to a wait. Clients refused by one counter would otherwise all come back at the moment at
-        which there is room for one of them. Each is sent to some moment in the time that those who were refused before
-        it need, but for one window at most; a client that waits alone is sent to the exact moment."""
+        """Seconds to add to a wait, so that clients refused by one counter do not all return at the moment when there
+        is room for one. Each gets a random moment within the time that the clients refused before it need, at most one
+        window. A client that waits alone gets the exact moment."""
         key, shape = plan.keys[index], plan.shapes[index]
         now = monotonic()
         count, until = self._crowds.get(key, (0, 0.0))
@@ -340,7 +344,7 @@ class Limiter:
         if up:
             self._renew(list(self._live))
         else:
-            # Requests under way hold slots, which this process must go on counting.
+            # Running requests hold slots, which this process must keep counting.
             held = [lease for one in self._live.values() if (lease := one()) is not None and lease.strict]
             for lease in held:
                 plan = scaled(lease.plan, self._store.replicas)
@@ -351,7 +355,7 @@ class Limiter:
             self._on_change("strict" if up else "degraded", reason)
 
     def _renew(self, ids: Iterable[str]) -> None:
-        """Those that still hold slots: a slot that was given back must not be taken again."""
+        """Renews the leases that still hold slots. A released slot must not be taken again."""
         leases = []
         for id in ids:
             one = self._live.get(id)
@@ -380,6 +384,16 @@ class Limiter:
             if self._replaced:
                 self._retire(monotonic())
             await asyncio.sleep(self._every)
+
+
+def _scarce(plan: Plan, raw: Verdict, settlements: Sequence[Settlement]) -> bool:
+    """Whether somebody may soon need what is given back. Nobody does if, when the request was admitted, each of the
+    counters had half of its limit left and room for `_PLENTY` more."""
+    for index, _, _ in settlements:
+        left = raw[2 + 3 * index]
+        if left < _PLENTY or left * 2 < plan.shapes[index][1]:
+            return True
+    return False
 
 
 def _per(rule: Rule) -> str:

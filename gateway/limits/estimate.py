@@ -1,18 +1,18 @@
-"""How many tokens a request may use, before anybody has tokenized it.
+"""Estimates the tokens that a request may use, before a worker has tokenized it.
 
 Prompt token ids are counted exactly. Text is estimated as ceil(UTF-8 bytes / bytes_per_token) and a few tokens for
-each message's frame. With bytes_per_token = 1 that is an upper bound for every byte-level tokenizer, as each of its
-tokens stands for at least one byte. The default of 3 is above the real count for natural language and code (measured
-English is near 4.3 bytes a token, code near 3.3, and Chinese, Japanese and Korean near 3), and below it for long runs
-of digits or random text, where tokens are as short as 1 to 2 bytes. Settling corrects either way.
+each message's frame. With bytes_per_token = 1 that is an upper bound for every byte-level tokenizer, because each of
+its tokens stands for at least one byte. With the default of 3 the estimate is above the real count for natural language
+and code (measured: English near 4.3 bytes a token, code near 3.3, Chinese, Japanese and Korean near 3). It is below the
+real count for long runs of digits or random text, whose tokens have 1 to 2 bytes. Settling corrects either way.
 
-Everything that is sent on and may end up in the prompt counts: members that we have no name for too (`documents`,
-`chat_template_kwargs`, `prompt_embeds`, ...), by their bytes. Only members that are known to steer are left out.
+Everything that is sent on and may become prompt counts, including unknown members (`documents`,
+`chat_template_kwargs`, `prompt_embeds`, ...), by their bytes. Only members that are known not to are left out.
 
-Output is bounded by the client's cap and by what the context leaves, for each choice. The context leaves most where the
-prompt is short, and the estimate of the prompt is high on purpose, so the room is not "context less estimate". Be p the
-true prompt, certain <= p <= estimate; then at most p + n * min(cap, context - p) tokens are used. That grows with p up
-to p = context - cap and falls after it, so it is never above both
+Output is bounded, for each choice, by the client's cap and by what the context leaves. The estimate of the prompt is
+high on purpose, so the context may leave more than "context less estimate". Let p be the true length of the prompt,
+certain <= p <= estimate. Then at most p + n * min(cap, context - p) tokens are used. That grows with p up to
+p = context - cap and falls after it, so it is never above both
 
     estimate + n * cap    and    context + (n - 1) * cap,    with cap <= context - certain.
 """
@@ -31,6 +31,7 @@ from gateway.core.messages import (
     Chat,
     Complete,
     CountTokens,
+    Detokenize,
     Embed,
     Image,
     Message,
@@ -39,8 +40,10 @@ from gateway.core.messages import (
     Opaque,
     Part,
     Refusal,
+    Score,
     Text,
     Thinking,
+    Tokenize,
     Tool,
     ToolCall,
 )
@@ -61,7 +64,8 @@ _STEERING_NAMES = """
     continue_final_message add_special_tokens skip_special_tokens spaces_between_special_tokens
     include_stop_str_in_output priority request_id cache_salt structured_outputs guided_json guided_regex
     guided_choice guided_grammar guided_decoding_backend grammar return_tokens_as_token_ids return_token_ids
-    kv_transfer_params vllm_xargs logits_processors timeout
+    kv_transfer_params vllm_xargs logits_processors timeout max_tokens_per_doc max_tokens_per_query use_activation
+    truncation_side padding
 """
 _STEERING = frozenset(_STEERING_NAMES.split())
 """Members that never become tokens of the prompt."""
@@ -69,16 +73,16 @@ _KNOWN = _COUNTED | _STEERING
 _CHOICES = ("best_of", "num_beams", "beam_width", "n_cmpl")
 """Members by which engines are asked for more sequences than `n`."""
 _CAPS = ("n_predict", "max_new_tokens")
-"""Engines' own names for the cap of the output; the larger one counts where two are given."""
+"""Engines' own names for the cap of the output. If two are given, the larger one counts."""
 _IMAGES_OF = {"image_url": 1, "image": 1, "image_embeds": 1, "input_image": 1, "video_url": 16, "video": 16}
-"""Media parts without a canonical form -> how many images one is taken for. vLLM samples 32 frames of a video by
-default, and most models make far fewer tokens of a frame than of an image."""
+"""Media parts without a canonical form -> the number of images that one counts as. vLLM samples 32 frames of a video by
+default, and most models use far fewer tokens for a frame than for an image."""
 _SOUNDS = frozenset(["audio_url", "input_audio", "audio"])
 
 
 class Estimator(Struct, frozen=True):
-    """bytes_per_token: see above, at least 1. image and audio: tokens of one. output: assumed where neither the client
-    nor the model's context bounds the output."""
+    """Estimates by these constants. bytes_per_token: see above, at least 1. image and audio: tokens for one of them.
+    output: tokens to assume if neither the client nor the model's context bounds the output."""
 
     bytes_per_token: float = 3.0
     image: int = 1_024
@@ -86,7 +90,7 @@ class Estimator(Struct, frozen=True):
     output: int = 1_024
 
     def cost(self, op: Op, max_context: int | None = None) -> Cost:
-        """Prompt plus output, as above. max_context in tokens bounds the two together, for each choice."""
+        """The estimate for prompt plus output, as above. max_context (tokens) bounds both together, for each choice."""
         if isinstance(op, Chat):  # the most frequent first: for a Struct, to be found no instance is slow
             messages = op.messages
             prompt = _FRAME * len(messages)
@@ -108,7 +112,19 @@ class Estimator(Struct, frozen=True):
             tokens, least = self._texts(op.inputs)
             tokens, _, _ = self._with_members(op, tokens, 1, 0, max_context)
             return Cost(tokens, least, tokens)
+        if isinstance(op, Score):
+            return self._score(op)
+        if isinstance(op, (Tokenize, Detokenize)):
+            return Cost(0, 0, 0)
         return self._complete(op, max_context)
+
+    def _score(self, op: Score) -> Cost:
+        """Each document is read together with its query, and with what the template adds to each pair."""
+        pairs = len(op.documents)
+        added, _, _ = self._with_members(op, _FRAME, 1, 0, None)
+        queries = sum([self._text(one) for one in op.queries]) * (pairs // len(op.queries))
+        tokens = sum([self._text(one) for one in op.documents]) + queries + pairs * added
+        return Cost(tokens, 0, tokens)
 
     def _complete(self, op: Complete, max_context: int | None) -> Cost:
         tokens, least = self._texts(op.prompts)
@@ -121,21 +137,21 @@ class Estimator(Struct, frozen=True):
         tokens, choices, cap = self._with_members(op, tokens, choices, op.max_output, context)
         count = max(len(op.prompts), 1)
         certain = min((0 if isinstance(one, str) else len(one) for one in op.prompts), default=0)
-        # The bound of one prompt is concave in its length, so that of the mean bounds the mean.
+        # The bound of one prompt is concave in its length, so the bound of the mean length bounds the mean.
         whole = self._whole(-(-tokens // count), certain, choices, cap, context) * count
         return Cost(max(whole, tokens), least, tokens)
 
     def _whole(self, prompt: int, certain: int, choices: int, cap: int | None, context: int | None) -> int:
-        """The most that one prompt and its choices use."""
+        """The most tokens that one prompt and its choices can use."""
         if context is None:
             return prompt + choices * (self.output if cap is None else cap)
         room = max(context - certain, 1)
         cap = room if cap is None else min(cap, room)
-        # A prompt that is longer than the context is refused by the worker; here it counts in full.
+        # The worker refuses a prompt that exceeds the context; here it counts in full.
         return min(prompt + choices * cap, max(context, certain + cap) + (choices - 1) * cap)
 
     def _with_members(
-        self, op: Chat | Complete | Embed, prompt: int, choices: int, cap: int | None, context: int | None
+        self, op: Chat | Complete | Embed | Score, prompt: int, choices: int, cap: int | None, context: int | None
     ) -> tuple[int, int, int | None]:
         """(prompt, choices, cap) with what members outside the canonical form add."""
         if (
@@ -206,7 +222,7 @@ def _size(extra: Nested | None) -> int:
 
 
 def _numbers(given: Mapping[str, Any], names: Sequence[str]) -> list[int]:
-    """The whole numbers among the members of these names; anything else is refused by whoever reads it."""
+    """The whole numbers among the members of these names. Other values do not count here: their reader refuses them."""
     found = []
     for name in names:
         if name in given:

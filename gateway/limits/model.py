@@ -15,7 +15,7 @@ Dimension = Literal["key", "team", "model", "address"]
 OnFailure = Literal["local", "open", "closed"]
 
 Outcome = Literal["finished", "failed", "cancelled", "unserved"]
-"""How an admitted request ended. "unserved" means that no worker ever saw it: everything is given back."""
+"""How an admitted request ended. "unserved": no worker ever saw it, so everything is returned."""
 
 DIMENSIONS: tuple[Dimension, ...] = ("key", "team", "model", "address")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -24,9 +24,12 @@ _MOST = 10**12
 
 
 class Subject(Struct, frozen=True):
-    """The caller that a request is counted for. key is the key's public id, never its secret; model is the name after
-    aliases were resolved; address is an IP address, of which IPv6 counts by its /64. None is "unknown": rules whose
-    scope names an unknown dimension do not apply."""
+    """The caller that a request is counted for. None is unknown: rules whose scope names an unknown dimension do not
+    apply.
+
+    key      the key's public id, never its secret
+    model    the name after aliases were resolved
+    address  an IP address; IPv6 counts by its /64"""
 
     key: str | None = None
     team: str | None = None
@@ -35,18 +38,18 @@ class Subject(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One limit. Raises ValueError when it makes no sense.
+    """One limit. Raises ValueError for values out of range.
 
     name              shown to clients and part of the counter's name: letters, digits, `_ . -`, at most 64
     kind              requests and tokens are counted per window, concurrency is what is in flight
     limit             requests, tokens (input + output), or requests in flight; at least 1
     per               the window in seconds, 0.1 s to 31 days; ignored by concurrency
-    burst             the most that may be admitted at once, 1..limit; what is above flows at limit/per. None: limit.
-                      Ignored by concurrency
-    scope             which dimensions of the subject have a counter of their own; () is one counter for all
-    match             dimension -> values that it applies to. Of rules with the same name only the first that matches
-                      a subject applies, so an exception stands before its default
-    shadow            counts what it would refuse and refuses nothing
+    burst             the most that may be admitted at once, 1..limit; more is admitted at the rate limit/per. None:
+                      limit. Ignored by concurrency
+    scope             the dimensions of the subject that have counters of their own; () is one counter for all
+    match             dimension -> values that the rule applies to. Of rules with the same name only the first that
+                      matches a subject applies, so an exception stands before its default
+    shadow            counts what it would refuse, and refuses nothing
     on_redis_failure  local: limit / live replicas, counted in this process; open: admitted; closed: refused with 503
     """
 
@@ -81,8 +84,11 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Cost(Struct, frozen=True):
-    """What a request may use. tokens is the reservation: prompt and output. least is what it uses for certain (0:
-    unknown); a request whose least is above a token limit can never be admitted. prompt is the prompt's estimate."""
+    """The tokens that a request may use.
+
+    tokens  the reservation: prompt and output
+    least   a lower bound (0: unknown); a request whose `least` is above a token limit can never be admitted
+    prompt  the estimate of the prompt"""
 
     tokens: int = 0
     least: int = 0
@@ -90,9 +96,11 @@ class Cost(Struct, frozen=True):
 
 
 class RuleState(Struct):
-    """One counter as a client may see it. remaining is what would be admitted now, never negative: with a burst often
-    less than what the window has left. reset_s is seconds until it is whole again if nothing more is admitted (0 for
-    concurrency, which no clock frees). used is what the window or the slots hold; -1 but from `Limiter.inspect`."""
+    """One counter as a client may see it.
+
+    remaining  what would be admitted now, never negative; with a burst often less than what the window has left
+    reset_s    seconds until all of the limit is free if nothing more is admitted; 0 for concurrency
+    used       what the window or the slots hold; -1 unless `Limiter.inspect` asked"""
 
     rule: Rule
     limit: int
@@ -102,13 +110,13 @@ class RuleState(Struct):
 
 
 class Decision(Struct):
-    """A decision, and how every applicable rule stands after it.
+    """A decision, and the state of every applicable rule after it.
 
     rule           the violated rule with the longest wait, or None
-    retry_after_s  seconds until the same request would fit, if nothing else came; None when it never will
-    states         rules in configured order; those that fail open while the store is down are absent
-    shadowed       names of the shadow rules that would have refused it
-    strict         False when it was decided by this process alone because the store was down
+    retry_after_s  seconds until the same request would fit if nothing else came; None if it never fits
+    states         rules in configured order; rules that fail open while the store is down are absent
+    shadowed       names of the shadow rules that would have refused the request
+    strict         False if this process decided alone because the store was down
     """
 
     admitted: bool
@@ -119,7 +127,7 @@ class Decision(Struct):
     strict: bool = True
 
     def tightest(self, kind: LimitKind) -> RuleState | None:
-        """The enforced rule of `kind` with the least remaining: what one pair of headers can say."""
+        """The enforced rule of `kind` with the least remaining, for clients' headers, which have room for one."""
         states = [state for state in self.states if state.rule.kind == kind and not state.rule.shadow]
         return min(states, key=lambda state: state.remaining) if states else None
 
@@ -129,8 +137,8 @@ class Decision(Struct):
 
 
 class Limited(GatewayError):
-    """A request over a limit: LIMITED, code is the rule's name. `decision` holds what the headers need. wait is what
-    the client is told, in seconds: never less than `decision.retry_after_s`, None when the request never fits."""
+    """The error for a request over a limit: LIMITED; code is the rule's name. `decision` is for the headers. wait is
+    the time that the client is told, in seconds, at least `decision.retry_after_s`; None if the request never fits."""
 
     def __init__(self, decision: Decision, message: str, wait: float | None) -> None:
         rule = decision.rule
@@ -142,16 +150,17 @@ class Limited(GatewayError):
 class Plan(Struct, eq=False):
     """The rules of one subject, ready for a store; parallel tuples. Made by `gateway.limits.plan`.
 
-    keys    the counter of each rule
-    shapes  the numbers of each rule, see `gateway.limits.window.Shape`
-    tag     which partition of the store holds all of them
-    slots, shadows  the indices of such rules
-    tokens    (index, where its entry is in a verdict, limit) of each rule of tokens
-    costs     what a request is charged, but for tokens
+    keys      the counter of each rule
+    shapes    the numbers of each rule, see `gateway.limits.window.Shape`
+    tag       the partition of the store that holds all counters
+    slots     the indices of the rules of kind concurrency
+    shadows   the indices of the shadow rules
+    tokens    (index, index of its entry in a verdict, limit) of each rule of kind tokens
+    costs     what a request is charged, apart from tokens
     releases  the settlements that free all its slots
-    local   (replicas, the plan of one of them alone), once it was needed
-    told    kept here by the code that writes headers for clients, see `gateway.limiting.gate`
-    names   of the rules
+    local     (replicas, the plan of one replica alone), once it was needed
+    told      a cache for the code that writes headers for clients, see `gateway.limiting.gate`
+    names     the rules' names
     """
 
     rules: tuple[Rule, ...]
@@ -174,17 +183,19 @@ Verdict = Sequence[int]
 violated  the index of the refusing rule, -1 when admitted, -2 when the store saw the request too late to decide
 wait      microseconds until it would fit, 0 when admitted
 reset     microseconds, see `RuleState`
-entry     the slice that was charged, -1 where nothing was (refused, or a shadow rule would have refused)
+entry     the slice that was charged; -1 if none was (refused, or a shadow rule would have refused)
 """
 
 
 class Lease(Struct, eq=False, weakref=True):
-    """An admitted request. Hand it to `Limiter.settle` exactly once, on every exit.
+    """An admitted request. Pass it to `Limiter.settle` exactly once, on every exit.
 
-    A lease that is dropped unsettled is no longer renewed, so that its slots free themselves.
+    A lease that is dropped unsettled is no longer renewed, so its slots expire.
 
-    charged  what each rule of the plan was charged        raw      the store's verdict
-    strict   False when this process decided alone         adopted  its slots are held in both stores
+    charged  what each rule of the plan was charged
+    raw      the store's verdict
+    strict   False if this process decided alone
+    adopted  its slots are held in both stores
     """
 
     id: str
@@ -197,11 +208,11 @@ class Lease(Struct, eq=False, weakref=True):
 
     @property
     def decision(self) -> Decision:
-        """Made on demand: most requests need only a part of it."""
+        """The decision. It is computed on demand, because most requests need only a part of it."""
         return decide(self.plan, self.raw, self.strict)
 
     def tightest(self, kind: LimitKind) -> RuleState | None:
-        """As `Decision.tightest`, for the headers of a success, at a fraction of the cost."""
+        """As `Decision.tightest`, at a fraction of its cost, for the headers of a success."""
         plan, raw, best = self.plan, self.raw, -1
         for index, rule in enumerate(plan.rules):
             if rule.kind == kind and not rule.shadow and (best < 0 or raw[2 + 3 * index] < raw[2 + 3 * best]):

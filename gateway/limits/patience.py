@@ -1,4 +1,4 @@
-"""How long a call to the store may take before its requests are decided without it."""
+"""The time that a call to the store may take before its requests are decided without the store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ MOST = 10.0
 
 
 class Patience:
-    """seconds: `least`, or twice the slowest round trip of the last 5 to 10 seconds if that is longer, but at most
-    ten times `least`. A server that is always 30 ms away, or on a busy machine, is not taken for one that is down."""
+    """`seconds` is `least`, or twice the slowest round trip of the last 5 to 10 seconds if that is longer, but at most
+    ten times `least`. So a server that is always 30 ms away, or on a busy machine, does not count as down."""
 
     def __init__(self, least: float) -> None:
         self.seconds = least
@@ -22,7 +22,7 @@ class Patience:
     def took(self, seconds: float, now: float) -> None:
         """A call was answered after `seconds`; `now` is monotonic."""
         if now >= self._until:
-            # After a silence of two periods nothing that was learnt before counts.
+            # After two periods without calls, older measurements do not count.
             self._before = self._slowest if now < self._until + REMEMBERED_S else 0.0
             self._slowest, self._until = 0.0, now + REMEMBERED_S
         elif seconds <= self._slowest:

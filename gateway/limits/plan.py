@@ -1,4 +1,4 @@
-"""From a subject to its counters: which rules apply, and under which keys. Computed once for each subject."""
+"""The counters of a subject: which rules apply, and under which keys. Computed once for each subject."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
 
 
 class Layout(Struct, frozen=True):
-    """Where a store keeps its counters. All counters of one request lie in one hash slot, so that a Redis Cluster can
+    """Where a store keeps its counters. All counters of one request are in one hash slot, so that a Redis Cluster can
     decide them in one step.
 
-    namespace     what keeps two deployments on one Redis apart: letters, digits, `_ . -`
+    namespace     separates deployments on one Redis: letters, digits, `_ . -`
     partitions    hash slots in use. 1 puts every counter in one slot, that is on one shard of a cluster, and allows
-                  every scope. More spreads them, and then every rule must be counted per `partition_by`
+                  every scope. With more, every rule must have `partition_by` in its scope
     partition_by  the dimension whose value chooses the slot
     """
 
@@ -50,8 +50,8 @@ class Layout(Struct, frozen=True):
 
 
 class Replaced(Struct, frozen=True):
-    """The rules before a reload. until: for each of them the monotonic seconds until which its counters are enforced
-    where a rule of the same kind has a new counter now; 0 when that is over."""
+    """The rules before a reload. until: for each rule, the time (monotonic seconds) until which its counters are still
+    enforced beside the new counter of a rule of the same kind; 0 when that time is over."""
 
     rules: tuple[Rule, ...]
     until: tuple[float, ...]
@@ -63,7 +63,8 @@ class Replaced(Struct, frozen=True):
 
 
 class Plans:
-    """Raises ValueError when the layout would spread the counters of one request over hash slots."""
+    """The plans of all subjects, cached. Raises ValueError if the layout would spread the counters of one request over
+    several hash slots."""
 
     def __init__(self, rules: Sequence[Rule], layout: Layout, replaced: Sequence[Replaced] = ()) -> None:
         for rule in rules:
@@ -96,7 +97,7 @@ class Plans:
         for old in self._replaced:
             before = self._chosen([(rule, numbers) for rule, numbers, _ in old], subject, tag)
             alive = {id(rule) for rule, _, until in old if until}
-            # A kind of limit that has a counter now which it did not have then.
+            # A kind of limit that has a new counter since the reload.
             fresh = {rule.kind for key, (rule, _) in chosen.items() if key not in before}
             for key, (rule, numbers) in before.items():
                 if id(rule) in alive and rule.kind in fresh and not rule.shadow:
@@ -142,7 +143,7 @@ def counter(rule: Rule, subject: Subject) -> str:
 
 
 def plain(dimension: Dimension, value: str) -> str:
-    """`value` as it stands in a key: readable where short and harmless, else a digest; never two values alike."""
+    """`value` as a part of a key: itself if it is short and harmless, else a digest. Unequal values stay unequal."""
     if dimension == "address" and ":" in value:
         try:
             network = int(IPv6Address(value.partition("%")[0])) >> 64
@@ -157,7 +158,7 @@ def plain(dimension: Dimension, value: str) -> str:
 
 
 def scaled(plan: Plan, replicas: int) -> Plan:
-    """The part of `plan` that one of `replicas` processes enforces alone: its local rules, each at
+    """The plan that one of `replicas` processes enforces alone: the local rules of `plan`, each with
     ceil(limit / replicas)."""
     if plan.local is not None and plan.local[0] == replicas:
         return plan.local[1]

@@ -1,8 +1,8 @@
 """Counters in this process: the default without Redis, and the stand-in while Redis is down.
 
-Exact while at most `max_keys` counters are live at once. Beyond that, a new counter displaces the least used of the
-eight longest untouched. So memory is bounded, and a counter near its limit is forgotten only where all its neighbours
-are nearer to theirs. Counters with requests in flight are never displaced; there are no more of them than requests.
+Decisions are exact while at most `max_keys` counters are live at once. Beyond that, a new counter displaces one of the
+eight longest untouched counters: the one with the most of its limit left. So memory is bounded, and counters near their
+limit are the last to go. Counters with requests in flight are never displaced; there are at most as many as requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def _microseconds() -> int:
 
 
 class MemoryStore:
-    """clock returns whole microseconds and never goes back. displaced counts counters forgotten before their time."""
+    """Counters in this process. clock returns whole microseconds and never goes back; displaced is the number of
+    counters that were dropped although they still counted."""
 
     def __init__(self, max_keys: int = 100_000, clock: Callable[[], int] = _microseconds) -> None:
         self.layout = Layout()
@@ -74,7 +75,7 @@ class MemoryStore:
                 out += counter.take(now, cost, shape, lease, ttl)
         return out
 
-    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
+    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
         now = self._clock()
         for index, entry, delta in settlements:
             key, shape = plan.keys[index], plan.shapes[index]
@@ -146,7 +147,8 @@ class MemoryStore:
         return counter
 
     def _drop_expired(self, group: Group, now: int, most: int) -> None:
-        """Drops up to `most` of the longest untouched. Two for each new counter, so that a flood is kept up with."""
+        """Drops up to `most` expired counters, the longest untouched first. Two for each new counter, so that even a
+        flood of new ones cannot outrun it."""
         for _ in range(most):
             key = next(iter(group), None)
             if key is None or group[key][0].expires > now:

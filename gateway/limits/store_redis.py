@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from asyncio import Future, Task
+from asyncio import Task
 from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
+from gateway.drive import Answer
 from gateway.limits.batch import ADMIT, LOOK, RENEW, RESET, SETTLE
-from gateway.limits.batcher import Batcher, Heard, Unsent
+from gateway.limits.batcher import Batcher, Heard
 from gateway.limits.model import Plan, Verdict
 from gateway.limits.plan import Layout
+from gateway.limits.reasons import Unsent
 from gateway.limits.store import Settlement
 from gateway.redis import Connection, RedisSettings, Refused, Servers
 from gateway.redis.connection import frame
@@ -29,8 +31,8 @@ _HEARTBEATS_KEPT = 3.5
 
 
 class RedisStore:
-    """heartbeat is the seconds between two calls of `beat`; expected is how many replicas to assume before the first
-    heartbeat was answered. script is replaced by tests that need a clock of their own."""
+    """Counters in Redis. heartbeat: seconds between two calls of `beat`; expected: replicas to assume before the first
+    heartbeat was answered. Tests that need their own clock replace `script`."""
 
     def __init__(
         self,
@@ -56,11 +58,11 @@ class RedisStore:
         self._links: list[_Link] = []
         self._started = False
 
-    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Future[Verdict]:
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Answer[Verdict]:
         return self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
 
-    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement]) -> None:
-        self._batchers[plan.tag].post(SETTLE, plan, settlements, lease)
+    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
+        self._batchers[plan.tag].post(SETTLE, plan, settlements, lease, needed)
 
     def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
         for lease, plan in leases:
@@ -92,7 +94,7 @@ class RedisStore:
 
     async def flush(self) -> None:
         for batcher in self._batchers:
-            await batcher.flush()
+            await batcher.drain()
 
     async def close(self) -> None:
         for batcher in self._batchers:
@@ -102,7 +104,7 @@ class RedisStore:
             await link.close()
         if self._servers is not None:
             await self._servers.close()
-        await asyncio.sleep(0)  # a closed transport lets go of its socket in the loop's next turn
+        await asyncio.sleep(0)  # a closed transport releases its socket in the loop's next turn
 
     def _batcher_changed(self) -> None:
         if not self._started:
@@ -122,7 +124,7 @@ class RedisStore:
 
 
 class _Link:
-    """Calls of one hash slot on one connection, which is made when a call needs it. Implements batcher.Link."""
+    """The calls of one hash slot, on one connection that is opened when a call needs it. Implements batcher.Link."""
 
     def __init__(self, servers: Servers, key: bytes, script: bytes, sha: bytes) -> None:
         self._servers = servers
@@ -131,7 +133,7 @@ class _Link:
         self._sha = sha
         self._connection: Connection | None = None
         self._connecting: Task[None] | None = None
-        self._tasks: set[Task[None]] = set()  # attempts to connect, those that were given up too
+        self._tasks: set[Task[None]] = set()  # attempts to connect, also those given up
         self._calls: deque[tuple[Sequence[bytes], bytes, Heard]] = deque()
 
     def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
@@ -144,7 +146,7 @@ class _Link:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """As `drop`; returns when no attempt to connect is left."""
+        """As `drop`; returns when no attempt to connect is running."""
         self.drop()
         if self._tasks:
             await asyncio.wait(self._tasks)

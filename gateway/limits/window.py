@@ -1,28 +1,29 @@
 """The sliding window: never above N in any interval of W seconds, at least 0.98 N under saturation.
 
 Time is cut into slices of w = ceil(W / 120). A counter holds, for every slice, what was admitted in it. A request of
-cost c at time t is admitted iff the sum of the slices that still count, plus c, is at most N; it is then added to the
-slice of t. Slice b, which covers [b w, (b+1) w), counts until (b+1) w + W + g, with a guard g = min(w, 100 ms).
+cost c at time t is admitted if and only if the sum of the slices that still count, plus c, is at most N; it is then
+added to the slice of t. Slice b covers [b w, (b+1) w) and counts until (b+1) w + W + g, with a guard
+g = min(w, 100 ms).
 
 Never above N.  Take any interval I of length W, and the last request admitted in it, at time t. Every other request
 of I came at some s with t - W < s <= t. Its slice ends after s, so it counts until after s + W + g > t: all of them
 were in the sum when the last one was admitted, and the sum with it was at most N. The 120 slices need 120 w >= W.
-The guard covers an observer who writes down an admission somewhat later than the store decided it: the property
-holds in a log whose delays vary by up to g, which is why a log of 60 s windows has 100 ms of room.
+The guard is for observers that log an admission somewhat later than the store decided it: the property also holds in a
+log whose delays vary by up to g.
 
 At least 0.98 N.  A slice stops counting at most W + w + g after any request in it, so under saturation N is admitted
 in every W + w + g, and W / (W + w + g) is 0.990 for W = 60 s and more than 0.982 for any W.
 
-No double rate at window edges: there is no edge, as the sum always covers at least the last W.
+The rate never doubles at window edges: there are no edges, because the sum always covers at least the last W.
 
 Plain GCRA with burst N admits almost 2 N in an interval of W (N at once, and N more while it drains). It is used here
-only for pacing: a rule with burst < limit has also a theoretical arrival time p, each unit costs W/N, and a request
+only for pacing: a rule with burst < limit also has a theoretical arrival time p, each unit costs W/N, and a request
 must leave p at most burst * W/N ahead. The window is checked too, so pacing only delays. Settling moves p at most W
-ahead: else a reply of many times N would block the counter for as many windows, which is longer than it is kept.
+ahead; otherwise a reply of many times N would block the counter for as many windows, longer than the counter is kept.
 
 Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
-counts; a slice that has slid out has nothing to give back. Settling for more adds the difference to the slice of now,
-because that is when we learn of it; the sum may then be above N, and admits nothing until it is not.
+counts; after that there is nothing to refund. Settling for more adds the difference to the current slice. The sum may
+then be above N, and nothing is admitted until it is not.
 
 Memory is bounded: at most 122 slices a counter, empty ones are not stored.
 """
@@ -35,7 +36,7 @@ SLICES = 120
 MAX_GUARD = 100_000
 RATE, SLOTS = 0, 1
 RETRY_SLOT = 1_000_000
-"""Microseconds. A slot is freed by a request that ends, not by time, so clients are told to come back in a second."""
+"""Microseconds. The end of a request frees a slot, not time, so clients are told to come back in a second."""
 
 Shape = tuple[int, ...]
 """(kind, limit, width, guard, burst, shadow, span, keep): kind RATE or SLOTS; width, guard and span = 120 width + guard
@@ -43,7 +44,7 @@ in microseconds; burst 0 is no pacing; keep in milliseconds, after which an unto
 
 
 def shape(rule: Rule, limit: int | None = None) -> Shape:
-    """The numbers of `rule`, with another `limit` if given (then its burst shrinks by the same share)."""
+    """The numbers of `rule`. With another `limit` its burst shrinks by the same share."""
     most = rule.limit if limit is None else limit
     if rule.kind == "concurrency":
         return (SLOTS, most, 0, 0, 0, int(rule.shadow), 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gateway.observe.catalogue import documented
+from gateway.observe.page import documented
 
 
 def main(arguments: list[str]) -> int:

@@ -6,55 +6,21 @@ exposition: a counter's ends in `_total`.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from msgspec import Struct
-
-REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-ADDED_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
-FAST_GAP_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1)
-GAP_S = (*FAST_GAP_S, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
-QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-# The bounds that OpenTelemetry's semantic conventions for generative AI name.
-GENAI_REQUEST_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-GENAI_FIRST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-GENAI_GAP_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-GENAI_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-class Figure(Struct, frozen=True):
-    """One metric. query is PromQL that somebody would really ask; bounds are those of a histogram's buckets."""
-
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    text: str
-    query: str
-    bounds: tuple[float, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The name as the library has it, which adds a counter's ending itself."""
-        return self.name.removesuffix("_total")
-
-
-class Group(Struct, frozen=True):
-    """Metrics that stand together on the page."""
-
-    title: str
-    figures: tuple[Figure, ...]
-    text: str = ""
-
-
-_P95 = "histogram_quantile(0.95, sum by (le, model) (rate({}_bucket[5m])))"
-
-
-def _rate(name: str, *labels: str) -> str:
-    return f"sum by ({', '.join(labels)}) (rate({name}[5m]))"
-
+from gateway.observe.figure import (
+    ADDED_S,
+    GAP_S,
+    GENAI_FIRST_S,
+    GENAI_GAP_S,
+    GENAI_REQUEST_S,
+    GENAI_TOKENS,
+    LAG_S,
+    P95,
+    QUEUE_S,
+    REQUEST_S,
+    Figure,
+    Group,
+    rate,
+)
 
 GROUPS = (
     Group(
@@ -66,7 +32,7 @@ GROUPS = (
                 ("dialect", "operation", "model", "status", "outcome"),
                 "Requests by what became of them. An outcome is `ok`, `refused` (a 4xx), `failed` or `cancelled` "
                 "(the client left).",
-                _rate("dragoman_requests_total", "model", "outcome"),
+                rate("dragoman_requests_total", "model", "outcome"),
             ),
             Figure(
                 "dragoman_requests_running",
@@ -80,7 +46,7 @@ GROUPS = (
                 "histogram",
                 ("dialect", "model"),
                 "From the request's head to its end.",
-                _P95.format("dragoman_request_seconds"),
+                P95.format("dragoman_request_seconds"),
                 REQUEST_S,
             ),
             Figure(
@@ -90,7 +56,7 @@ GROUPS = (
                 "What a request took beside the time with its workers: from its head to its end, less the time from "
                 "sending to a worker until that one's reply has ended. The upload of the request and its wait in the "
                 "queue are in it. Only requests that were sent to a worker.",
-                _P95.format("dragoman_added_seconds"),
+                P95.format("dragoman_added_seconds"),
                 ADDED_S,
             ),
             Figure(
@@ -100,14 +66,14 @@ GROUPS = (
                 "Requests whose client left, by what it waited for: `reading` (before the model was known, or before a "
                 "limit had decided), `queued` (for a worker), `first_output` (a worker had the request), `streaming` "
                 "(after the first output).",
-                _rate("dragoman_cancelled_requests_total", "phase"),
+                rate("dragoman_cancelled_requests_total", "phase"),
             ),
             Figure(
                 "dragoman_dropped_fields_total",
                 "counter",
                 ("dialect",),
                 "Request fields that were dropped and named in `x-dragoman-dropped`.",
-                _rate("dragoman_dropped_fields_total", "dialect"),
+                rate("dragoman_dropped_fields_total", "dialect"),
             ),
             Figure(
                 "dragoman_bugs_total",
@@ -126,7 +92,7 @@ GROUPS = (
                 "histogram",
                 ("dialect", "model"),
                 "Streams: from the request's head to the first output (TTFT).",
-                _P95.format("dragoman_first_output_seconds"),
+                P95.format("dragoman_first_output_seconds"),
                 REQUEST_S,
             ),
             Figure(
@@ -135,7 +101,7 @@ GROUPS = (
                 ("model",),
                 "Streams: between two pieces of output as the gateway passes them on (inter-token latency). Tokens "
                 "that a worker sends together are one piece.",
-                _P95.format("dragoman_output_gap_seconds"),
+                P95.format("dragoman_output_gap_seconds"),
                 GAP_S,
             ),
             Figure(
@@ -143,7 +109,7 @@ GROUPS = (
                 "counter",
                 ("model", "direction", "source"),
                 "Tokens, `input` and `output`, counted by the `engine`, by the gateway (`counted`), or `estimated`.",
-                _rate("dragoman_tokens_total", "model", "direction"),
+                rate("dragoman_tokens_total", "model", "direction"),
             ),
         ),
     ),
@@ -156,14 +122,14 @@ GROUPS = (
                 ("team", "outcome"),
                 "Requests by team and what became of them. `none` is without a team; the first 100 teams have series, "
                 "the others together are `other`.",
-                _rate("dragoman_team_requests_total", "team"),
+                rate("dragoman_team_requests_total", "team"),
             ),
             Figure(
                 "dragoman_team_tokens_total",
                 "counter",
                 ("team", "direction"),
                 "Tokens by team, likewise.",
-                "topk(5, " + _rate("dragoman_team_tokens_total", "team") + ")",
+                "topk(5, " + rate("dragoman_team_tokens_total", "team") + ")",
             ),
         ),
     ),
@@ -174,7 +140,7 @@ GROUPS = (
                 "dragoman_queue_length",
                 "gauge",
                 ("model",),
-                "Requests that wait for a worker: all are at `max_in_flight`.",
+                "Requests that wait for a worker: all are busy, or, with `queue.cold_start_s`, there is none yet.",
                 "sum by (model) (dragoman_queue_length)",
             ),
             Figure(
@@ -183,15 +149,64 @@ GROUPS = (
                 ("model",),
                 "How long those that had to wait for a worker did so, whatever ended the wait. A request that found a "
                 "free worker at once is not in it.",
-                _P95.format("dragoman_queue_wait_seconds"),
+                P95.format("dragoman_queue_wait_seconds"),
                 QUEUE_S,
+            ),
+            Figure(
+                "dragoman_queue_refused_total",
+                "counter",
+                ("model", "reason"),
+                "Requests that got no worker: the queue was `full`; they had to make room for others (`displaced`); "
+                "their wait would have been too long (`slow`), or was (`late`); no worker could serve them "
+                "(`no_worker`).",
+                rate("dragoman_queue_refused_total", "model", "reason"),
             ),
             Figure(
                 "dragoman_retries_total",
                 "counter",
                 ("model",),
                 "Further tries on another worker.",
-                _rate("dragoman_retries_total", "model"),
+                rate("dragoman_retries_total", "model"),
+            ),
+            Figure(
+                "dragoman_detours_total",
+                "counter",
+                ("asked", "model", "why"),
+                "Requests for one model (`asked`) that another one answered: as its fallback, because it was "
+                "`unavailable`, `overloaded`, or the prompt too long (`context_length`); or by its `split`.",
+                rate("dragoman_detours_total", "asked", "model", "why"),
+            ),
+            Figure(
+                "dragoman_hedges_total",
+                "counter",
+                ("model", "won"),
+                "Requests for embeddings that a second worker was asked for because the first was late (`hedge_s`), by "
+                "whose answer came first.",
+                rate("dragoman_hedges_total", "model", "won"),
+            ),
+            Figure(
+                "dragoman_mirrored_requests_total",
+                "counter",
+                ("model", "to", "result"),
+                "Copies of requests of a model that another one (`to`) got: `answered`, `failed`, `refused` (it cannot "
+                "do it), `skipped` (none of its workers was free, too many copies were under way, or the request was "
+                "heavy).",
+                rate("dragoman_mirrored_requests_total", "model", "to", "result"),
+            ),
+            Figure(
+                "dragoman_quarantined_requests_total",
+                "counter",
+                ("model",),
+                "Requests that are refused for `breaker.quarantine_s` from now on, because two workers died of them.",
+                "increase(dragoman_quarantined_requests_total[1h]) > 0",
+            ),
+            Figure(
+                "dragoman_prefills_total",
+                "counter",
+                ("model", "outcome"),
+                "Prompts for a prefill worker, by outcome: `handed` to the worker that generates, `failed` (that worker"
+                " computed the prompt too), `refused` as the worker that generates will refuse them.",
+                'sum by (model) (rate(dragoman_prefills_total{outcome="failed"}[5m]))',
             ),
             Figure(
                 "dragoman_retry_budget",
@@ -199,6 +214,7 @@ GROUPS = (
                 (),
                 "Retries that may be made now (`retry.budget`, `retry.min_per_second`); below 1 none is made.",
                 "min(dragoman_retry_budget) < 1",
+                across="min",
             ),
         ),
     ),
@@ -211,6 +227,7 @@ GROUPS = (
                 ("model", "worker"),
                 "1 while the worker's health probe succeeds.",
                 "max by (model) (dragoman_worker_ready) == 0",
+                across="max",
             ),
             Figure(
                 "dragoman_worker_in_flight",
@@ -220,12 +237,21 @@ GROUPS = (
                 "sum by (model, worker) (dragoman_worker_in_flight)",
             ),
             Figure(
+                "dragoman_worker_capacity",
+                "gauge",
+                ("model", "worker"),
+                "Most requests of this gateway that the worker gets at once: configured, or learnt. Absent: no bound "
+                "is known.",
+                "sum by (model) (dragoman_worker_in_flight) / sum by (model) (dragoman_worker_capacity)",
+            ),
+            Figure(
                 "dragoman_worker_breaker",
                 "gauge",
                 ("model", "worker", "state"),
                 "1 for the state of the worker's breaker and 0 for the others: `closed` (it takes requests), `open` "
                 "(it is left out), `half_open` (its time is over, one request at a time tries it).",
                 'count by (model) (dragoman_worker_breaker{state="open"} == 1)',
+                across="max",
             ),
             Figure(
                 "dragoman_worker_ejections_total",
@@ -246,18 +272,18 @@ GROUPS = (
                 "counter",
                 ("model",),
                 "Connections to workers that were opened.",
-                _rate("dragoman_upstream_connections_opened_total", "model"),
+                rate("dragoman_upstream_connections_opened_total", "model"),
             ),
             Figure(
                 "dragoman_upstream_connections_reused_total",
                 "counter",
                 ("model",),
                 "Requests that went out on a connection that was open already.",
-                _rate("dragoman_upstream_connections_reused_total", "model")
+                rate("dragoman_upstream_connections_reused_total", "model")
                 + " / ("
-                + _rate("dragoman_upstream_connections_reused_total", "model")
+                + rate("dragoman_upstream_connections_reused_total", "model")
                 + " + "
-                + _rate("dragoman_upstream_connections_opened_total", "model")
+                + rate("dragoman_upstream_connections_opened_total", "model")
                 + ")",
             ),
         ),
@@ -273,21 +299,21 @@ GROUPS = (
                 "The mode is `strict` (the limits' store decided), `local` (this process alone) or `closed` (refused "
                 "because the store is down and the limit says so). A limit that is open meanwhile decides nothing. "
                 "Of a request that one limit refuses, the others decide nothing.",
-                _rate("dragoman_limit_decisions_total", "limit", "decision"),
+                rate("dragoman_limit_decisions_total", "limit", "decision"),
             ),
             Figure(
                 "dragoman_limits_refused_total",
                 "counter",
                 ("limit",),
                 "Requests refused by a limit.",
-                _rate("dragoman_limits_refused_total", "limit"),
+                rate("dragoman_limits_refused_total", "limit"),
             ),
             Figure(
                 "dragoman_limits_shadowed_total",
                 "counter",
                 ("limit",),
                 "Requests that a shadow limit would have refused.",
-                _rate("dragoman_limits_shadowed_total", "limit"),
+                rate("dragoman_limits_shadowed_total", "limit"),
             ),
             Figure(
                 "dragoman_limits_strict",
@@ -295,6 +321,7 @@ GROUPS = (
                 (),
                 "1 while the limits' store decides, 0 while this gateway decides alone.",
                 "min(dragoman_limits_strict) == 0",
+                across="min",
             ),
             Figure(
                 "dragoman_limits_alone_total",
@@ -309,6 +336,7 @@ GROUPS = (
                 (),
                 "Gateways on the same counters, as last known.",
                 "min(dragoman_limits_replicas)",
+                across="max",
             ),
             Figure(
                 "dragoman_limits_in_flight",
@@ -342,7 +370,7 @@ GROUPS = (
                 "counter",
                 ("status",),
                 "Ended by the server itself, before a dialect saw a whole request: 400, 408, 431, 503.",
-                _rate("dragoman_refused_connections_total", "status"),
+                rate("dragoman_refused_connections_total", "status"),
             ),
             Figure(
                 "dragoman_loop_lag_seconds",
@@ -353,7 +381,22 @@ GROUPS = (
                 "histogram_quantile(0.99, sum by (le, instance) (rate(dragoman_loop_lag_seconds_bucket[5m])))",
                 LAG_S,
             ),
-            Figure("dragoman_draining", "gauge", (), "1 while shutting down.", "sum(dragoman_draining)"),
+            Figure(
+                "dragoman_shed_requests_total",
+                "counter",
+                ("reason",),
+                "Requests that were refused to protect this process: the event loop was late (`lag`); their key had "
+                "too many `streams` or `connections` open.",
+                rate("dragoman_shed_requests_total", "reason"),
+            ),
+            Figure(
+                "dragoman_log_lines_lost_total",
+                "counter",
+                (),
+                "Lines of the log that were dropped because standard output took none for too long.",
+                "increase(dragoman_log_lines_lost_total[1h]) > 0",
+            ),
+            Figure("dragoman_draining", "gauge", (), "1 while shutting down.", "sum(dragoman_draining)", across="max"),
             Figure(
                 "dragoman_reloads_total",
                 "counter",
@@ -367,6 +410,7 @@ GROUPS = (
                 ("version", "python"),
                 "Always 1: which version runs, and on which Python.",
                 "count by (version) (dragoman_build_info)",
+                across="max",
             ),
         ),
     ),
@@ -418,27 +462,3 @@ GROUPS = (
 )
 
 FIGURES = {figure.name: figure for group in GROUPS for figure in group.figures}
-
-
-BEGIN = "<!-- made by `make docs` from gateway/observe/catalogue.py: do not edit -->"
-
-
-def documented(page: str) -> str:
-    """`page` with all from the mark `BEGIN` on made anew. Raises ValueError where the page lacks the mark."""
-    if BEGIN not in page:
-        raise ValueError(f"the page lacks its mark: {BEGIN}")
-    return page.partition(BEGIN)[0] + _described()
-
-
-def _described() -> str:
-    parts = [BEGIN]
-    for group in GROUPS:
-        parts += ["", f"## {group.title}", ""]
-        parts += [group.text, ""] if group.text else []
-        for figure in group.figures:
-            labels = ", ".join(f"`{label}`" for label in figure.labels) or "no labels"
-            parts += [f"### `{figure.name}`", "", f"{figure.kind.capitalize()}; {labels}.", "", figure.text, ""]
-            if figure.bounds:
-                parts += ["Buckets: " + ", ".join(f"{bound:g}" for bound in figure.bounds) + ".", ""]
-            parts += ["```promql", figure.query, "```", ""]
-    return "\n".join(parts).rstrip("\n") + "\n"

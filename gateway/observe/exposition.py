@@ -77,7 +77,7 @@ def content_type(accept: bytes) -> bytes:
     return (openmetrics.CONTENT_TYPE_LATEST if _OPEN in accept else CONTENT_TYPE_LATEST).encode()
 
 
-def slices(registry: CollectorRegistry, accept: bytes) -> Iterator[bytes]:
+def slices(registry: Collector | CollectorRegistry, accept: bytes) -> Iterator[bytes]:
     """The text, one small piece after the other. What one metric shows is of one moment."""
     wants_open = _OPEN in accept
     write = partial(openmetrics.generate_latest, version="1.0.0") if wants_open else generate_latest

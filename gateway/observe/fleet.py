@@ -14,11 +14,12 @@ _STATES = ("closed", "open", "half_open")
 
 
 class WorkerFigures(Struct, frozen=True):
-    """One worker of one model; breaker is the state of its breaker."""
+    """One worker of one model; most is the bound on `in_flight`, breaker the state of its breaker."""
 
     model: str
     address: str
     in_flight: int
+    most: int | None
     breaker: str
 
 
@@ -44,12 +45,15 @@ class FleetMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         in_flight = exposition.gauge("dragoman_worker_in_flight")
+        most = exposition.gauge("dragoman_worker_capacity")
         breaker = exposition.gauge("dragoman_worker_breaker")
         for worker in self._workers():
             in_flight.add_metric([worker.model, worker.address], worker.in_flight)
+            if worker.most is not None:
+                most.add_metric([worker.model, worker.address], worker.most)
             for state in _STATES:
                 breaker.add_metric([worker.model, worker.address, state], float(worker.breaker == state))
-        yield from (in_flight, breaker)
+        yield from (in_flight, most, breaker)
         connections = exposition.gauge("dragoman_upstream_connections")
         for model, found in self._connections().items():
             connections.add_metric([model, "busy"], found.busy)

@@ -52,6 +52,7 @@ class _Ration(Struct):
 class Log:
     """level is the least level written; requests False leaves the per-request records out.
 
+    lost  lines that were dropped, since the start
     form  "json"; "console", for people; "auto", for people where there is no `out` and standard output is a terminal
     """
 
@@ -61,6 +62,7 @@ class Log:
         self._terminal = out is None and sys.stdout.isatty()
         self.configure(level, requests, form)
         self.lost = 0
+        self._told = 0  # of those, how many the log says were lost
         # Not the buffered file: its lock would hang the interpreter's end while our thread is stuck in a write.
         self._out: Output = (
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
@@ -79,7 +81,7 @@ class Log:
         self._level = LEVELS[level]
         self.requests = requests
         console = form == "console" or (form == "auto" and self._terminal)
-        self._encode = _readable if console else _encoded
+        self._encode = _readable if console else self._encoded
 
     def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
@@ -145,11 +147,24 @@ class Log:
         with self._lock:
             self._tell_held(time.monotonic())
             lines, self._lines = self._lines, []
-            lost, self.lost = self.lost, 0
+            lost, self._told = self.lost - self._told, self.lost
         if lost:
-            lines.append({"time": _now(), "level": "error", "event": "log lines lost", "lost": lost})
+            lines.append(_lost(lost))
         if lines:
             self._written(self._encode(lines))
+
+    def _encoded(self, lines: list[RequestRecord | dict[str, Any]]) -> bytes:
+        """One JSON object a line. A line that cannot be encoded (a file's name may hold any bytes) is counted as lost
+        and the others are kept."""
+        try:
+            return _encode_lines(lines)
+        except UnicodeEncodeError:
+            if len(lines) > 1:
+                return b"".join(self._encoded([line]) for line in lines)
+            with self._lock:
+                self.lost += 1
+                self._told += 1
+            return _encode_lines([_lost(1)])
 
     def _tell_held(self, now: float) -> None:
         for message, ration in list(self._rations.items()):
@@ -203,17 +218,6 @@ class _Libraries(logging.Handler):
         self._log.event(level, "library", **fields)
 
 
-def _encoded(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
-    """One JSON object a line. A line that cannot be encoded (a file's name may hold any bytes) is counted as lost and
-    the others are kept."""
-    try:
-        return _encode_lines(lines)
-    except UnicodeEncodeError:
-        if len(lines) > 1:
-            return b"".join(_encoded([line]) for line in lines)
-        return _encode_lines([{"time": _now(), "level": "error", "event": "log lines lost", "lost": 1}])
-
-
 _BARE = re.compile(r"[A-Za-z0-9_./:@+,-]+\Z")
 
 
@@ -228,6 +232,10 @@ def _readable(lines: list[RequestRecord | dict[str, Any]]) -> bytes:
         shown = [f"{name}={_shown(value)}" for name, value in fields.items() if value not in (None, "", [], {}, 0)]
         text.append(f"{clock} {level:7} {_ascii(event)}  {' '.join(shown)}".rstrip() + "\n")
     return "".join(text).encode()
+
+
+def _lost(lines: int) -> dict[str, Any]:
+    return {"time": _now(), "level": "error", "event": "log lines lost", "lost": lines}
 
 
 def _shown(value: Any) -> str:

@@ -18,6 +18,7 @@ from gateway.core.ports import RequestRecord
 from gateway.observe import exposition
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.genai import GenAi
+from gateway.observe.siblings import Siblings
 
 _TOGETHER = 256
 MOST_TEAMS = 100
@@ -78,11 +79,18 @@ class Metrics:
         self.bugs = _counter("dragoman_bugs_total", registry)
         self.refused = _counter("dragoman_refused_connections_total", registry)
         self.retries = _counter("dragoman_retries_total", registry)
+        self.shed = _counter("dragoman_shed_requests_total", registry)
+        self.hedges = _counter("dragoman_hedges_total", registry)
+        self.mirrored = _counter("dragoman_mirrored_requests_total", registry)
+        self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
+        self.prefills = _counter("dragoman_prefills_total", registry)
+        self.queue_refused = _counter("dragoman_queue_refused_total", registry)
         self._running: dict[str, int] = {}
         self._pending: list[RequestRecord] = []
         self._series: dict[tuple[Any, ...], _Series] = {}
         self._times: dict[tuple[str, str], _Times] = {}
         self._teams: set[str] = set()
+        self._detours: dict[tuple[str, str, str], int] = {}
         self._genai = GenAi() if genai else None
         self._gaps: dict[str, Histogram] = {}
         self._waits: dict[str, Histogram] = {}
@@ -161,6 +169,9 @@ class Metrics:
             series.output += usage.output or 0
         if record.dropped:
             series.dropped += len(record.dropped)
+        if record.asked is not None:
+            way = (record.asked, record.model, record.detour or "")
+            self._detours[way] = self._detours.get(way, 0) + 1
         if self._genai is not None:
             self._genai.add(record)
 
@@ -186,6 +197,10 @@ class Metrics:
     async def page_in_turns(self, accept: bytes) -> bytes:
         """The same, made in small steps between which the event loop goes round."""
         return await exposition.in_turns(exposition.slices(self.registry, accept))
+
+    async def page_of_all(self, accept: bytes, siblings: Siblings) -> bytes:
+        """The same, of all processes that share this one's address."""
+        return await exposition.in_turns(exposition.slices(await siblings.together(self.registry), accept))
 
     def collect(self) -> Iterator[Metric]:
         self._count()
@@ -226,6 +241,10 @@ class Metrics:
             lambda one: one.count if one.key.phase is not None else 0,
         )
         yield self._counter("dragoman_dropped_fields_total", lambda key: (key.dialect,), lambda one: one.dropped)
+        detours = exposition.counter("dragoman_detours_total")
+        for way, count in self._detours.items():
+            detours.add_metric(way, count)
+        yield detours
         opened = exposition.counter("dragoman_upstream_connections_opened_total")
         reused = exposition.counter("dragoman_upstream_connections_reused_total")
         for model, counts in self._connections.items():

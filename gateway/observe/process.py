@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from gateway.core.figures import Histogram
 from gateway.observe import exposition
+from gateway.observe.log import Log
 
 _EVERY_S = 0.1
 
@@ -20,7 +21,8 @@ _EVERY_S = 0.1
 class ProcessMetrics(Collector):
     """connections tells how many client connections are open; None while nobody serves."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self.connections: Callable[[], int] | None = None
         self._build = (version("dragoman"), platform.python_version())
 
@@ -28,6 +30,9 @@ class ProcessMetrics(Collector):
         build = exposition.gauge("dragoman_build_info")
         build.add_metric(self._build, 1)
         yield build
+        lost = exposition.counter("dragoman_log_lines_lost_total")
+        lost.add_metric([], self._log.lost)
+        yield lost
         if self.connections is not None:
             connections = exposition.gauge("dragoman_connections")
             connections.add_metric([], self.connections())
@@ -35,10 +40,16 @@ class ProcessMetrics(Collector):
 
 
 class LoopLag:
-    """Adds to `figures` how many seconds late the event loop comes to a timer, ten times a second."""
+    """Adds to `figures` how many seconds late the event loop comes to a timer, ten times a second, and tells `late`."""
 
-    def __init__(self, figures: Histogram, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        figures: Histogram,
+        clock: Callable[[], float] = time.monotonic,
+        late: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self._figures = figures
+        self._late = late
         self._clock = clock
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +60,9 @@ class LoopLag:
 
     def _look(self) -> None:
         # A timer of uvloop may come up to a millisecond early.
-        self._figures.add(max(0.0, self._clock() - self._due))
+        seconds = max(0.0, self._clock() - self._due)
+        self._figures.add(seconds)
+        self._late(seconds)
         self.start()
 
     def stop(self) -> None:

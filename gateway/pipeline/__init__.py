@@ -3,6 +3,11 @@
 run.py          the steps of one request, top to bottom; `Endpoint` is what routes lead to
 runtime.py      what the requests of one configuration share, and which are under way
 models.py       the models: which one a request means
+detours.py      other models: fallback, split
+mirror.py       copies for another model, whose replies are dropped
+hedge.py        a second worker where the first is late
+quarantine.py   requests of which workers died
+deadlines.py    how long a request may take
 request_ids.py  ids of requests, for clients and for workers
 outgoing.py     what a worker is sent
 attempts.py     the attempts: pick a worker, send, learn, retry

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from gateway.core.demand import Demand
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import Response
+from gateway.core.http import Headers, Request, Response
 from gateway.core.lanes import lane_for
-from gateway.core.lifecycle import TokenCount, fold
 from gateway.core.messages import Embed
 from gateway.core.ports import Dialect, Exchange, Lane, RequestRecord, RequestTrace, WorkerHandle
 from gateway.core.usage import Usage
+from gateway.core.whole import read_whole
+from gateway.pipeline.first_step import FirstStep
+from gateway.pipeline.hedge import hedged
 from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.pump import Pump
@@ -24,13 +28,19 @@ _MAX_FAULT_BYTES = 1 << 20
 
 
 class Attempts:
-    """Picks a worker, sends, passes the reply on, and learns from what became of it; tries another worker while that
-    helps and the client has seen nothing. It writes into the record: attempts, worker, ttft_ms, queue_ms, upstream_ms.
+    """Picks a worker, sends, passes the reply on, and reports the outcome to the pool. Tries another worker while that
+    may help and the client has seen nothing. Writes into the record: attempts, worker, ttft_ms, queue_ms, upstream_ms.
 
     queued   the request waits for a worker, or has had none yet
+    deaths   what will tell whether a worker died of the request; a fallback's attempts go on with those before
     began    when the request began, in seconds of the runtime's clock
     on_done  called when a stream is known to be complete, before its end reaches the client
+    first    set where another worker may compute the prompt first; then no worker computes it twice
     """
+
+    first: FirstStep | None = None
+    # Where the worker that generates finds the computed prompt. It is found there once.
+    _handed: bytes | None = None
 
     def __init__(
         self,
@@ -54,30 +64,46 @@ class Attempts:
         self._trace = trace
         # When a whole reply had come, in seconds of the runtime's clock.
         self._answered_at: float | None = None
+        # When the last attempt began.
+        self._sent_at: float | None = None
         # Of the last stream that a worker began.
         self._lane: Lane | None = None
         # Of a whole reply.
         self._usage: Usage | None = None
+        # Another worker's answer came before this one's, and the pool knows.
+        self._outrun = False
+        self.deaths: list[asyncio.Task[None]] = []
 
-    async def run(self, priority: int) -> None:
+    async def run(self, priority: int, demand: Demand) -> None:
         """Returns when the client has its reply, or the whole of a stream that failed on the way.
 
-        Requests of a higher priority wait less for a worker. Raises the GatewayError of the last attempt while the
-        client has seen nothing.
+        Requests of a higher priority wait less for a worker; `demand` says which one suits. Raises the GatewayError of
+        the last attempt while the client has seen nothing.
         """
         runtime, record, pool = self._runtime, self._record, self._outgoing.served.pool
         if record.stream:
             self._reply.keep_alive(self._new_lane)
         clock, spans = runtime.clock, self._trace
         question = self._outgoing.question
+        quarantine = runtime.quarantine if question is None else None
+        deaths = self.deaths
         tried: list[Any] = []
         failure: GatewayError | None = None
+        failed_at = ""
+        if self.first is not None:
+            self.queued = False
+            self._handed = await self.first.run(priority, spans, self._measure)
+            if quarantine is not None and self.first.failed is not None and self._may_have_died(self.first.failed[1]):
+                deaths.append(quarantine.suspect(record.model, self.first.failed[0], self._reply.request))
         while True:
+            if quarantine is not None and len(deaths) > 1:
+                await asyncio.wait(deaths)
+                quarantine.refuse_held(self._reply.request)
             self.queued, asked_at = True, clock()
             if spans is not None:
                 spans.waiting()
             try:
-                worker = await pool.acquire(tried, priority) if question is None else pool.lend(tried)
+                worker = await pool.acquire(tried, priority, demand) if question is None else pool.lend(tried)
             except GatewayError as error:
                 raise failure or error from None
             finally:
@@ -85,9 +111,12 @@ class Attempts:
                 record.queue_ms += _ms(sent_at - asked_at)
             self.queued = False
             if failure is not None:
-                runtime.observer.retried(record.model, tried[-1].address, failure)
+                runtime.observer.retried(record.model, failed_at, failure)
             record.attempts += 1
             record.worker = worker.address
+            if question is None:
+                record.picked = demand.picked
+            self._sent_at = sent_at
             generation = worker.generation
             if runtime.trace is not None:
                 self._trace_choice(runtime.trace, worker)
@@ -97,33 +126,65 @@ class Attempts:
             try:
                 late_failure = ended = await self._attempt(worker, generation)
                 if late_failure is None:
-                    pool.succeeded(worker, generation)
+                    if not self._outrun:
+                        pool.succeeded(worker, generation)
+                    if quarantine is not None and (quarantine.noted or quarantine.held):
+                        quarantine.clear(self._reply.request)
                 else:
                     pool.failed(worker, generation, late_failure)
+                    if quarantine is not None and self._may_have_died(late_failure):
+                        quarantine.suspect(record.model, worker, self._reply.request)
                 return
             except GatewayError as error:
                 ended = error
-                pool.failed(worker, generation, error)
+                # What was handed over may be at fault, not this worker: it may try again, and compute the prompt.
+                spoiled = self._handed is not None and error.upstream is not None and error.blame is Blame.WORKER
+                self._handed = None
+                if spoiled:
+                    pool.abandoned(worker, generation)
+                else:
+                    pool.failed(worker, generation, error)
+                    if quarantine is not None and self._may_have_died(error):
+                        deaths.append(quarantine.suspect(record.model, worker, self._reply.request))
                 again = self._may_retry(error)
                 if runtime.trace is not None:
                     self._trace_failure(runtime.trace, worker, error, again)
                 if not again:
                     raise
-                tried.append(worker)
-                failure = error
+                if not spoiled:
+                    tried.append(worker)
+                failure, failed_at = error, worker.address
                 failure.release_frames()
             except BaseException:  # cancelled, or a bug of ours
                 pool.abandoned(worker, generation)
                 raise
             finally:
                 if question is None:
-                    pool.release(worker)
+                    pool.release(worker, demand)
                 record.upstream_ms += _ms((self._answered_at or clock()) - sent_at)
+                self._answered_at, self._sent_at = None, clock()
                 if spans is not None:
                     spans.attempt_ended(ended)
 
+    def explain(self) -> Headers:
+        """What became of the request until now, for the head of its reply; nothing before a worker was picked."""
+        record = self._record
+        if self._sent_at is None:
+            return []
+        now = self._runtime.clock()
+        waited_s = (record.queue_ms + record.upstream_ms) / 1000 + (self._answered_at or now) - self._sent_at
+        said = {
+            b"x-dragoman-worker": record.worker,
+            b"x-dragoman-attempts": record.attempts,
+            b"x-dragoman-queue-ms": f"{record.queue_ms:.3f}",
+            b"x-dragoman-overhead-ms": f"{max(0.0, now - self._began - waited_s) * 1000:.3f}",
+            b"x-dragoman-picked": record.picked,
+            b"x-dragoman-prefill": record.prefill,
+        }
+        return [(name, str(value).encode()) for name, value in said.items() if value is not None]
+
     def _may_retry(self, error: GatewayError) -> bool:
-        """Before the client has seen anything only, and only what another worker may do better."""
+        """True while the client has seen nothing and another worker may do better."""
         theirs = error.blame is Blame.WORKER or (error.kind is Kind.OVERLOADED and error.upstream is not None)
         return (
             theirs
@@ -133,6 +194,11 @@ class Attempts:
             and self._runtime.may_retry()
         )
 
+    def _may_have_died(self, error: GatewayError) -> bool:
+        """Whether the attempt ended as it does when its worker dies of the request."""
+        broken = error.broke or (error.kind is Kind.UPSTREAM and (error.upstream or 0) >= 500)
+        return broken and (self._lane is None or not self._lane.produced)
+
     async def _attempt(self, worker: WorkerHandle, generation: int) -> GatewayError | None:
         """One attempt. Returns the error that ended a stream of which the client had seen something, else None; raises
         GatewayError for any other failure."""
@@ -140,27 +206,72 @@ class Attempts:
         op: Any = outgoing.op
         served, limit = outgoing.served, self._runtime.max_reply_bytes
         if outgoing.unmeasured:
-            cut = await outgoing.measure(worker, limit)
-            if cut:
-                self._reply.name_dropped(cut)
-        exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
+            await self._measure(worker)
+        if served.hedge_s is not None and isinstance(op, Embed):
+            await self._hedge(worker, generation, served.hedge_s)
+            return None
+        request = outgoing.request if self._handed is None else await self._second(self._handed)
+        exchange = await served.transport.send(request, worker.address, outgoing.deadlines)
         if self._runtime.trace is not None:
             self._runtime.trace("worker answered", id=self._record.id, worker=worker.address, status=exchange.status)
         try:
             if exchange.status != 200 and outgoing.question is None:
                 body = await exchange.body(_MAX_FAULT_BYTES)
-                raise served.backend.fault(Response(exchange.status, exchange.headers, body))
+                raise served.backend.fault(Response(exchange.status, exchange.headers, body), op)
             if op.stream:
                 return await self._stream(exchange, worker, generation)
             body = await exchange.body(limit)
         finally:
             exchange.close()
         self._answered_at = self._runtime.clock()
+        if served.hear is not None:
+            served.hear(worker, exchange.headers)
         response = Response(exchange.status, exchange.headers, body)
         # The vectors of many inputs, or the logprobs of many tokens, come to megabytes.
         answer = await offload(self._whole, op, response) if is_large(body) else self._whole(op, response)
         await self._reply.respond(answer)
         return None
+
+    async def _hedge(self, worker: WorkerHandle, generation: int, delay_s: float) -> None:
+        """An attempt that asks a second worker, too, when the first one is late."""
+        outgoing, record, runtime = self._outgoing, self._record, self._runtime
+        served, op = outgoing.served, outgoing.op
+
+        async def send(to: WorkerHandle) -> Response:
+            exchange = await served.transport.send(outgoing.request, to.address, outgoing.deadlines)
+            try:
+                if exchange.status != 200:
+                    body = await exchange.body(_MAX_FAULT_BYTES)
+                    raise served.backend.fault(Response(exchange.status, exchange.headers, body), op)
+                return Response(exchange.status, exchange.headers, await exchange.body(runtime.max_reply_bytes))
+            finally:
+                exchange.close()
+
+        found = await hedged(send, served.pool, worker, generation, delay_s, runtime.may_retry)
+        self._answered_at = runtime.clock()
+        if found.other is not None:
+            record.attempts += 1
+            runtime.observer.hedged(record.model, found.won)
+            if found.won:
+                record.worker, self._outrun = found.other.address, True
+        response, large = found.response, is_large(found.response.body)
+        answer = await offload(self._whole, op, response) if large else self._whole(op, response)
+        await self._reply.respond(answer)
+
+    async def _measure(self, worker: WorkerHandle) -> None:
+        cut = await self._outgoing.measure(worker, self._runtime.max_reply_bytes)
+        if cut:
+            self._reply.name_dropped(cut)
+
+    async def _second(self, handed: bytes) -> Request:
+        outgoing, prefill = self._outgoing, self._outgoing.served.prefill
+        assert prefill is not None
+        second, plain = prefill.handover.second, outgoing.request
+        request = await offload(second, plain, handed) if outgoing.large else second(plain, handed)
+        # This worker may be sent the plain request after it, and must not see an id twice.
+        own = b"x-request-id"
+        request.headers = [(name, value + b"-d" if name == own else value) for name, value in request.headers]
+        return request
 
     async def _stream(self, exchange: Exchange, worker: WorkerHandle, generation: int) -> GatewayError | None:
         lane = self._lane = self._new_lane()
@@ -182,24 +293,24 @@ class Attempts:
         return lane_for(self._dialect, self._outgoing.served.backend, op, self._runtime.max_reply_bytes)
 
     def _whole(self, op: Any, response: Response) -> Response:
-        """The client's reply, made of the worker's."""
+        """The client's reply, from the worker's."""
         dialect, backend, question = self._dialect, self._outgoing.served.backend, self._outgoing.question
         if question is not None:
-            return dialect.write(TokenCount(question.read(response)), op)
+            return dialect.write(question.read(response), op)
         passthrough = dialect.passthrough.get(backend.wire_of(op))
         if passthrough is not None:
             out, self._usage = passthrough.whole(response, op)
             return out
-        reply = backend.read_embeddings(response, op) if isinstance(op, Embed) else fold(backend.read(response, op))
+        reply = read_whole(backend, response, op)
         self._usage = reply.usage
         return dialect.write(reply, op)
 
     def used(self) -> Usage | None:
-        """What the worker says was used; else an estimate, or None where nobody knows.
+        """The usage that the worker reported; else an estimate; None if it is unknown.
 
-        What a stream produced is seen. So a stream that was not reported to the end used what was produced, and one
-        whose client left before the first token used its prompt alone. A stream that failed before that used nothing.
-        Of a plain reply that never came nobody knows.
+        A stream without a report used the output that was relayed. If its client left before the first token, it used
+        its prompt only; if it failed before the first token, nothing. The usage of a plain reply that never came is
+        unknown.
         """
         lane, record = self._lane, self._record
         usage = self._usage if lane is None else lane.usage

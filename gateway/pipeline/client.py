@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from gateway.core.byte_budget import SMALL, ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Response
-from gateway.core.ports import Downstream
+from gateway.core.ports import ClientConnection, Downstream
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
@@ -39,6 +39,10 @@ class Client(Protocol):
 
     @property
     def refused(self) -> tuple[int, str] | None: ...
+    @property
+    def connection(self) -> ClientConnection | None:
+        """None where the server does not say which it is."""
+        ...
 
     def watch(self, on_gone: Callable[[], None]) -> None:
         """From now on, `on_gone` is called once when the client leaves. Only after the body was read."""
@@ -97,6 +101,10 @@ class _Base:
     @property
     def refused(self) -> tuple[int, str] | None:
         return None if self._downstream is None else self._downstream.refused
+
+    @property
+    def connection(self) -> ClientConnection | None:
+        return None if self._downstream is None else self._downstream.connection
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         """See Client."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -12,7 +13,25 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
 from gateway.core.http import Headers, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
-from gateway.core.ports import Backend, Capabilities, Deadlines, Pool, Transport
+from gateway.core.ports import Backend, Capabilities, Deadlines, Handover, Pool, Transport
+from gateway.pipeline.detours import UNAVAILABLE, Detours
+
+
+class Copies(Protocol):
+    """Takes copies of a model's requests for another one (`mirror.Mirror`)."""
+
+    def copy(self, op: Op, request_id: str, headers: Headers, large: bool) -> None:
+        """Called with a request that is about to be sent. headers are its client's; large: to write it takes
+        milliseconds."""
+        ...
+
+
+class Prefill(Struct):
+    """Workers that compute prompts for those of a model. min_tokens: shorter prompts, by estimate, are not for them."""
+
+    pool: Pool
+    handover: Handover
+    min_tokens: int
 
 
 class ServedModel(Struct):
@@ -23,6 +42,13 @@ class ServedModel(Struct):
     created  Unix seconds, for lists of models
     paths    the workers' paths that may be used; None for all
     gaps     seconds between two pieces of output of its streams, counted by the pump
+    detours  to other models; None where there are none
+    mirror   takes copies of its requests; None without one
+    hedge_s  seconds after which a second worker is asked for embeddings; None for never
+    first_byte_per_token  seconds that each token of a prompt adds to the first-byte deadline
+    prefill  workers that compute its prompts; None where those that generate do
+    hear     told (worker, the head of each whole 200) where that may tell its load; None where it does not
+    adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
 
     name: str
@@ -37,13 +63,20 @@ class ServedModel(Struct):
     gaps: Histogram
     aliases: tuple[str, ...] = ()
     paths: frozenset[str] | None = None
+    detours: Detours | None = None
+    mirror: Copies | None = None
+    hedge_s: float | None = None
+    first_byte_per_token: float = 0.0
+    prefill: Prefill | None = None
+    adapter: str | None = None
+    hear: Callable[[Any, Headers], None] | None = None
 
-    def card(self, name: str, draining: bool) -> ModelCard:
+    def card(self, name: str, ready: bool) -> ModelCard:
         """What a list of models says of it under `name`, its own or an alias."""
         return ModelCard(
             name,
             self.created,
-            self.pool.ready and not draining,
+            ready,
             self.can.max_context,
             self.name if name != self.name else None,
             self.can.features,
@@ -53,8 +86,8 @@ class ServedModel(Struct):
 def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None, principal: Principal) -> ServedModel:
     """The model that `op` names, or `default` where it names none. `op.model` becomes the name that was found.
 
-    A model that the caller may not use is answered as one that does not exist. Raises GatewayError: NO_MODEL, and
-    BAD_REQUEST where no model is named and there is no default.
+    A model that the caller may not use is answered as one that does not exist. Raises GatewayError: NO_MODEL, also
+    where only unknown hints name one, and BAD_REQUEST where nothing does and there is no default.
     """
     for hint in op.hints:
         served = models.get(hint)
@@ -66,7 +99,7 @@ def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None
     if served is None and default is not None and (name is None or name in PLACEHOLDERS):
         served = models[default]
         op.model = default
-    if name is None and served is None:
+    if name is None and served is None and not op.hints:
         raise GatewayError(
             Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
         )
@@ -81,14 +114,26 @@ def list_models(
     """The list of models that the caller may use, or the one asked for. Raises GatewayError(NO_MODEL) if that one is
     not among them."""
     only = default if asked.one and asked.model is None else asked.model
+    usable = (name for name in asked.names if name in models and principal.may_use(models[name].name))
+    only = next(usable, only)
     cards = [
-        served.card(name, draining)
+        served.card(name, not draining and _ready(models, served, principal))
         for name, served in models.items()
         if principal.may_use(served.name) and (only is None or name == only)
     ]
     if only is not None and not cards:
         raise _unknown_model(only)
     return asked.write(cards)
+
+
+def _ready(models: Mapping[str, ServedModel], served: ServedModel, principal: Principal) -> bool:
+    """Whether a worker can serve its requests now, be it as its fallback."""
+    detours = served.detours
+    return served.pool.ready or (
+        detours is not None
+        and UNAVAILABLE in detours.on
+        and any(models[name].pool.ready and principal.may_use(models[name].name) for name in detours.fallback)
+    )
 
 
 def _unknown_model(name: str) -> GatewayError:

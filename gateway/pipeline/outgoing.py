@@ -8,8 +8,9 @@ from gateway.core import totals
 from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
-from gateway.core.messages import Chat, Complete, CountTokens, Op
-from gateway.core.ports import Counting, WorkerHandle
+from gateway.core.messages import Chat, Complete, Op, Question
+from gateway.core.ports import Ask, Counting, WorkerHandle
+from gateway.core.whole import ask
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import offload
 from gateway.pipeline.request_ids import worker_request_id
@@ -22,20 +23,22 @@ class Outgoing:
     told the prompt's length (core/totals.py).
 
     request     for a worker, once `write` was called, and unless `unmeasured`
+    deadlines   of each attempt; the model's, unless they are changed for this request
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
-    question    the whole of `op` is the question how long a prompt is; it reads the answer to `request`
+    question    set if `op` is one that the worker's model does not answer: it reads the answer to `request`
     large       writing takes milliseconds, so it is to be done in a thread
     context     headers that tell workers of the client's trace; `carry` exchanges them
     """
 
     request: Request
-    question: Counting | None = None
+    question: Ask | None = None
 
     def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
         self.op = op
         self.served = served
         self.unmeasured = False
         self.large = large
+        self.deadlines = served.deadlines
         self._request_id = request_id
         self._counting: Counting | None = None
         self._context = context
@@ -43,8 +46,8 @@ class Outgoing:
     def write(self) -> None:
         """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
         op, served = self.op, self.served
-        if isinstance(op, CountTokens):
-            self.question = served.backend.count(op.prompt_of, served.can)
+        if isinstance(op, Question):
+            self.question = ask(op, served.backend, served.can)
             self.request = self.question.request
             self._address(self.request)
         else:
@@ -81,7 +84,7 @@ class Outgoing:
         counting, op, served = self._counting, self.op, self.served
         assert counting is not None
         assert isinstance(op, (Chat, Complete))  # no other has limits on prompt and output
-        exchange = await served.transport.send(counting.request, worker.address, served.deadlines)
+        exchange = await served.transport.send(counting.request, worker.address, self.deadlines)
         try:
             body = await exchange.body(max_reply_bytes)
         finally:
@@ -106,7 +109,7 @@ class Outgoing:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
 
     def carry(self, context: Headers) -> None:
-        """From now on the request carries these headers of a trace, instead of those before."""
+        """Replaces the request's trace headers by these."""
         request = self.request
         request.headers = [*request.headers[: len(request.headers) - len(self._context)], *context]
         self._context = context
@@ -118,5 +121,5 @@ class Outgoing:
     def _address(self, request: Request) -> None:
         served = self.served
         own = (b"x-request-id", worker_request_id(self._request_id))
-        # Those of the trace last: `carry` finds them there.
+        # The trace's headers are the last: `carry` replaces them there.
         request.headers = [*request.headers, *served.headers, own, *self._context]

@@ -36,12 +36,13 @@ class Pump:
     def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply, gaps: Histogram) -> None:
         self.lane = lane
         self._gaps = gaps
-        self._output_at = 0.0
+        self.written_at = 0.0
         self.first_output_at: float | None = None
         self.on_first: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
         self._exchange = exchange
         self._reply = reply
+        self._write: Callable[[bytes], None] = reply.write
         loop = asyncio.get_running_loop()
         # There is something to send, or there will be nothing.
         self._opened: asyncio.Future[None] = loop.create_future()
@@ -55,28 +56,25 @@ class Pump:
     def block(self, data: bytes) -> None:
         if self._over.done():
             return
+        lane = self.lane
         try:
-            self._pass_on(data)
+            out = lane.feed(data)
+            if out:
+                now = time.monotonic()  # uvloop's own clock is that of the turn's start
+                if self.first_output_at is None:
+                    self._first(now)
+                else:
+                    self._gaps.add(now - self.written_at)
+                self.written_at = now
+                self._write(out)
+            if lane.error is not None or lane.done:
+                if lane.error is None and self.on_done is not None:
+                    self.on_done()
+                self._end()
+            elif out and not self._reply.committed:
+                self.open()
         except Exception as error:
             self._broken(error)
-
-    def _pass_on(self, data: bytes) -> None:
-        lane, reply = self.lane, self._reply
-        out = lane.feed(data)
-        if out:
-            now = time.monotonic()  # uvloop's own clock is that of the turn's start
-            if self.first_output_at is None:
-                self._first(now)
-            else:
-                self._gaps.add(now - self._output_at)
-            self._output_at = now
-            reply.write(out)
-        if lane.error is not None or lane.done:
-            if lane.error is None and self.on_done is not None:
-                self.on_done()
-            self._end()
-        elif out and not reply.committed:
-            self.open()
 
     def finished(self, error: GatewayError | None) -> None:
         lane = self.lane
@@ -88,7 +86,7 @@ class Pump:
                     self._broken(bug)
                 else:
                     if out:
-                        self._reply.write(out)
+                        self._write(out)
             else:
                 lane.error = error
         self._end()
@@ -142,7 +140,7 @@ class Pump:
             await self._opened
             if lane.error is not None:
                 raise lane.error
-            await reply.commit(lane.headers, exchange.pause, exchange.resume)
+            self._write = await reply.commit(lane.headers, exchange.pause, exchange.resume)
             if not self._over.done():
                 await reply.carry(self._over)
             await self._conclude()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -22,10 +23,12 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 class WorkerStream(Protocol):
     """A worker's stream that is under way to this client.
 
-    over  nothing more of it is to come
+    over        nothing more of it is to come
+    written_at  when it last had output, in seconds of the monotonic clock
     """
 
     lane: Lane
+    written_at: float
 
     @property
     def over(self) -> bool: ...
@@ -50,7 +53,9 @@ class ClientReply:
     code, dropped.
 
     headers    that any reply carries, those of the request's dialect aside
+    request    the client's
     committed  see above
+    explain    more headers, of how the request came to its worker, where they are wanted
     """
 
     committed = False
@@ -61,8 +66,7 @@ class ClientReply:
     _early_lane: Lane | None = None
     _early: _EarlyHead | None = None
     _timer: asyncio.TimerHandle | None = None
-    _loop: asyncio.AbstractEventLoop
-    # When the client was last sent something, or began to wait, in the loop's time.
+    # When the client was last sent something other than a stream's output, or began to wait, by the monotonic clock.
     _sent_at = 0.0
 
     def __init__(
@@ -77,11 +81,12 @@ class ClientReply:
         self.headers: Headers = [(b"x-request-id", record.id.encode())]
         self._client = client
         self._dialect = dialect
-        self._request = request
+        self.request = request
         self._record = record
         self._observer = observer
         self._keepalive_s = keepalive_s
         self._dropped: tuple[str, ...] = ()
+        self.explain: Callable[[], Headers] | None = None
 
     @property
     def unseen(self) -> bool:
@@ -97,7 +102,18 @@ class ClientReply:
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
-        return [*self.headers, *dropped, *self._request.reply]
+        explained = self.explain() if self.explain is not None else []
+        return [*self.headers, *dropped, *explained, *self.request.reply]
+
+    def mark(self) -> tuple[Headers, tuple[str, ...]]:
+        """What is to be told until now, for `return_to`."""
+        return list(self.headers), self._dropped
+
+    def return_to(self, mark: tuple[Headers, tuple[str, ...]]) -> None:
+        """Another model is asked: headers, and names of what was dropped, are what they were at `mark`."""
+        headers, dropped = mark
+        self.headers[:], self._dropped = headers, ()
+        self.name_dropped(dropped)
 
     # -- whole replies and errors -----------------------------------------------------------------------------------
 
@@ -125,7 +141,7 @@ class ClientReply:
             self._failed(error, outcome)
             await client.cut(b"")
         else:
-            response, code = self._dialect.refuse(error, self._request, op)
+            response, code = self._dialect.refuse(error, self.request, op)
             self._failed(error, outcome, code)
             await self.respond(response)
 
@@ -164,7 +180,6 @@ class ClientReply:
     async def attach(self, stream: WorkerStream) -> None:
         """What is written from now on is `stream`'s. It is kept until `commit`."""
         await self._end_early()
-        self._loop = asyncio.get_running_loop()
         self._stream = stream
 
     def detach(self) -> None:
@@ -172,10 +187,13 @@ class ClientReply:
         self._stream = None
         self._pending = b""
 
-    async def commit(self, headers: Headers, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+    async def commit(
+        self, headers: Headers, pause: Callable[[], None], resume: Callable[[], None]
+    ) -> Callable[[bytes], None]:
         """The attached stream is the reply: sends the head, unless it went out early, and what was kept.
 
         headers are the stream's own. The client calls `pause` when it reads more slowly than we write, and `resume`.
+        Returns what writes to the client, in place of `write`: a call fewer for every chunk.
         """
         self.committed = True
         client = self._client
@@ -187,10 +205,10 @@ class ClientReply:
         pending, self._pending = self._pending, b""
         if pending:
             client.write(pending)
+        return client.write
 
     def write(self, data: bytes) -> None:
         """Sends `data` of the attached stream, or keeps it until the commit."""
-        self._sent_at = self._loop.time()
         if self._flowing:
             self._client.write(data)
         else:
@@ -215,17 +233,20 @@ class ClientReply:
         """From now on the client is sent a keep-alive whenever it has heard nothing for `keepalive_s`, so that proxies
         and read timers in between do not give up. `lane` makes a lane for words of ours, while no worker's is here."""
         if self._keepalive_s:
-            loop = asyncio.get_running_loop()
-            self._sent_at = loop.time()
-            self._timer = loop.call_later(self._keepalive_s, self._look, lane)
+            if self._timer is None:
+                self._sent_at = monotonic()
+            else:  # another model is asked: the client waits as before
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(self._keepalive_s, self._look, lane)
 
     def _look(self, lane: Callable[[], Lane]) -> None:
-        loop = asyncio.get_running_loop()
-        due = self._sent_at + self._keepalive_s - loop.time()
+        now, stream = monotonic(), self._stream
+        sent_at = self._sent_at if stream is None else max(self._sent_at, stream.written_at)
+        due = sent_at + self._keepalive_s - now
         if due <= 0:
             self._send_keepalive(lane)
-            self._sent_at, due = loop.time(), self._keepalive_s
-        self._timer = loop.call_later(due, self._look, lane)
+            self._sent_at, due = now, self._keepalive_s
+        self._timer = asyncio.get_running_loop().call_later(due, self._look, lane)
 
     def _send_keepalive(self, lane: Callable[[], Lane]) -> None:
         """Commits to a worker's stream if there is one. Before that, it sends the head of a 200 and commits to
@@ -255,6 +276,7 @@ class ClientReply:
             self._timer.cancel()
         if self._early is not None:
             self._early.close()
+        self.explain = None
         self._client.close()
 
 

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from copy import copy
 from typing import Any
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import REPLY_HEADERS, Request, Route
-from gateway.core.messages import CountTokens, ListModels, Op
+from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Recall, Request, Route, header_value
+from gateway.core.messages import Chat, Complete, ListModels, Op, Question, Settled
 from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
 from gateway.core.trace_context import trace_context
+from gateway.drive import Running, running
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
+from gateway.pipeline.deadlines import Waits, client_waits, for_request, shorten
+from gateway.pipeline.detours import CONTEXT_LENGTH, NONE, SPLIT, Detours, detour_headers, reason_of
+from gateway.pipeline.first_step import FirstStep
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
+from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.runtime import Runtime
 from gateway.wire.bulk import is_heavy
 
+EXPLAIN = b"x-dragoman-explain"
+"""Header by which a client asks how its request came to its worker, whatever its value."""
 _NOBODY = PendingAuth(ANONYMOUS)
+# In a head's memory: (runtime, dialect, PendingAuth, how long its client waits).
+_IDENTITY = "identity"
 
 
 class Endpoint:
@@ -56,10 +66,18 @@ class Run:
     permit: Permit | None = None
     attempts: Attempts | None = None
     trace: RequestTrace | None = None
-    _task: asyncio.Task[Any] | None = None
+    _task: Running | None = None
     _deadline: asyncio.TimerHandle | None = None
+    # When its own deadline ends it, in seconds of the runtime's clock.
+    _until: float | None = None
     _interrupted: GatewayError | None = None
     _error: GatewayError | None = None
+    _streaming = False  # counted as a stream of its key
+    _waits: Waits | None = None
+    # `Attempts.deaths` of all models that are asked, where there may be several.
+    _deaths: list[asyncio.Task[None]] | None = None
+    # Whose stored texts it may refer to.
+    _owner = ""
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         runtime, dialect = endpoint.runtime, endpoint.dialect
@@ -85,7 +103,7 @@ class Run:
         self._began = runtime.clock()
 
     async def go(self) -> None:
-        self._task = asyncio.current_task()
+        self._task = running()
         self.runtime.running.add(self)
         self.runtime.observer.begun(self.record.dialect)
         if self.runtime.tracer is not None:
@@ -115,31 +133,59 @@ class Run:
         runtime, endpoint, record, request = self.runtime, self.endpoint, self.record, self.request
         pending = self._identify()
         self._check_route()
+        if runtime.guard.pressure and pending is not _NOBODY:
+            runtime.guard.check(pending.principal.priority)
         if request.method == "POST":
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)
         principal = self._authenticate(pending)
         if runtime.log_prompt is not None:
             runtime.log_prompt(record.id, request.body)
-        read, large = endpoint.dialect.read, is_heavy(request.body)
-        asked = await offload(read, request) if large else read(request)
+        large = is_heavy(request.body)
+        asked = await self._read(principal, large)
+        if isinstance(asked, Settled):
+            if asked.forgets and runtime.shelf is not None:
+                await runtime.shelf.remove(self._owner, asked.forgets)
+            await self.reply.respond(asked.reply)
+            return
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)
         if isinstance(asked, ListModels):
             await self._list_models(asked, principal)
             return
         op = self.op = asked
+        if principal.streams is not None and op.stream:
+            runtime.caps.open_stream(principal)
+            self._streaming = True
         served = resolve_model(runtime.models, op, endpoint.default_model, principal)
         op.salt = principal.salt
-        record.model, record.stream = served.name, op.stream
+        record.stream = op.stream
+        if served.detours is None:
+            await self._ask(served, op, principal, large)
+        else:
+            await self._ask_in_turn(served, served.detours, op, principal, large)
+
+    async def _ask(self, served: ServedModel, op: Op, principal: Principal, large: bool) -> None:
+        """Has `served` answer. Raises GatewayError if it cannot."""
+        runtime, record, request = self.runtime, self.record, self.request
+        self.op = op
+        record.model = served.name
+        if served.adapter is not None:
+            record.adapter = served.adapter
         if runtime.trace is not None:
             runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
         left_out = refuse_beyond(op, served.can)
         if left_out:
             self.reply.name_dropped(left_out)
-        if runtime.gate is not None and not isinstance(op, CountTokens):
+        if runtime.gate is not None and not isinstance(op, Question):
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
-        if op.timeout is not None or served.total_s is not None:
+        waits = self._waits
+        if waits is not None:
+            if waits.outlasts(served.deadlines):
+                waits = None
+            else:
+                shorten(op, waits, served.deadlines)
+        if (op.timeout is not None or served.total_s is not None) and self._deadline is None:
             self._set_deadline(op, served)
         # With a tracer each attempt has a context of its own.
         context = trace_context(request.headers) if self.trace is None else []
@@ -150,18 +196,111 @@ class Run:
         cut = outgoing.check(runtime.estimate)
         if cut:
             self.reply.name_dropped(cut)
+        quarantine = runtime.quarantine
+        if quarantine is not None and quarantine.held and outgoing.question is None:
+            quarantine.refuse_held(request)
+        describe = served.pool.demand
+        demand = await offload(describe, op, request.headers) if large else describe(op, request.headers)
+        demand.tenant, demand.size, demand.until = principal.tenant, len(request.body), self._until
+        if waits is not None or served.first_byte_per_token:
+            prompt = demand.prompt or runtime.estimate(op) if served.first_byte_per_token else 0
+            extra = prompt * served.first_byte_per_token
+            outgoing.deadlines = for_request(served.deadlines, extra, waits, op.stream, runtime.keepalive_s)
+        if served.mirror is not None and outgoing.question is None:
+            served.mirror.copy(op, record.id, request.headers, large)
         runtime.earn()
-        on_done = self._settle if self.permit is not None else None
+        on_done = self._settle if self.permit is not None or runtime.shelf is not None else None
         self.attempts = Attempts(
-            runtime, endpoint.dialect, outgoing, self.reply, record, self._began, on_done, self.trace
+            runtime, self.endpoint.dialect, outgoing, self.reply, record, self._began, on_done, self.trace
         )
-        await self.attempts.run(principal.priority)
+        if self._deaths is not None:
+            self.attempts.deaths = self._deaths
+        if served.prefill is not None and isinstance(op, (Chat, Complete)):
+            describe = served.prefill.pool.demand
+            brought = await offload(describe, op, request.headers) if large else describe(op, request.headers)
+            brought.tenant, brought.size, brought.until = demand.tenant, demand.size, demand.until
+            self.attempts.first = FirstStep(served.prefill, brought, runtime, outgoing, record)
+        if runtime.explain and (runtime.explain == "always" or header_value(request.headers, EXPLAIN) is not None):
+            self.reply.explain = self.attempts.explain
+        await self.attempts.run(principal.priority, demand)
+
+    async def _ask_in_turn(
+        self, served: ServedModel, detours: Detours, op: Op, principal: Principal, large: bool
+    ) -> None:
+        """Has the model answer that `served` is split to; where that one cannot, its fallbacks, one after the other.
+        Raises what was wrong with the first."""
+        models, record, reply, asked = self.runtime.models, self.record, self.reply, served.name
+        begun = reply.mark()
+        other = detours.split.choose(self.request.headers, principal) if detours.split is not None else None
+        if other is not None:
+            served = models[other]
+            detours = served.detours or NONE
+            self._detour(asked, other, SPLIT)
+        untouched = copy(op) if detours.fallback else op  # what a model cannot do is left out of `op`
+        self._deaths = []
+        try:
+            await self._ask(served, op, principal, large)
+            return
+        except GatewayError as error:
+            why = reason_of(error)
+            if why not in detours.on or not reply.unseen:
+                raise
+            failure, told = error, (reply.mark(), record.asked, record.detour)
+        failure.release_frames()
+        for name in detours.fallback:
+            fallback = models[name]
+            if not principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
+                continue
+            if self.permit is not None:
+                self.permit.withdraw()
+                self.permit = None
+            reply.return_to(begun)
+            record.limit = None
+            self._detour(asked, name, why)
+            try:
+                await self._ask(fallback, copy(untouched), principal, large)
+                return
+            except GatewayError as error:
+                if not reply.unseen or error.code == QUARANTINED:
+                    raise
+        mark, record.asked, record.detour = told
+        record.model, record.limit = served.name, None
+        reply.return_to(mark)
+        raise failure
+
+    def _detour(self, asked: str, model: str, why: str) -> None:
+        """From now on reply and record name `model` instead of `asked`."""
+        self.record.asked, self.record.detour = asked, why
+        self.reply.headers += detour_headers(model, why)
+
+    async def _read(self, principal: Principal, large: bool) -> Op | ListModels | Settled:
+        """What the dialect makes of the request, with what is stored of what it refers to."""
+        read, request, shelf = self.endpoint.dialect.read, self.request, self.runtime.shelf
+        if shelf is None:
+            return await offload(read, request) if large else read(request)
+        self._owner = principal.tenant
+        request.recalled = {}
+        try:
+            return await offload(read, request) if large else read(request)
+        except Recall as recall:
+            request.recalled = await shelf.get(self._owner, recall.names)
+        return await offload(read, request) if large else read(request)
 
     def _identify(self) -> PendingAuth:
         route, record = self.route, self.record
         if route is not None and route.open:
             return _NOBODY
-        pending = self.runtime.identify(self.request.headers, record.dialect)
+        # Who calls is known from the head. While that stays the same, so does the answer, unless a clock is asked.
+        memory = self.scope.get(HEAD_MEMORY)
+        known = memory.get(_IDENTITY) if memory is not None else None
+        if known is not None and known[0] is self.runtime and known[1] == record.dialect:
+            pending: PendingAuth = known[2]
+            self._waits = known[3]
+        else:
+            pending = self.runtime.identify(self.request.headers, record.dialect)
+            self._waits = client_waits(self.request.headers)
+            if memory is not None and pending.lasting:
+                memory[_IDENTITY] = self.runtime, record.dialect, pending, self._waits
         if pending.prove is None:
             record.key, record.team = pending.principal.key, pending.principal.team
         return pending
@@ -182,6 +321,13 @@ class Run:
             scope, record = self.scope, self.record
             pending.prove(scope["method"], scope["raw_path"], scope["query_string"], self.request.body)
             record.key, record.team = principal.key, principal.team
+        connection = self.client.connection
+        if connection is not None and (principal.connections is not None or connection.owner):
+            try:
+                self.runtime.caps.connected(principal, connection)
+            except GatewayError:
+                self.reply.headers.append((b"connection", b"close"))
+                raise
         return principal
 
     async def _list_models(self, asked: ListModels, principal: Principal) -> None:
@@ -197,6 +343,7 @@ class Run:
             Kind.TIMEOUT, f"the request took longer than {seconds:g} s", blame=Blame.US, code="deadline_exceeded"
         )
         self._deadline = asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
+        self._until = self.runtime.clock() + seconds
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -240,6 +387,10 @@ class Run:
             self.record.usage = self.attempts.used()
         if self.permit is not None:
             self.permit.settle(self.record)
+        op, shelf = self.op, self.runtime.shelf
+        if shelf is not None and op is not None and op.keep is not None:
+            texts, op.keep = op.keep, None
+            shelf.put(self._owner, texts)
 
     def _close(self) -> None:
         runtime, record, client = self.runtime, self.record, self.client
@@ -248,6 +399,8 @@ class Run:
         if self._deadline is not None:
             self._deadline.cancel()
         runtime.running.discard(self)
+        if self._streaming:
+            runtime.caps.close_stream(record.key)
         if client.reserved_bytes:
             runtime.body_budget.release(client.reserved_bytes)
         self._settle()
@@ -256,17 +409,24 @@ class Run:
         self.attempts = None  # it holds this request by `on_done`: a cycle for the collector
         self.reply.close()
         record.ms = round((runtime.clock() - self._began) * 1000, 3)
+        record.overhead_ms = round(max(0.0, record.ms - record.queue_ms - record.upstream_ms), 3)
         if self.trace is not None:
             self.trace.finished(record)
         runtime.observer.finished(record)
 
     def _phase(self) -> str:
-        """What a client that left was waiting for."""
+        """The phase that a client which left was waiting in, as in `RequestRecord.phase`."""
         if self.attempts is None:
             return "reading"
         if self.attempts.queued:
             return "queued"
         return "first_output" if self.record.ttft_ms is None else "streaming"
+
+
+def _longer(one: ServedModel, other: ServedModel) -> bool:
+    """Whether a prompt that is too long for `other` may fit `one`, as far as is known."""
+    mine, its = one.can.max_context, other.can.max_context
+    return mine is None or its is None or mine > its
 
 
 def _internal_error() -> GatewayError:

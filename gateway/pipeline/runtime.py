@@ -14,7 +14,11 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Gate, Observer, Tracer
+from gateway.pipeline.caps import Caps
+from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
+from gateway.pipeline.quarantine import Quarantine
+from gateway.pipeline.shelf import Shelf
 
 
 class UnderWay(Protocol):
@@ -64,10 +68,15 @@ class Runtime(Struct):
     attempts         workers that one request may be sent to
     may_retry        spends from the retry budget, and says whether a retry may be made; `earn` feeds it
     clock            monotonic seconds
+    guard            refuses requests while this process cannot keep up
+    caps             what single keys may hold open
     estimate         tokens of a prompt whose length no worker told
+    explain          whose replies say how they came to their worker: "asked" for those that ask, "always", or ""
     gate             limits; None when there are none
     trace            told of every step by (what, **fields), for the log at level debug; None at any other
     tracer           makes the spans of requests; None without tracing
+    quarantine       requests of which workers died; None where they are sent on
+    shelf            what clients may refer to later; None where nothing is stored
     log_prompt       told of every request's body by (request id, body); None unless the operator asked for it
     """
 
@@ -84,8 +93,13 @@ class Runtime(Struct):
     may_retry: Callable[[], bool]
     clock: Callable[[], float]
     running: Running
+    guard: Guard
+    caps: Caps
     estimate: Callable[[Op], int]
+    explain: str = ""
     gate: Gate | None = None
     trace: Callable[..., None] | None = None
     tracer: Tracer | None = None
+    quarantine: Quarantine | None = None
+    shelf: Shelf | None = None
     log_prompt: Callable[[str, bytes], None] | None = None

@@ -19,7 +19,7 @@ from gateway.redis.client import CONNECT_S, node, sentinels
 from gateway.redis.settings import RedisSettings, split_address
 
 _LONGEST = 1 << 20
-"""Bytes of one answer. Ours are some 10 KB at most; whoever sends more is no Redis server of ours."""
+"""The most bytes of one answer. Ours have about 10 KB at most; a longer one does not come from a healthy server."""
 
 Address = tuple[str, int]
 
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._end(Refused("not a Redis server's answer"))
                 return
-            if not self._is_open():  # whoever was told has closed it
+            if not self._is_open():  # the callback has closed it
                 return
         if at < size:
             if size - at > _LONGEST:

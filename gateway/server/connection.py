@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gateway.core.http import JSON_TYPE, Headers
+from gateway.drive import Work
 from gateway.server.cycle import RequestCycle
 from gateway.server.edge import Edge, HttpError, Refused
 from gateway.server.head import response_head
@@ -55,22 +57,23 @@ class Connection(asyncio.Protocol):
     At most one request is under way. What a client sends behind it stays unparsed until it is answered, and until the
     client has taken enough of the answers before.
 
-    edge, refused, outbox, turns and parting belong to the class, see `protocol_class`. A changed edge holds for open
-    connections, too. outbox has those that wrote in this turn of the loop, turns those with unparsed bytes. parting
-    says that every answer is its connection's last.
+    edge, refused, turns and parting belong to the class, see `protocol_class`. A changed edge holds for open
+    connections, too. turns has those with unparsed bytes. parting says that every answer is its connection's last.
 
     The constructor's arguments are those with which uvicorn makes the protocol that `Config.http` names.
 
     keep_alive_s  seconds that the connection may be idle
     running       the request under way, until its response is complete
     write_paused  the client reads more slowly than we write
+    owner, on_lost  see `core.ports.ClientConnection`
     """
 
     edge: Edge
-    outbox: list[RequestCycle]
     turns: Turns
     refused: Refused
     parting = False
+    owner = ""
+    on_lost: Callable[[], None] | None = None
     transport: asyncio.Transport
 
     def __init__(
@@ -85,8 +88,9 @@ class Connection(asyncio.Protocol):
         self.app = config.loaded_app
         self.keep_alive_s: float = config.timeout_keep_alive
         self.loop = _loop or asyncio.get_running_loop()
+        self.work = Work.of(self.loop)
         self.connections: set[Any] = server_state.connections
-        self.tasks = server_state.tasks
+        self.tasks: set[Any] = server_state.tasks  # uvicorn counts and cancels them: tasks or drives
         self.client: tuple[str, int] | None = None
         self.server: tuple[str, int] | None = None
         self.running: RequestCycle | None = None
@@ -124,6 +128,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
+        if self.on_lost is not None:
+            self.on_lost()
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
@@ -294,7 +300,7 @@ class Connection(asyncio.Protocol):
         if running is not None and running.started:
             self.cut()
             return
-        request_id = self.refused(
+        told = self.refused(
             refusal,
             self.client[0] if self.client is not None else "",
             self.headers if self._part is not BETWEEN else [],
@@ -303,7 +309,7 @@ class Connection(asyncio.Protocol):
         if running is not None:
             running.started = running.complete = True
             # If its handler has not begun, this is how it learns what the request is called.
-            running.scope["headers"].insert(0, (b"x-request-id", request_id.encode()))
+            running.scope["headers"].insert(0, told[0])
             running.refused = refusal.status, refusal.code
             self._leave()
         kind = "invalid_request_error" if refusal.status < 500 else "server_error"
@@ -311,7 +317,7 @@ class Connection(asyncio.Protocol):
         body = json.dumps({"error": error}).encode()
         headers = [
             JSON_TYPE,
-            (b"x-request-id", request_id.encode()),
+            *told,
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]

@@ -8,6 +8,8 @@ from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 from gateway.core.http import Headers, header_value
+from gateway.core.ports import ClientConnection
+from gateway.drive import Work
 from gateway.server.head import response_head
 
 EXTENSION = "dragoman"
@@ -27,8 +29,10 @@ class Wire(Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
-    outbox: list[RequestCycle]
+    work: Work
     write_paused: bool
+    owner: str
+    on_lost: Callable[[], None] | None
 
     @property
     def reusable(self) -> bool:
@@ -61,6 +65,8 @@ class RequestCycle:
     started      the response head is out
     complete     the response is whole
     body_bytes   bytes of the request's body that nobody has read yet
+
+    The constructor's `body` is the whole body of a request of which nothing is to come.
     """
 
     __slots__ = (
@@ -69,12 +75,19 @@ class RequestCycle:
         "started", "wire",
     )  # fmt: skip
 
-    def __init__(self, wire: Wire, scope: MutableMapping[str, Any], keep_alive: bool, awaits_100: bool) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        scope: dict[str, Any],
+        keep_alive: bool,
+        awaits_100: bool,
+        body: bytes | None = None,
+    ) -> None:
         self.wire = wire
         self.scope = scope
         self.keep_alive = keep_alive
         self.awaits_100 = awaits_100
-        self.more_body = True
+        self.more_body = body is None
         self.started = False
         self.complete = False
         self.gone = False
@@ -83,8 +96,8 @@ class RequestCycle:
         self.on_gone: Callable[[], None] | None = None
         self.on_pause: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
-        self._body = bytearray()
-        self._news = False  # for `receive`: body or its end has arrived, or there is no more to wait for
+        self._body: bytes | bytearray = bytearray() if body is None else body
+        self._news = body is not None  # for `receive`: body or its end has arrived, or there is no more to wait for
         self._arrival: asyncio.Event | None = None  # made only when somebody waits: mostly all has arrived already
         self._pending = b""  # written, and to be sent at the end of the loop's turn
         self._chunked = False
@@ -230,6 +243,10 @@ class RequestCycle:
         self.wake()
         self.wire.answered(self)
 
+    @property
+    def connection(self) -> ClientConnection:
+        return self.wire
+
     # -- the response, by the seam ------------------------------------------------------------------------------------
 
     @property
@@ -237,17 +254,21 @@ class RequestCycle:
         return self.wire.write_paused
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """In one write; plain ASGI makes two."""
+        """In one write; plain ASGI makes two. At the end of the round, if there is one and the connection stays: before
+        a connection is closed all must be written."""
         if self.gone:
             return
         head = self._head(status, headers, b"content-length: %d" % len(body))
         self.started = True
         if self.scope["method"] == "HEAD":
             self.wire.transport.write(head)
-        elif len(body) <= _JOINED_BYTES:
-            self.wire.transport.write(head + body)
-        else:
+        elif len(body) > _JOINED_BYTES:
             self.wire.transport.writelines((head, body))
+        elif self.keep_alive and self.wire.work.in_round:
+            self._pending = head + body
+            self.wire.work.send(self)
+        else:
+            self.wire.transport.write(head + body)
         self._complete()
 
     def write(self, data: bytes) -> None:
@@ -261,14 +282,11 @@ class RequestCycle:
                 self.flush()
             return
         self._pending = b"%x\r\n%b\r\n" % (len(data), data)
-        outbox = self.wire.outbox
-        if not outbox:
-            self.wire.loop.call_soon(_send_all, outbox)
-        outbox.append(self)
+        self.wire.work.send(self)
 
     def flush(self) -> None:
         pending, self._pending = self._pending, b""
-        if pending and not self.gone:
+        if pending and not self.gone and not self.wire.transport.is_closing():
             self.wire.transport.write(pending)
 
     def cut(self) -> None:
@@ -281,10 +299,3 @@ class RequestCycle:
         would be made in cold memory (half of all its CPU time, measured)."""
         self.on_gone = self.on_pause = self.on_resume = None
         self.scope.pop("extensions", None)
-
-
-def _send_all(outbox: list[RequestCycle]) -> None:
-    due = outbox[:]
-    outbox.clear()
-    for cycle in due:
-        cycle.flush()

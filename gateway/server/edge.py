@@ -35,6 +35,6 @@ class HttpError(Exception):
         self.message = message
 
 
-Refused = Callable[[HttpError, str, Headers, str], str]
+Refused = Callable[[HttpError, str, Headers, str], Headers]
 """Called for every refusal with (the refusal, the client's address, the headers received so far, the request id from a
-handler or ""). Returns the request id for the answer, safe for a header."""
+handler or ""). Returns headers for the answer; the first is `x-request-id`."""

@@ -13,9 +13,11 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from gateway.drive import Drive
 from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, Connection
 from gateway.server.cycle import RequestCycle
 from gateway.server.edge import Edge, HttpError, Refused
+from gateway.server.known_head import KnownHead
 from gateway.server.turns import Turns
 
 _NAME = itemgetter(0)
@@ -27,7 +29,10 @@ _STEPS_A_TURN = 256
 # Every head ends with this, and every chunked body, trailers or not.
 _EMPTY_LINE = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
-_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?.*)?", re.IGNORECASE)
+# A host and a port: no userinfo, and no way to write a path (RFC 9110, section 7.2). It may be empty in the header.
+_AUTHORITY = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
+_HOST = re.compile(_AUTHORITY + rb"*")
+_ABSOLUTE = re.compile(rb"https?://(" + _AUTHORITY + rb"+)(/[^?#]*)?(\?.*)?", re.IGNORECASE)
 _KEPT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
 
 
@@ -53,6 +58,7 @@ class EdgeProtocol(Connection):
         self._tail = b""  # the last bytes of a piece, which may begin an empty line
         self._dry = 0  # bytes since the parser last made something of them
         self._steps = 0
+        self._known: KnownHead | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -65,6 +71,9 @@ class EdgeProtocol(Connection):
             self._ignore(len(data))
         elif self._held:
             self._held += data
+        elif self._known is not None and self._begin_known(data, self._known):
+            if self._reading and not self._pausing:
+                return
         else:
             taken = self._parse(data)
             if taken < len(data):
@@ -142,10 +151,11 @@ class EdgeProtocol(Connection):
 
     def _parse_piece(self, data: bytes | bytearray, at: int) -> int:
         """Parses some of a head or a body. Returns how many bytes."""
+        one_message = False
         if self._part is BODY and not self._body_chunked:
             piece = bytes(data[at : at + self._body_left])
         elif not at and self._line == b"" and _is_one_message(data):
-            piece = bytes(data)
+            one_message, piece = True, bytes(data)
         else:
             piece = self._piece(data, at)
         if self._line is not None:
@@ -156,6 +166,8 @@ class EdgeProtocol(Connection):
         except httptools.HttpParserUpgrade as offer:
             self._decline()
             return int(offer.args[0])
+        if one_message and self._part is BETWEEN and self.running is not None:
+            self._remember(piece, self.running)
         if self._part is HEAD and len(self.headers) > self.edge.max_header_count:
             raise HttpError(431, "headers_too_large", "the request has too many header fields")
         # A header field, a trailer and a chunk's extension are kept by the parser until they are whole.
@@ -235,6 +247,8 @@ class EdgeProtocol(Connection):
         hosts = names.count(b"host")
         if hosts != 1 and (hosts or version == "1.1"):
             raise HttpError(400, "invalid_request", "a request must have exactly one Host header")
+        if hosts and not _HOST.fullmatch(headers[names.index(b"host")][1]):
+            raise HttpError(400, "invalid_request", "the Host header must be a host, and a port if any")
         self._body_chunked = b"transfer-encoding" in names
         if self._body_chunked:
             if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
@@ -274,10 +288,33 @@ class EdgeProtocol(Connection):
             "headers": self.headers,
         }
         keep_alive = version != "1.0" and not self.parting and self.parser.should_keep_alive()
-        self.running = cycle = RequestCycle(self, scope, keep_alive, awaits_100)
-        task = self.loop.create_task(cycle.run(self.app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._start(RequestCycle(self, scope, keep_alive, awaits_100))
+
+    def _start(self, cycle: RequestCycle) -> None:
+        self.running = cycle
+        self.tasks.add(Drive(cycle.run(self.app), self.work, self.tasks.discard))
+
+    # -- heads that come again --------------------------------------------------------------------------------------
+
+    def _remember(self, message: bytes, cycle: RequestCycle) -> None:
+        """`message` was the whole of the request under way: from now on its head is known."""
+        if cycle.keep_alive and not cycle.awaits_100:
+            self._known = KnownHead.of(message, cycle.scope, self.edge)
+
+    def _begin_known(self, data: bytes, known: KnownHead) -> bool:
+        """Begins the request in `data` without parsing it, where that comes to the same: nothing is under way, and
+        `data` is one whole request with the known head."""
+        if self._part is not BETWEEN or self.running is not None or self.write_paused or self.parting:
+            return False
+        found = known.read(data) if known.edge is self.edge else None
+        if found is None:
+            return False
+        scope, body = found
+        self._idle = False
+        self._deadline = 0.0
+        self.headers = scope["headers"]
+        self._start(RequestCycle(self, scope, True, False, body))
+        return True
 
     def _origin_form(self) -> bytes:
         """Path and query of a target in absolute form, `http://host/path`. Its host takes the place of the Host header
@@ -336,5 +373,5 @@ def decoded(path: str) -> str:
 
 def protocol_class(edge: Edge, refused: Refused) -> type[EdgeProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
-    members = {"edge": edge, "refused": staticmethod(refused), "outbox": [], "turns": Turns()}
+    members = {"edge": edge, "refused": staticmethod(refused), "turns": Turns()}
     return type("Protocol", (EdgeProtocol,), members)

@@ -60,7 +60,9 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         if self._side is not None:
-            protocol = protocol_class(_SIDE, self._protocol.refused)
+            refused = self._protocol.refused
+            # What else the answer carries is for clients of the dialects.
+            protocol = protocol_class(_SIDE, lambda *refusal: refused(*refusal)[:1])
             config = _config(self._side.app, protocol, self.config.timeout_keep_alive)
             listening = await asyncio.get_running_loop().create_server(
                 lambda: protocol(config, self._side_state, {}), sock=self._side.listener

@@ -18,6 +18,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
+from gateway.drive import Signal, Work
 from gateway.transport.incoming import READ_BYTES, Incoming
 
 _NAME = itemgetter(0)
@@ -37,6 +38,9 @@ LEAST_READ_BYTES: Final = 1024
 
 SLOW_S: Final = 0.001
 """The longest time to pass on what was read in one turn of the event loop, because all other requests wait for it."""
+
+LATE_BYTES: Final = 16 * 1024
+"""A read of up to this size is copied and taken in when all sockets were read; a larger one at once."""
 
 WRITE_BYTES: Final = 256 * 1024
 """A request body is written to the socket in slices of this size, as fast as the worker takes them."""
@@ -65,7 +69,9 @@ class Connection(asyncio.BufferedProtocol):
         "_breathing",
         "_dirty",
         "_framed",
+        "_late",
         "_most",
+        "_outgoing",
         "_reusable",
         "_spare",
         "_timer",
@@ -73,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent",
         "_used",
         "_whole",
+        "_work",
         "dropped",
         "exchange",
         "idle_limit",
@@ -90,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, origin: Owner) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
+        self._work = Work.of(self.loop)
         self.parser = HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self.probe = select.poll()
@@ -102,6 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         self.idle_limit = inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
+        self._late = b""  # read, and to be taken in by the round of this turn of the loop
+        self._outgoing = b""  # a request, to be sent at the end of the round
         self._unsent: memoryview | None = None
         self._blocks: list[bytes] = []  # pieces of the body in the current read
         self._breathing = False  # no reads before the next turn of the loop
@@ -114,9 +124,9 @@ class Connection(asyncio.BufferedProtocol):
         self._dirty = False  # bytes came after the complete response
 
     def begin(self, head: bytes, body: bytes, bodiless: bool, deadlines: Deadlines) -> Incoming:
-        """Sends a request. The exchange's waiter is done when it has a status or an error."""
+        """Sends a request. The exchange's waiter is set when it has a status or an error."""
         exchange = Incoming(self, bodiless)
-        exchange.waiter = self.loop.create_future()
+        exchange.waiter = Signal()
         self.exchange = exchange
         self.since = self.loop.time()
         self.limit = deadlines.first_byte
@@ -128,22 +138,34 @@ class Connection(asyncio.BufferedProtocol):
             return exchange
         self._arm()
         if len(body) <= JOINED_BYTES:
-            transport.write(head + body)
+            self._outgoing = head + body
+            if self._work.in_round:
+                self._work.send(self)
+            else:
+                self.flush()
         else:
             transport.write(head)
             self._unsent = memoryview(body)
             self._pump()
         return exchange
 
+    def flush(self) -> None:
+        """Sends the request."""
+        outgoing, self._outgoing = self._outgoing, b""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(outgoing)
+
     def fit(self) -> bool:
         """True if an idle connection may carry another request.
 
-        The event loop reports an EOF or stray bytes only on its next turn, so this asks the kernel. Otherwise
-        unrequested bytes (such as a 408 on idle) would be taken for the answer to the next request.
+        The event loop reports an EOF or stray bytes only on its next turn, so this asks the kernel. What was read is
+        taken in only in this turn's round. Otherwise unrequested bytes (such as a 408 on idle) would be taken for the
+        answer to the next request.
         """
         return (
             self.transport is not None
             and not self.transport.is_closing()
+            and not self._late
             and self.loop.time() - self.since < self.limit
             and not self.probe.poll(0)
         )
@@ -213,11 +235,13 @@ class Connection(asyncio.BufferedProtocol):
         self.probe.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.take_in()
         if self.exchange is not None:
             self._cut(clean=False)
         self.drop()
 
     def eof_received(self) -> None:
+        self.take_in()
         if self.exchange is not None:
             self._cut(clean=True)
         self.drop()
@@ -227,12 +251,28 @@ class Connection(asyncio.BufferedProtocol):
         return self.origin.buffer[: self._most]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if nbytes <= LATE_BYTES and nbytes < self._most:
+            if not self._late:
+                self._work.arrived(self)
+            self._late += self.origin.buffer[:nbytes]
+        else:
+            self.take_in()
+            self._read(self.origin.buffer[:nbytes], nbytes == self._most)
+
+    def take_in(self) -> None:
+        """Reads what came in this turn of the event loop."""
+        late, self._late = self._late, b""
+        if late and not self.dropped:
+            self._read(late, False)
+
+    def _read(self, data: bytes | memoryview, full: bool) -> None:
+        """full: the read was as large as it could be."""
+        nbytes = len(data)
         exchange = self.exchange
         if exchange is None:
             self.drop()  # idle: these bytes were not requested
             return
-        data = self.origin.buffer[:nbytes]
-        began = perf_counter() if nbytes == self._most else 0.0
+        began = perf_counter() if full else 0.0
         answered = exchange.status
         try:
             if answered:
@@ -387,14 +427,14 @@ class Connection(asyncio.BufferedProtocol):
             if clean and not self._framed:
                 self.fail(None)  # the reader checks completeness by the wire's terminal mark
             else:
-                self.fail(
-                    GatewayError(Kind.TRUNCATED, "the worker closed the connection before its answer was complete")
-                )
+                early = "the worker closed the connection before its answer was complete"
+                self.fail(GatewayError(Kind.TRUNCATED, early, broke=True))
         elif self._spare:
-            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection in the middle of a response head"))
+            early = "the worker closed the connection in the middle of a response head"
+            self.fail(GatewayError(Kind.UPSTREAM, early, broke=True))
         else:
             exchange.stale = self._used
-            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection before answering"))
+            self.fail(GatewayError(Kind.UPSTREAM, "the worker closed the connection before answering", broke=True))
 
     def _pump(self) -> None:
         transport = self.transport

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from gateway.core.errors import GatewayError, Kind, reply_too_large
 from gateway.core.http import Headers
 from gateway.core.ports import BodySink
+from gateway.drive import Signal
 
 READ_BYTES: Final = 64 * 1024
 """The most bytes read from a socket in one turn of the event loop, and the number of buffered bytes at which the socket
@@ -43,7 +43,7 @@ class Incoming:
         self.bodiless = bodiless
         self.error: GatewayError | None = None
         self.stale = False
-        self.waiter: asyncio.Future[None] | None = None
+        self.waiter: Signal | None = None
         self.push: Callable[[bytes], None] | None = None
         self._sink: BodySink | None = None
         self._blocks: list[bytes] = []
@@ -64,7 +64,7 @@ class Incoming:
                 if self.error is not None:
                     raise self.error
                 return b""
-            self.waiter = asyncio.get_running_loop().create_future()
+            self.waiter = Signal()
             try:
                 await self.waiter
             except BaseException:
@@ -80,6 +80,7 @@ class Incoming:
             size += len(block)
             if size > limit:
                 self.close()
+                parts.clear()  # the error's traceback may keep them for a while
                 raise reply_too_large()
             parts.append(block)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -144,9 +145,8 @@ class Incoming:
             self._flow()
 
     def wake(self) -> None:
-        waiter = self.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self.waiter is not None:
+            self.waiter.set()
 
     def _take(self) -> bytes:
         blocks = self._blocks

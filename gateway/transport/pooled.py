@@ -21,6 +21,7 @@ from gateway.core.errors import GatewayError, Kind, out_of_descriptors
 from gateway.core.figures import ConnectionCounts
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
+from gateway.drive import as_task
 from gateway.transport.connection import Connection
 from gateway.transport.incoming import READ_BYTES, Incoming
 
@@ -117,6 +118,7 @@ class Origin:
         OVERLOADED if this process has no file descriptor left."""
         connection = Connection(self)
         try:
+            await as_task()  # for the timeout
             async with asyncio.timeout(seconds):
                 await connection.loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
         except TimeoutError as error:
@@ -195,10 +197,14 @@ class Pooled:
             origin = self.origins[address] = Origin(self, address)
         head = origin.head(request)
         self._check_open()
-        connection = origin.take()
+        connection, sent = origin.take(), False
         while True:
             if connection is None:
-                connection = await origin.connect(deadlines.connect)
+                try:
+                    connection = await origin.connect(deadlines.connect)
+                except GatewayError as error:
+                    error.broke = sent  # the worker may have closed that connection by dying
+                    raise
                 self._check_open(connection)
                 self.counts.opened += 1
             else:
@@ -215,7 +221,7 @@ class Pooled:
             if not exchange.stale:
                 raise exchange.error
             # The worker closed an idle connection just as it was used. Send once more, on a new connection.
-            connection = None
+            connection, sent = None, True
 
     async def close(self) -> None:
         """Closes every connection. Running exchanges and later sends fail with DRAINING."""

@@ -54,7 +54,7 @@ _LONE = re.compile(
 _MARK = b"\\uFdD0"
 _SEPARATORS = (("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"), ("\u0085".encode(), b"\\u0085"))
 # Members whose content belongs to the user: numbers in them are never changed.
-_FREE = frozenset({"messages", "tools", "response_format", "format", "metadata"})
+_FREE = frozenset({"messages", "tools", "response_format", "format", "text", "metadata"})
 # Integers that are passed on unread, so that no view finds that they were written as `1.0`.
 _UNREAD_INTEGERS = ("prompt_logprobs", "truncate_prompt_tokens")
 _FRACTION = re.compile(rb"[.eE]")
@@ -94,6 +94,7 @@ def members(request: Request) -> dict[str, Raw]:
     for name in _UNREAD_INTEGERS:
         raw = top.get(name)
         if raw is not None and _FRACTION.search(raw):
+            check_depth({name: raw})
             top[name] = Raw(encode(_whole(_anything.decode(raw))))
     return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
 
@@ -173,7 +174,8 @@ def settle_unknown(
 
 
 def check_depth(values: dict[str, Raw]) -> None:
-    """Parses members that are only passed on, so that no malformed or too deeply nested JSON reaches a worker.
+    """Parses members that are only passed on, so that no malformed or too deeply nested JSON, and no number that is too
+    large, reaches a worker.
 
     Raises GatewayError(BAD_REQUEST) naming the member.
     """
@@ -302,7 +304,7 @@ def _malformed(body: bytes, error: Exception) -> GatewayError:
 
 
 def _lone_surrogate(body: bytes) -> GatewayError:
-    """The error for a body that holds one, naming the top-level member that it stands in."""
+    """The error for a body with a lone surrogate. It names the top-level member that holds it."""
     try:
         top = _members.decode(_LONE.sub(rb"\1" + _MARK.replace(b"\\", b"\\\\"), body))
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -81,6 +81,7 @@ class Reader:
         if start:
             del self._tail[:start]
         if len(self._tail) > self._max:
+            self._tail.clear()  # the error's traceback may keep this reader for a while
             raise GatewayError(Kind.UPSTREAM, "the worker sent an event that never ends", code="upstream_malformed")
         self.idle = not (self._tail or self._cr or self._at_start)
         return frames

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Extra
-from gateway.wire.json import NULL, check_depth, encode, valid
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.messages import Extra, Nested
+from gateway.wire.json import NULL, check_depth, encode, typed, valid
 
+Body = TypeVar("Body", bound=Struct)
 Tree = dict[str | int, "Raw | Tree"]
 """Members at their places, with items of arrays by index: `{"messages": {0: {"x": 1}}}`."""
 
@@ -34,7 +36,7 @@ MOST_FOUND = 1 << 13
 # hold the interpreter's lock.
 MOST_NAMES = 1000
 
-_NOTHING: Tree = {}
+NOTHING: Tree = {}
 # The first byte after `[` if the first item may be an object. b"" means that much whitespace follows.
 _OF_OBJECTS = (b"{", b"]", b"")
 _object = msgspec.json.Decoder(dict[str, Raw])
@@ -55,6 +57,17 @@ class Unknown(Struct, frozen=True):
     changed: Extra
     found: Tree
     places: Mapping[str, str]
+
+
+def inside(kept: Tree, key: str | int) -> Tree:
+    """The unknown members found inside the member or item `key`."""
+    inner = kept.get(key) if kept else None
+    return inner if isinstance(inner, dict) else NOTHING
+
+
+def as_extra(kept: Tree) -> Nested | None:
+    """The unknown members found in an object, as the `extra` of its canonical object."""
+    return cast(Nested, kept) or None
 
 
 def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:
@@ -105,7 +118,7 @@ class _Splitter:
             self._count(1)
             return self._object(raw, view, form)
         if bytes(memoryview(raw)[1:64]).lstrip()[:1] not in _OF_OBJECTS:
-            return raw, _NOTHING
+            return raw, NOTHING
         items = _array.decode(raw)
         self._count(len(items))
         found: Tree = {}
@@ -121,11 +134,11 @@ class _Splitter:
 
     def _object(self, raw: Raw, view: View | None, form: Form | None) -> tuple[Raw, Tree]:
         if not _begins(raw, b"{"):
-            return raw, _NOTHING
+            return raw, NOTHING
         members = _object.decode(raw)
         known = form(members) if form is not None else known_to(view) if view is not None else None
         if known is None:
-            return raw, _NOTHING
+            return raw, NOTHING
         if len(members) > MOST_NAMES:
             raise _too_many(f"an object of the request has more than {MOST_NAMES} members")
         found: Tree = {}
@@ -142,7 +155,7 @@ class _Splitter:
                     if taken:
                         found[name] = taken
         if not left:
-            return raw, _NOTHING
+            return raw, NOTHING
         self._found += 1
         if self._found > MOST_FOUND:
             raise _too_many(f"more than {MOST_FOUND} objects of the request have unknown members")
@@ -211,3 +224,21 @@ def _place(path: _Path | None) -> str:
         path, key = path
         keys.append(str(key))
     return ".".join(reversed(keys))
+
+
+def read_known(
+    raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy, kind: Kind = Kind.BAD_REQUEST
+) -> tuple[Body, tuple[str, ...]]:
+    """(the body in `raw`, the names of unknown members inside its objects), for bodies of which no worker reads such
+    members. Raises GatewayError: BAD_REQUEST for a malformed body, `kind` for members that `policy` refuses."""
+    body = encode(raw)
+    try:
+        return typed(body, decoder), ()
+    except GatewayError:
+        unknown = find_unknown(body, decoder.type, {})
+        if unknown is None:
+            raise
+    found = typed(unknown.body, decoder)
+    if policy == "error":
+        sort_extras(policy, unknown.places.values(), kind=kind)
+    return found, tuple(unknown.places)

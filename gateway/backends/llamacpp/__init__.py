@@ -12,17 +12,19 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.llamacpp.errors import fault_of
-from gateway.backends.llamacpp.replies import ChoicesReader, TextReader, token_count
-from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, text_body, text_dropped
+from gateway.backends.llamacpp.replies import ChoicesReader, TextReader, token_count, tokens_of
+from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, score_body, text_body, text_dropped
 from gateway.backends.openai.compose import PATHS, outgoing, prompt_of, tokenize
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import unsupported
+from gateway.backends.openai.scores import RERANK, inability, read_scores
+from gateway.backends.openai.tokens import ask_tokens, read_text
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Chat, Complete, Embed, Generate, Op
-from gateway.core.ports import Capabilities, Counting, Facts, StreamReader
+from gateway.core.lifecycle import Embeddings, Scores
+from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
@@ -33,6 +35,9 @@ class LlamaCpp:
 
     name = NAME
     salts = False
+    gauges: Gauges | None = Gauges("llamacpp:requests_processing", "llamacpp:requests_deferred")
+    handover: Handover | None = None
+    adapters = False
     facts_path: str | None = "/props"
 
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
@@ -44,6 +49,8 @@ class LlamaCpp:
         return f"{NAME} chat" if _several(op) else "openai"
 
     def write(self, op: Op, can: Capabilities) -> Request:
+        if isinstance(op, Score):
+            return Request("POST", RERANK, [JSON_TYPE], encode(score_body(op, can)))
         assert isinstance(op, (Chat, Complete, Embed))
         if isinstance(op, Complete):
             return Request("POST", "/completion", [JSON_TYPE], encode(text_body(op, can)), dropped=text_dropped(op))
@@ -66,6 +73,15 @@ class LlamaCpp:
         # As /completion does: with the special tokens that the model puts before a text.
         return tokenize(op, self, {"content": prompt, "add_special": True}, token_count)
 
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+        """Of a chat only the number of its tokens can be had. Raises GatewayError(UNSUPPORTED) for one."""
+        if isinstance(op, Detokenize):
+            return ask_tokens(op, self, {"tokens": op.tokens}, read_text, "/detokenize")
+        if isinstance(op.prompt, Chat):
+            raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
+        body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts}
+        return ask_tokens(op, self, body, lambda said: tokens_of(said, can.max_context), "/tokenize")
+
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         if isinstance(op, Complete):
             yield from TextReader(op, self._defaults).whole(response.body)
@@ -84,14 +100,14 @@ class LlamaCpp:
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         return read_embeddings(response, op)
 
-    def fault(self, response: Response) -> GatewayError:
-        return fault_of(response, self._defaults.now())
+    def read_scores(self, response: Response, op: Score) -> Scores:
+        return read_scores(response, op)
+
+    def fault(self, response: Response, op: Op | None = None) -> GatewayError:
+        return inability(response, op, NAME) or fault_of(response, self._defaults.now())
 
     def facts(self, body: bytes, model: str) -> Facts:
-        try:
-            found = _props.decode(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise wire.malformed() from None
+        found = wire.decoded(body, _props)
         caps, modalities = found.chat_template_caps, found.modalities
         told = {
             "tools": caps.supports_tools,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -13,8 +12,10 @@ from gateway.backends.llamacpp.errors import named
 from gateway.backends.llamacpp.requests import NAME
 from gateway.backends.openai.replies import ChatReader
 from gateway.backends.openai.requests import unsupported
+from gateway.backends.openai.tokens import whole_tokens
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
+from gateway.core.lifecycle import Tokens
 from gateway.core.messages import Complete
 from gateway.core.usage import Usage
 from gateway.wire import sse
@@ -44,6 +45,33 @@ class ChoicesReader(ChatReader):
 def token_count(said: bytes) -> int:
     """The number of tokens in an answer of `/tokenize`. Raises msgspec's errors for anything else."""
     return len(_tokens.decode(said).tokens)
+
+
+class _PieceIn(Struct):
+    """A token and its text, as bytes where they are no text."""
+
+    id: wire.Count
+    piece: str | list[wire.Index]
+
+
+class _PiecesIn(Struct):
+    tokens: list[wire.Count | _PieceIn]
+
+
+_pieces = msgspec.json.Decoder(_PiecesIn)
+
+
+def tokens_of(said: bytes, max_context: int | None) -> Tokens:
+    """The tokens in an answer of `/tokenize`, with their texts if it has them. Raises msgspec's errors, or ValueError,
+    for anything else."""
+    found = _pieces.decode(said).tokens
+    ids = tuple(one if isinstance(one, int) else one.id for one in found)
+    texts = tuple(_text_of(one.piece) for one in found if isinstance(one, _PieceIn))
+    return whole_tokens(ids, texts or None, max_context)
+
+
+def _text_of(piece: str | list[int]) -> str:
+    return piece if isinstance(piece, str) else bytes(piece).decode(errors="replace")
 
 
 class _TopIn(Struct):
@@ -117,7 +145,7 @@ class TextReader:
         try:
             for frame in self._frames.feed(block):
                 if not self._over:
-                    yield from self._read(_decoded(_chunk, frame.data), len(frame.data))
+                    yield from self._read(wire.decoded(frame.data, _chunk), len(frame.data))
         except GatewayError as error:
             yield self._fail(error)
 
@@ -128,7 +156,7 @@ class TextReader:
     def whole(self, body: bytes) -> Iterator[Event]:
         """A buffered reply: an object, or an array of them for several choices."""
         try:
-            found = _decoded(_chunks, body)
+            found = wire.decoded(body, _chunks)
             chunks = found if isinstance(found, list) else [found]
             if len(chunks) > self._choices:
                 raise wire.malformed()
@@ -188,7 +216,9 @@ class TextReader:
         index = found.index
         tokens = [*choice.tokens, *found.tokens]
         probs = [*choice.probs, *found.completion_probabilities]
+        end_token: int | None = None
         if found.stop_type == "eos":
+            end_token = tokens[-1] if tokens else None
             probs = probs[: len(tokens) - 1] if tokens and len(probs) >= len(tokens) else probs
             tokens = tokens[:-1]
         elif found.stop_type not in _REASONS:
@@ -196,7 +226,8 @@ class TextReader:
         if found.content or tokens or probs:
             yield Delta(index, 0, found.content, tuple(tokens), self._logprobs(probs), True)
         yield PartEnd(index, 0)
-        yield Finish(index, _REASONS[found.stop_type], found.stop_type, found.stopping_word or None)
+        stop = found.stopping_word or None
+        yield Finish(index, _REASONS[found.stop_type], found.stop_type, stop, end_token=end_token)
         del self._open[index]
         self._finished.add(index)
         self._output += found.tokens_predicted
@@ -222,10 +253,3 @@ def _check_json(text: str) -> None:
         msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
         raise unsupported("response_format", NAME) from None
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise wire.malformed() from None

@@ -18,8 +18,9 @@ from gateway.backends.openai.requests import (
     unwritten,
     write_tool,
 )
+from gateway.backends.openai.scores import rerank_body
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Chat, Complete, NamedTool, Output, Sampling
+from gateway.core.messages import Chat, Complete, NamedTool, Output, Sampling, Score
 from gateway.core.ports import Capabilities
 from gateway.wire.json import encode, valid
 
@@ -33,6 +34,18 @@ _WINDOW = 65_536
 # vLLM's members that llama.cpp has too.
 _SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
 _NOT_ITS = {name: neutral for name, neutral in VLLM_MEMBERS.items() if name not in _SHARED}
+
+# vLLM's members of requests to rank documents that change the scores, with the values that change nothing.
+_SCORE_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    "chat_template_kwargs": ({},),
+    "instruction": ("",),
+    "max_tokens_per_doc": (0,),
+    "max_tokens_per_query": (0,),
+    "mm_processor_kwargs": ({},),
+    "truncate_prompt_tokens": (),
+    "truncation_side": ("right",),
+    "use_activation": (True,),
+}
 
 
 class _Words(Words):
@@ -94,6 +107,12 @@ _NO_TEXT: Mapping[str, tuple[Any, ...]] = {
 def text_dropped(op: Complete) -> tuple[str, ...]:
     """The names of members that `text_body` leaves out without an error."""
     return (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
+
+
+def score_body(op: Score, can: Capabilities) -> dict[str, Any]:
+    """The body of `/v1/rerank`. Raises GatewayError(UNSUPPORTED) for what llama.cpp would silently ignore."""
+    refuse_members(op.extra, _SCORE_MEMBERS, NAME)
+    return rerank_body(op, can, NAME)
 
 
 def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:

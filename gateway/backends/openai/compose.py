@@ -6,7 +6,7 @@ Each engine's own names are in its `Words`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,12 +23,11 @@ from gateway.backends.openai.requests import (
     write_tool,
     write_tool_choice,
 )
-from gateway.core.errors import GatewayError
-from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.backends.openai.tokens import Tells, answered
+from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Embed, Message, Output, Sampling
 from gateway.core.ports import Capabilities, Counting
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
 
 PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
 
@@ -98,6 +97,9 @@ class Words:
         last = f"messages.{len(op.messages) - 1}"
         raise unsupported(last, self.name, "the last message must not be the assistant's")
 
+    def truncation(self, body: dict[str, Any]) -> None:
+        """Asks to cut off inputs of embeddings that are too long. Engines that cannot refuse such inputs."""
+
     def tokens(self, body: dict[str, Any]) -> None:
         """Asks for token ids in the reply."""
         raise no_token_ids(self.name)
@@ -139,6 +141,8 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
     if isinstance(op, Embed):
         body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
         put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
+        if op.truncate:
+            words.truncation(body)
         body.update(op.extra)
         return body
     if isinstance(op, Chat):
@@ -173,7 +177,7 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
 
 
 def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
-    """Later system messages stay where they are only if the model is declared to take them there."""
+    """The messages of `op`. Later system messages keep their places only if the model is declared to take them so."""
     fold = op.fold_system and "system_turns" not in (can.features or ())
     return fold_system(op.messages) if fold else op.messages
 
@@ -189,31 +193,15 @@ def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
     return body
 
 
-class _Tells(Protocol):
-    """The parts of a backend that counting needs."""
-
-    name: str
-
-    def fault(self, response: Response) -> GatewayError: ...
-
-
 def tokenize(
     op: Chat | Complete,
-    backend: _Tells,
+    backend: Tells,
     body: dict[str, Any],
     length: Callable[[bytes], int],
     path: str = "/tokenize",
 ) -> Counting:
     """Counts by a request to the worker's `path`. `length` reads the answer, or raises msgspec's errors."""
-
-    def read(response: Response) -> int:
-        if response.status in (404, 405):  # switched off, or blocked by a proxy before the worker
-            raise cannot_count(op, backend.name)
-        if response.status != 200:
-            raise backend.fault(response)
-        try:
-            return length(response.body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise wire.malformed() from None
-
-    return Counting(Request("POST", path, [JSON_TYPE], encode(body)), read)
+    name = backend.name
+    return Counting(
+        Request("POST", path, [JSON_TYPE], encode(body)), answered(backend, lambda: cannot_count(op, name), length)
+    )

@@ -193,7 +193,7 @@ def unwritten(op: Chat | Complete) -> Iterator[str]:
 
 
 def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
-    """For a worker that cannot tell how long a prompt is: by the total that `op` asks for, if it asks for one."""
+    """The error for a worker that cannot count tokens. It names the total of `op`, if `op` has one."""
     if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return unsupported(total_of(op), backend)
     message = f"the {backend} worker of this model cannot count the tokens of a prompt"
@@ -201,8 +201,8 @@ def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages with every system message behind the first turn made a part of the user message before it, else of
-    the one after it, else a user message by itself. For chat templates that take system messages at the start only."""
+    """`messages` without system messages behind the first turn, for chat templates that take them at the start only.
+    Each becomes a part of the user message before it, else of the one after it, else a user message of its own."""
     found: list[Message] = []
     waiting: list[Part] = []
     leading = True
@@ -228,5 +228,5 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def total_of(op: Complete) -> str:
-    """The name of the total length that `op` sets."""
+    """The name of the limit on prompt and output together that `op` sets."""
     return "max_total_tokens" if op.max_total is not None else "min_total_tokens"

@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from gateway.backends.openai.compose import PATHS, Words, compose, messages_of, stream_options, tokenize
 from gateway.backends.openai.errors import counted
 from gateway.backends.openai.requests import cannot_count, put, unsupported
+from gateway.backends.openai.scores import cannot_score
+from gateway.backends.openai.tokens import ask_tokens, cannot_tokenize
 from gateway.backends.tgi.errors import fault_of
-from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of
+from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of, tokens_of
 from gateway.backends.tgi.requests import (
     NAME,
     below_one,
@@ -31,9 +33,23 @@ from gateway.backends.tgi.requests import (
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Audio, Chat, Complete, Embed, Extra, Generate, Op, Opaque, Output, Sampling
-from gateway.core.ports import UNKNOWN, Capabilities, Counting, Facts, StreamReader
+from gateway.core.lifecycle import Embeddings, Scores
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Detokenize,
+    Embed,
+    Extra,
+    Generate,
+    Op,
+    Opaque,
+    Output,
+    Sampling,
+    Score,
+    Tokenize,
+)
+from gateway.core.ports import UNKNOWN, Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
@@ -44,7 +60,7 @@ _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
 class _Words(Words):
-    """TGI's names in chats."""
+    """TGI's names in chats, where they differ from OpenAI's."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         """Never sends `presence_penalty`: TGI turns it into a repetition penalty, and a 0 into a penalty of 2."""
@@ -72,6 +88,9 @@ class Tgi:
 
     name = NAME
     salts = False
+    gauges: Gauges | None = Gauges("tgi_batch_current_size", "tgi_queue_size")
+    handover: Handover | None = None
+    adapters = False
     facts_path: str | None = None
 
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
@@ -83,6 +102,8 @@ class Tgi:
         return NAME
 
     def write(self, op: Op, can: Capabilities) -> Request:
+        if isinstance(op, Score):
+            raise cannot_score(NAME)
         assert isinstance(op, (Chat, Complete, Embed))
         if isinstance(op, Embed):
             raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
@@ -103,6 +124,20 @@ class Tgi:
             raise unsupported("min_total_tokens", NAME)
         return tokenize(op, self, text_body(replace(op, max_total=None), rest_of(op)), count)
 
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+        """Tells the tokens of a text, always with the special ones. Raises GatewayError(UNSUPPORTED) for anything
+        else."""
+        if isinstance(op, Detokenize):
+            raise cannot_tokenize(NAME)
+        if isinstance(op.prompt, Chat):
+            raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
+        if not op.special:
+            raise unsupported("add_special_tokens", NAME, "special tokens are always added")
+        texts = op.texts
+        return ask_tokens(
+            op, self, {"inputs": op.prompt}, lambda said: tokens_of(said, texts, can.max_context), "/tokenize"
+        )
+
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         reader = reader_of(op, self._defaults)
         if isinstance(reader, TextReader):
@@ -115,7 +150,10 @@ class Tgi:
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         raise wire.malformed()
 
-    def fault(self, response: Response) -> GatewayError:
+    def read_scores(self, response: Response, op: Score) -> Scores:
+        raise wire.malformed()
+
+    def fault(self, response: Response, op: Op | None = None) -> GatewayError:
         return fault_of(response, self._defaults.now())
 
     def facts(self, body: bytes, model: str) -> Facts:

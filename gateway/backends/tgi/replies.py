@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai.replies import ChatReader, Reader
+from gateway.backends.openai.reader import Reader
+from gateway.backends.openai.replies import ChatReader
 from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.lifecycle import Tokens
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
@@ -47,6 +49,7 @@ class _GenerationIn(Struct):
 
 class _IdIn(Struct):
     id: wire.Number
+    text: str = ""
 
 
 _generation_decoder = msgspec.json.Decoder(_GenerationIn)
@@ -54,7 +57,7 @@ _ids = msgspec.json.Decoder(list[_IdIn])
 
 
 def reader_of(op: Generate, defaults: ReplyDefaults) -> Reader:
-    """A reader for one reply to `op` as TGI sends it, without the corrections of `Mended`."""
+    """A reader for one reply to `op` as TGI sends it. `Mended` corrects its events."""
     return _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
 
 
@@ -81,6 +84,12 @@ def count(said: bytes) -> int:
     return len(_ids.decode(said))
 
 
+def tokens_of(said: bytes, texts: bool, max_context: int | None) -> Tokens:
+    """The tokens in an answer of `/tokenize`, with their texts where these are asked for."""
+    found = _ids.decode(said)
+    return Tokens(tuple(one.id for one in found), tuple(one.text for one in found) if texts else None, max_context)
+
+
 class _ChatReader(ChatReader):
     def chunk(self, data: bytes) -> Iterator[Event]:
         error = late_fault(data)
@@ -103,10 +112,7 @@ class TextReader(Reader):
         error = late_fault(data)
         if error is not None:
             raise error
-        try:
-            found = _generation_decoder.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise wire.malformed() from None
+        found = wire.decoded(data, _generation_decoder)
         details = found.details
         if found.token is not None:
             tokens, text = [found.token], "" if found.token.special else found.token.text
@@ -115,8 +121,10 @@ class TextReader(Reader):
             tokens, text, tops = details.tokens, found.generated_text, details.top_tokens
         else:
             raise wire.malformed()
+        end_token = None
         if details is not None and details.finish_reason == "eos_token" and tokens and tokens[-1].special:
-            tokens = tokens[:-1]  # the model's end token has no text
+            # The model's end token has no text.
+            tokens, end_token = tokens[:-1], tokens[-1].id if self._op.want_tokens else None
         if not self.started:
             self.started = True
             yield Start(self.defaults.new_id("cmpl-"), "", int(self.defaults.now()))
@@ -128,7 +136,7 @@ class TextReader(Reader):
         if details is None:
             return
         # The last event: there is no other terminal mark.
-        yield from self.close(0, parts, details.finish_reason, None)
+        yield from self.close(0, parts, details.finish_reason, None, None, end_token)
         prompt = details.input_length or self.input or len(details.prefill) or None
         yield UsageReport(Usage(prompt, details.generated_tokens))
         yield from self.finish()

@@ -36,7 +36,7 @@ class Anthropic:
         Route("POST", "/v1/messages/count_tokens", "count"),
         Route("GET", "/v1/models", "models", when=_OURS),
         Route("GET", "/v1/models/{model:path}", "model", when=_OURS),
-        # Claude Code asks at its start whether somebody is there, at the base URL that it was given.
+        # Claude Code probes its base URL when it starts.
         Route("HEAD", "", "probe", open=True),
         Route("HEAD", "/", "probe", open=True),
         Route("HEAD", "/api/hello", "probe", open=True),
@@ -44,7 +44,7 @@ class Anthropic:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
-    # No worker's stream is one of these: translation is the gateway's.
+    # No bytes lane: no backend's workers speak this wire.
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers
@@ -80,11 +80,11 @@ class Anthropic:
 
 
 def _accompany(request: Request) -> None:
-    """The id of the request, by the name under which clients show it."""
+    """Adds the header `request-id`, which clients show in their errors."""
     if not any(name == b"request-id" for name, _ in request.reply):
         request.reply = [*request.reply, (b"request-id", request.id.encode())]
 
 
 def _hello(cards: Sequence[ModelCard]) -> Response:
-    """Somebody is there. Says nothing of models: it is answered without a key."""
+    """The reply to a probe. It needs no key, so it tells nothing about the models."""
     return Response(200)

@@ -1,7 +1,8 @@
 """The turns of a Messages request as canonical messages.
 
-Laws: the results of tools become tool messages in their order, right behind the calls that they answer, before all else
-of that turn, images in them behind the last of them. A system turn stays where it stands. What is left out is named.
+Tool results become tool messages, in order, directly behind the calls that they answer. Images in them follow behind
+the last one, then the rest of the turn. A system turn keeps its place, but never separates calls from their results.
+`dropped` names what is left out.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from gateway.wire.json import NULL
 _content = msgspec.json.Decoder(str | list[BlockIn])
 _tool = msgspec.json.Decoder(ToolIn)
 _object = msgspec.json.Decoder(dict[str, Raw])
-# Claude Code begins its system prompt with it. It differs from request to request: a prefix cache would never know the
-# rest again.
+# Claude Code's system prompt begins with this block. Its content changes with every request, so a prefix cache would
+# never match.
 _BILLING = "x-anthropic-billing-header"
 _ERROR = "Error: "
 
 
 class Conversation:
-    """Reads the turns of one request.
+    """The turns of one request, read. Raises GatewayError(BAD_REQUEST).
 
-    messages   in canonical form
-    continues  the last one is the assistant's, and the reply goes on with it
-    referred   the names of deferred tools that the model has been told of
-    added      tools that a system turn brought; removed: the names of those that one took away
-    dropped    the names of what has no place, each once
+    messages   the turns in canonical form
+    continues  the last message is the assistant's, and the reply continues it
+    referred   the names of deferred tools that a `tool_reference` has shown to the model
+    added      tools that a system turn added
+    removed    the names of tools that a system turn removed
+    dropped    the names of what is left out, each once
     """
 
     def __init__(self, turns: list[MessageIn], system: str | list[BlockIn] | None) -> None:
@@ -42,7 +44,7 @@ class Conversation:
         self.added: list[ToolIn] = []
         self.removed: set[str] = set()
         self._dropped: dict[str, None] = {}
-        # System turns between calls and their results.
+        # System turns that came between calls and their results; they go behind the results.
         self._held: list[Message] = []
         leading = self._system_text(system, "system")
         if leading:
@@ -75,7 +77,7 @@ class Conversation:
         return tuple(self._dropped)
 
     def drop(self, name: str) -> None:
-        """`name` has no place."""
+        """Notes that the field `name` is left out."""
         self._dropped[name] = None
 
     # -- turns ------------------------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ class Conversation:
         return "\n\n".join(text for text in texts if text)
 
     def _change_tools(self, block: BlockIn, place: str) -> None:
-        """Of a tool that is described anew, or named in a `tool_reference`."""
+        """Adds or removes one tool. The block holds a whole tool, or names one in a `tool_reference`."""
         try:
             members = _object.decode(block.tool)
             name = msgspec.json.decode(members.get("tool_name", members.get("name", NULL)), type=str)
@@ -154,7 +156,7 @@ class Conversation:
     # -- blocks -----------------------------------------------------------------------------------------------------
 
     def _part(self, block: BlockIn, place: str) -> list[Part]:
-        """A block of any place that is no call and no result."""
+        """The parts of a block that may stand anywhere: any block but a call or its result."""
         if block.type == "text":
             return [Text(block.text)] if block.text else []
         if block.type == "image":
@@ -173,7 +175,7 @@ class Conversation:
         return [Text(flat)] if flat else []
 
     def _flat(self, block: BlockIn, place: str) -> str:
-        """The texts in a block's content, if there are any."""
+        """The texts in a block's content, joined; "" if there are none."""
         if block.content == NULL:
             return ""
         try:
@@ -186,7 +188,7 @@ class Conversation:
         return "\n".join(part.text for part in parts if isinstance(part, Text))
 
     def _result(self, block: BlockIn, place: str) -> tuple[str, list[Part]]:
-        """(what a tool has said, the images in it)."""
+        """(the text of a tool result, the images in it)."""
         try:
             found = _content.decode(block.content) if block.content != NULL else ""
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -210,8 +212,8 @@ class Conversation:
         raise _wrong(f"{place}.content", "the source of an image must be base64 with data, or url with url")
 
     def _document(self, block: BlockIn, place: str) -> list[Part]:
-        """Its text. Of one that holds none (a PDF) only a note remains: agents send their history again and again, so
-        that an error would end the session."""
+        """The text of a document, and the images in it. A document without text (a PDF) becomes a note, not an error:
+        agents send the whole history with every request, so an error would end their session."""
         source = block.source
         head = "\n".join(text for text in (block.title, block.context) if text)
         parts: list[Part] = []
@@ -235,7 +237,8 @@ _CHANGES = frozenset({"tool_addition", "tool_removal"})
 
 
 def _turns(found: list[MessageIn]) -> Iterable[tuple[str, str, list[BlockIn]]]:
-    """(role, place of its first message, blocks) of each turn: messages of one role in a row are one turn."""
+    """(role, place of its first message, blocks) of each turn. Consecutive messages of one role are one turn; each
+    system message is its own."""
     turns: list[tuple[str, str, list[BlockIn]]] = []
     for index, message in enumerate(found):
         if message.role not in ("user", "assistant", "system"):

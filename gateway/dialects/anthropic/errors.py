@@ -42,7 +42,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
 }
 """Kind -> (status, type, code); the code is the `error_code` in an error's details."""
 
-# How engines say that a prompt is too long: vLLM's forms, llama.cpp's, TGI's and our own.
+# The messages by which engines refuse a prompt that is too long: our own, vLLM's, llama.cpp's and TGI's.
 _NUMBERS = tuple(
     re.compile(text)
     for text in (
@@ -64,8 +64,9 @@ _MOST_TEXT = 2000
 
 
 def too_long(message: str) -> str:
-    """What is wrong with the length of a prompt, in the words by which clients know what to do: a session is compacted
-    after the first form, and asked again with a smaller `max_tokens` after the second."""
+    """The message for a prompt that does not fit, in one of the two forms that Claude Code recognises. After "prompt is
+    too long" it compacts its session. After "input length and `max_tokens` exceed context limit" it asks again with a
+    smaller `max_tokens`."""
     for pattern in _NUMBERS:
         found = pattern.search(message[:_MOST_TEXT])
         if found is not None:
@@ -81,7 +82,7 @@ def too_long(message: str) -> str:
 
 
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
-    """The error in its envelope, a field by the name that the caller knows."""
+    """The error body. It calls the invalid field by the client's name."""
     message = error.message
     if error.kind is Kind.CONTEXT_LENGTH:
         message = too_long(message)
@@ -100,12 +101,12 @@ def error_object(error: GatewayError, request: Request | None = None, op: Op | N
 
 
 def error_event(error: GatewayError, op: Op) -> bytes:
-    """The last event of a stream that failed."""
+    """The last event of a failed stream."""
     return sse.frame(encode_line(error_object(error, None, op)), b"error")
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """The answer, and its code. Where no worker can count tokens, the path is not there: clients then estimate."""
+    """(the answer, its code). If the workers cannot count tokens, the counting path is a 404: clients then estimate."""
     status = ERRORS[error.kind][0]
     told = error_object(error, request, op)
     if error.kind is Kind.UNSUPPORTED and request is not None and request.route == "count":

@@ -1,5 +1,5 @@
-"""What becomes of every field that a client of the Messages API can send. The names are those of Anthropic's reference
-and of what its clients were seen to send, see `gateway.dialects.anthropic`."""
+"""The field table: the handling of each field of a request to the Messages API. The names are those of Anthropic's
+reference and of the recorded clients; see `gateway.dialects.anthropic`."""
 
 from __future__ import annotations
 
@@ -98,16 +98,16 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     ),
 }
 KNOWN = {operation: frozenset(field.name.partition(".")[0] for field in found) for operation, found in FIELDS.items()}
-"""By operation, the top-level members that its table has."""
+"""The names of the top-level members that each operation's table has."""
 IGNORED = {
     operation: tuple(field.name for field in found if field.handling == "ignored")
     for operation, found in FIELDS.items()
 }
-"""Those of them that are accepted and named as dropped."""
+"""The names of the fields that each operation accepts and names as dropped."""
 
 _TALK = [{"role": "user", "content": WORDS}]
 EXAMPLES: Examples = {
     "chat": (Example("chat", {"max_tokens": 16, "messages": _TALK}, ends=b'data: {"type":"message_stop"}'),),
     "count": (Example("count", {"messages": _TALK}, streams="never"),),
 }
-"""The least requests that are read."""
+"""The smallest valid requests."""

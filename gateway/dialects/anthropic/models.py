@@ -1,4 +1,4 @@
-"""The list of models, in pages, and one of them."""
+"""The list of models, in pages, and the card of one model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _USUAL, _MOST = 20, 1000
 
 
 def read_list(request: Request) -> ListModels:
-    """`limit` models behind `after_id`, or before `before_id`. Raises GatewayError(BAD_REQUEST)."""
+    """Reads the query of a list: `limit` models behind `after_id`, or before `before_id`. Raises
+    GatewayError(BAD_REQUEST)."""
     try:
         asked = parse_qs(request.query.decode("latin-1"), max_num_fields=64)
     except ValueError:

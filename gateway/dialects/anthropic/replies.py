@@ -1,4 +1,4 @@
-"""Canonical replies and events as messages of the Messages API: whole bodies, and the events of its streams."""
+"""Canonical replies and events to the bodies and streams of the Messages API."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.writing import shown
 
 SIGNATURE = "ZHJhZ29tYW4="
-"""Of every thinking block: some clients drop unsigned ones. It vouches for nothing, and none is checked when it comes
-back."""
+"""The signature of every thinking block. It proves nothing, and none is checked when it comes back; some clients drop
+blocks without one."""
 
 _arguments = msgspec.json.Decoder(dict[str, Raw])
 _ORDER: dict[PartKind, int] = {"thinking": 0, "text": 1, "refusal": 1, "tool": 2}
 _PING = sse.frame(b'{"type":"ping"}', b"ping")
 _STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
-# About what a frame adds to a waiting piece of text.
+# Bytes that a frame adds to a waiting piece of text, about.
 _PIECE = 128
 _TRIES = 8
-# What a view begins with once the begin of the message was sent.
+# The prefix of `op.view` once a `message_start` was sent.
 _BEGUN = "begun "
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
 _DELTAS: dict[PartKind, tuple[bytes, bytes]] = {
@@ -42,13 +42,13 @@ _DELTAS: dict[PartKind, tuple[bytes, bytes]] = {
 
 
 def message_id(op: Op) -> str:
-    """The reply's id, made of the request's."""
+    """The reply's id, derived from the request's."""
     return "msg_" + op.view.removeprefix(_BEGUN)
 
 
 def write_usage(usage: Usage | None) -> dict[str, Any]:
-    """The same for whole and streamed replies. Counts that nobody told are 0: clients need the members. What a prefix
-    cache served is no part of `input_tokens`."""
+    """The usage of a whole or streamed reply. Unknown counts are 0, because clients need the members. `input_tokens`
+    leaves out what a prefix cache served."""
     usage = usage or Usage()
     cached = min(usage.cached or 0, usage.input or 0)
     body: dict[str, Any] = {
@@ -63,7 +63,8 @@ def write_usage(usage: Usage | None) -> dict[str, Any]:
 
 
 def stop_of(reason: str, stop: str | int | None, *, calls: bool, refused: bool) -> tuple[str, str | None]:
-    """(stop_reason, stop_sequence)."""
+    """(stop_reason, stop_sequence) for the worker's finish `reason` and matched `stop`. calls: the reply has tool
+    calls; refused: it has a refusal."""
     if reason == "length":
         return "max_tokens", None
     if reason == "content_filter" or (refused and not calls):
@@ -77,6 +78,7 @@ def stop_of(reason: str, stop: str | int | None, *, calls: bool, refused: bool) 
 
 
 def write(reply: Reply, op: Op) -> Response:
+    """A whole reply."""
     choice = reply.choices[0]
     stop_reason, stop_sequence = stop_of(
         choice.reason, choice.stop_sequence, calls=bool(choice.calls), refused=choice.text("refusal") is not None
@@ -95,12 +97,13 @@ def write(reply: Reply, op: Op) -> Response:
 
 
 def write_count(count: TokenCount) -> Response:
-    """The answer to the question how long a prompt is."""
+    """The reply to a token count."""
     return Response(200, [JSON_TYPE], encode({"input_tokens": count.tokens}))
 
 
 def _blocks(choice: ReplyChoice) -> list[dict[str, Any]]:
-    """Thinking, then text, then calls. Clients look at the first block of a reply: an empty one has an empty text."""
+    """The content: thinking, then text, then calls. Clients read the first block, so an empty reply has an empty
+    text block."""
     parts = sorted(choice.parts, key=lambda part: _ORDER[part.kind])
     blocks = [_block(part) for part in parts if part.text or part.kind == "tool"]
     return blocks or [{"type": "text", "text": ""}]
@@ -115,8 +118,8 @@ def _block(part: ReplyPart) -> dict[str, Any]:
 
 
 def _input(text: str) -> Any:
-    """A call's arguments as the object that they must be here. What is none is kept in the form in which Claude Code
-    itself sends it back."""
+    """A call's arguments as an object, which this API requires. Arguments that are not a JSON object get the form in
+    which Claude Code sends such arguments back."""
     try:
         return _arguments.decode(text) if text.strip() else {}
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -127,12 +130,13 @@ def _input(text: str) -> Any:
 
 
 class _Block:
-    """A block of the stream, and how far it is: known, waiting for the one before it, open, or closed.
+    """A content block of the stream. state: known (nothing to show yet), waiting (for the block before it), open, or
+    closed.
 
-    before, after  of an open block the bytes around a delta's text
-    texts          of a waiting block what is to be sent, of an open call its arguments so far
-    ended          the worker says that it is complete
-    tries          how often it may still be looked whether the arguments of an open call are complete
+    before, after  of an open block: the bytes around a delta's text
+    texts          of a waiting block: its text so far; of an open call: its arguments so far
+    ended          the worker has ended it
+    tries          how many more times `complete` may parse the arguments
     """
 
     __slots__ = ("after", "before", "ended", "kind", "start", "state", "texts", "tries")
@@ -148,7 +152,8 @@ class _Block:
 
     @property
     def complete(self) -> bool:
-        """Whether an open call has all of its arguments: they are a JSON object. Looked at a few times at most."""
+        """True if the arguments of an open call are a whole JSON object. Parses them at most `_TRIES` times, so that
+        the work stays linear."""
         if self.kind != "tool" or not self.texts or not self.texts[-1].rstrip().endswith("}") or not self.tries:
             return False
         self.tries -= 1
@@ -162,9 +167,9 @@ class _Block:
 class StreamWriter:
     """Canonical events to the events of one stream. Implements core.ports.StreamWriter.
 
-    Only one block is open at a time, in the order in which they began: what belongs to later ones waits. Workers that
-    write calls side by side are rare. Nearly always a call is complete when the next one begins: then it is closed,
-    although its worker says so at the end of the reply only.
+    Only one block is open at a time, in the order in which blocks began; later ones wait. A call is closed when the
+    next block begins and its arguments are complete, because workers end calls only at the end of the reply. Few
+    workers interleave calls.
     """
 
     headers = sse.HEADERS
@@ -204,8 +209,8 @@ class StreamWriter:
         return self._refuse(event.error, self._op) if isinstance(event, Failed) else self._end()
 
     def keepalive(self) -> bytes:
-        """A ping. While no worker has begun, the begin of the message goes before it. It is then said for good: a
-        writer that is made later for the same request does not say it again."""
+        """A ping, behind a `message_start` if none was sent yet. `op.view` notes the `message_start`, so that a later
+        writer for the same request does not send a second one."""
         out = self._begin(self._op.model or "") + _PING
         self._op.view = _BEGUN + self._op.view.removeprefix(_BEGUN)
         return out
@@ -241,7 +246,7 @@ class StreamWriter:
         return self._arrive(block) if event.kind == "tool" else b""
 
     def _arrive(self, block: _Block) -> bytes:
-        """A block that is to be shown: a call at once, another with its first text."""
+        """Queues a block: a call when it begins, any other with its first text."""
         block.state = "waiting"
         self._waiting.append(block)
         self.buffered_bytes += _PIECE
@@ -254,7 +259,7 @@ class StreamWriter:
                 self.buffered_bytes += len(text)
             return block.before + encode_line(text) + block.after
         if block.state == "closed":
-            return b""  # white space behind a complete object
+            return b""  # white space behind complete arguments
         block.texts.append(text)
         self.buffered_bytes += len(text) + _PIECE
         return self._arrive(block) if block.state == "known" else self._advance()
@@ -264,7 +269,7 @@ class StreamWriter:
         return self._advance()
 
     def _advance(self) -> bytes:
-        """Closes the open block if it is over, and opens the next one that waits, and so on."""
+        """Closes the open block if it is over and opens the next waiting one, repeatedly."""
         out = []
         while True:
             block = self._open

@@ -1,42 +1,38 @@
-"""Requests of the Messages API in their canonical form.
+"""Requests of the Messages API to canonical ones.
 
-A body is read in two steps: the conversation (`Conversation`), which says whom the model hears in which order, and what
-stands beside it.
+`Conversation` reads the messages; this module reads the parameters beside them.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Chat, CountTokens, Extra, NamedTool, Output, Sampling, Tool, ToolChoice
 from gateway.dialects.anthropic.conversation import Conversation
 from gateway.dialects.anthropic.fields import IGNORED
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
-from gateway.wire.json import NULL, encode, typed
-from gateway.wire.unknown import find_unknown
-
-Body = TypeVar("Body", bound=PromptBody)
+from gateway.wire.json import NULL, encode
+from gateway.wire.unknown import read_known
 
 _chat = msgspec.json.Decoder(ChatBody)
 _count = msgspec.json.Decoder(PromptBody)
 _schema = msgspec.json.Decoder(dict[str, Raw])
 _OBJECT = Raw(b'"object"')
-# OpenAI's words for how much to think; the words of this API, and what a budget of tokens comes to.
+# `output_config.effort` -> OpenAI's `reasoning_effort`; (a thinking budget below this many tokens, its effort).
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _BUDGETS = ((4096, "low"), (16384, "medium"))
-# What clients send whatever the model is. By vLLM's name, this API's.
+# Parameters that clients send to every model: vLLM's name -> this API's.
 _OPTIONAL = {"top_k": "top_k", "parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
 
 
 def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> Chat:
-    """Raises GatewayError(BAD_REQUEST)."""
-    found, unknown = _read(raw, _chat, policy)
+    """Reads a message request. Raises GatewayError(BAD_REQUEST)."""
+    found, unknown = read_known(raw, _chat, policy)
     talk = Conversation(found.messages, found.system)
     op = _with_prompt(found, talk, extra)
     left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown]
@@ -58,32 +54,16 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
 
 
 def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy) -> CountTokens:
-    """Raises GatewayError(BAD_REQUEST)."""
-    found, unknown = _read(raw, _count, policy)
+    """Reads a request to count tokens. Raises GatewayError(BAD_REQUEST)."""
+    found, unknown = read_known(raw, _count, policy)
     talk = Conversation(found.messages, found.system)
     op = _with_prompt(found, talk, extra)
     ignored = [name for name in IGNORED["count"] if name in raw]
     return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *ignored, *unknown, *talk.dropped))
 
 
-def _read(raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy) -> tuple[Body, tuple[str, ...]]:
-    """(what `raw` says, the names of what is unknown inside its objects): no worker has a place for that, so that it is
-    dropped unless `policy` refuses it."""
-    body = encode(raw)
-    try:
-        return typed(body, decoder), ()
-    except GatewayError:
-        unknown = find_unknown(body, decoder.type, {})
-        if unknown is None:
-            raise
-    found = typed(unknown.body, decoder)
-    if policy == "error":
-        sort_extras(policy, unknown.places.values())
-    return found, tuple(unknown.places)
-
-
 def _with_prompt(found: PromptBody, talk: Conversation, extra: Extra) -> Chat:
-    """A chat of which the prompt is said, and nothing else."""
+    """A chat that has its prompt and no other parameters."""
     return Chat(
         model=found.model,
         messages=tuple(talk.messages),
@@ -98,8 +78,8 @@ def _with_prompt(found: PromptBody, talk: Conversation, extra: Extra) -> Chat:
 
 
 def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
-    """Those that the model is told of, in their order. Tools that Anthropic's servers execute have no schema, and
-    nobody behind us executes them; deferred ones are shown once a result has named them."""
+    """The tools that the model sees, in order. Tools without a schema are left out: Anthropic's servers execute them,
+    our workers cannot. Deferred tools are left out until a `tool_reference` names them."""
     shown: dict[str, Tool] = {}
     for tool in [*found, *talk.added]:
         if tool.name in talk.removed:
@@ -115,7 +95,7 @@ def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
 
 
 def _with_type(tool: ToolIn) -> Raw:
-    """The tool's schema. One that says no type is that of an object."""
+    """The tool's schema; without a `type` it gets `"object"`."""
     if tool.input_schema == NULL:
         return Raw(b'{"type":"object"}')
     try:
@@ -126,7 +106,7 @@ def _with_type(tool: ToolIn) -> Raw:
 
 
 def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: set[str]) -> None:
-    """Which tool is to be called. A choice of one that was left out becomes free; without any tool there is none."""
+    """Reads `tool_choice`. A choice of a tool that was left out becomes `auto`; without tools the field is dropped."""
     if found is None:
         return
     if not op.tools:
@@ -152,7 +132,7 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: set[str]
 
 
 def _think(op: Chat, thinking: ThinkingIn | None, config: OutputConfigIn | None, left: list[str]) -> None:
-    """How much to think: what the client says of the effort goes before what it says of a budget."""
+    """Sets the reasoning effort, from `output_config.effort`, else from the budget in `thinking`."""
     effort = config.effort if config is not None else None
     if effort in _EFFORTS:
         op.reasoning = _EFFORTS[effort]

@@ -1,8 +1,8 @@
-"""What clients of the Messages API send: typed views of request bodies.
+"""Typed views of the bodies that clients of the Messages API send.
 
-A block has one view for all of its types: which of its members mean something, its type says. Members without a meaning
-for us that clients send all the time (`cache_control`) are known here, so that a request with them is read at once;
-others are found by `wire.unknown` and named.
+All types of content blocks share one view; a block's type decides which members count. Members that clients often send
+and that have no effect here (`cache_control`) are listed too, so that they do not slow down reading. `wire.unknown`
+finds all other members.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Object(Struct, forbid_unknown_fields=True):
 
 
 class SourceIn(Object):
-    """Of an image or a document: type is base64 | url | text | content | file."""
+    """The source of an image or a document. type is base64 | url | text | content | file."""
 
     type: str
     media_type: str | None = None
@@ -32,9 +32,9 @@ class SourceIn(Object):
 class BlockIn(Object):
     """One content block, of any type.
 
-    source   of image and document; of search_result the address
-    content  of tool_result and search_result, and of the results of tools that a server executes
-    input    of tool_use, any JSON object
+    source   of image and document; the address of search_result
+    content  of tool_result, search_result, and results of tools that a server executes
+    input    the arguments of tool_use, a JSON object
     """
 
     type: str
@@ -64,7 +64,7 @@ class MessageIn(Object):
 
 
 class ToolIn(Object):
-    """type: "custom" or absent, or that of a tool that a server executes, which has no schema."""
+    """One tool. type is "custom" or absent; any other type is a tool that a server executes, without a schema."""
 
     name: Annotated[str, Meta(max_length=256)] = ""
     type: str | None = None
@@ -105,7 +105,7 @@ class MetadataIn(Object):
 
 
 class PromptBody(Struct):
-    """What a message and the question for its length share."""
+    """The members that a message request and a token count share."""
 
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=100_000)]
     model: str | None = None

@@ -92,11 +92,11 @@ def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
 
 def _beyond_modality(error: GatewayError, op: Op | None) -> bool:
     """True if the model cannot do this operation at all: by its configured or advertised features, or by its worker's
-    answer (no such path, or vLLM's message)."""
+    answer (no such path, llama.cpp's 501, or vLLM's message)."""
     if error.kind is Kind.UNSUPPORTED and error.param is None and error.upstream is None:
         return True
     return isinstance(op, Embed) and (
-        error.upstream == 404 or (error.upstream == 400 and "does not support Embeddings" in error.message)
+        error.upstream in (404, 501) or (error.upstream == 400 and "does not support Embeddings" in error.message)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.wire.openai.field_rows import TOOLS, mapped
 
 _MODEL = Field(
     "model",
@@ -37,37 +38,24 @@ _EXTRAS = Field(
     where="header",
     probe="loud",
 )
-_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
         _VERSION,
         _EXTRAS,
         _DEPLOYMENT,
-        Field("messages", "mapped", note="role developer becomes system", sample=[{"role": "user", "content": "hi"}]),
-        Field("frequency_penalty", "mapped", note="0 is sent when absent", sample=0.5),
-        Field("max_tokens", "mapped", sample=16),
+        *mapped("messages", note="role developer becomes system"),
+        *mapped("frequency_penalty", note="0 is sent when absent"),
+        *mapped("max_tokens"),
         _MODEL,
-        Field("presence_penalty", "mapped", note="0 is sent when absent", sample=0.5),
-        Field("response_format", "mapped", note="type text is not sent", sample={"type": "json_object"}),
-        Field("seed", "mapped", sample=7),
-        Field("stop", "mapped", note="sent as an array", sample=["END"]),
-        Field("stream", "mapped", sample=True),
-        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
-        Field(
-            "tool_choice",
-            "mapped",
-            note="without tools named as dropped, 400 if it asks for one",
-            sample="auto",
-            beside={"tools": _TOOLS},
-        ),
-        Field(
-            "tools",
-            "mapped",
-            note="an empty array is dropped",
-            sample=_TOOLS,
-        ),
-        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
+        *mapped("presence_penalty", note="0 is sent when absent"),
+        *mapped("response_format", note="type text is not sent"),
+        *mapped("seed"),
+        *mapped("stop", note="sent as an array"),
+        *mapped("stream"),
+        *mapped("temperature", note="1 is sent when absent"),
+        *TOOLS[:2],
+        *mapped("top_p", note="1 is sent when absent"),
     ),
     "embed": (
         _VERSION,

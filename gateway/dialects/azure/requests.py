@@ -16,6 +16,7 @@ from gateway.core.messages import Chat, Embed, Extra, Image, Part, Sampling, Tex
 from gateway.wire import images
 from gateway.wire.json import NULL
 from gateway.wire.openai import reading
+from gateway.wire.openai.messages import answer_calls, read_at, read_part
 from gateway.wire.openai.request_views import CHAT_MEMBERS, FORMS, part_form
 from gateway.wire.unknown import Form, KnownMembers, known_to
 
@@ -111,7 +112,7 @@ def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[s
         if not _FUNCTION_NAME.fullmatch(tool.name):
             raise _forbidden(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
     # The SDK has the role developer, few chat templates do. The specification has no tool_call_id.
-    op.messages = reading.answer_calls(
+    op.messages = answer_calls(
         tuple(
             msgspec.structs.replace(message, role="system") if message.role == "developer" else message
             for message in op.messages
@@ -122,7 +123,7 @@ def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[s
 
 
 def read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[str, ...]) -> Embed:
-    """Raises as `read_chat`."""
+    """Reads an embeddings request. Raises as `read_chat`."""
     for name, allowed in (("encoding_format", (b'"float"', b'"base64"')), ("input_type", (b'"text"',))):
         if name in raw and bytes(raw[name]) not in allowed:
             words = b" or ".join(allowed).decode().replace('"', "'")
@@ -146,21 +147,21 @@ def _with_defaults(sampling: Sampling) -> Sampling:
 
 def _read_part(raw: Raw, place: str) -> Part:
     """Reads a content part: the specification's `{type, content, detail}`, or the OpenAI form that the SDK sends."""
-    found = reading.read_at(place, raw, _part)
+    found = read_at(place, raw, _part)
     part: Part
     if found.type not in _PART_TYPES:
         raise GatewayError(
             Kind.UNSUPPORTED, f"this model does not understand content of type '{found.type[:64]}'", param=place
         )
     if found.content == NULL:
-        part = reading.read_part(raw, place)
+        part = read_part(raw, place)
         if isinstance(part, Image):
             _check_detail(part, f"{place}.image_url.detail")
         return part
     if found.type == "text":
-        return Text(reading.read_at(place, raw, _own_text).content)
+        return Text(read_at(place, raw, _own_text).content)
     if found.type in ("image", "image_url"):
-        image = reading.read_at(place, raw, _own_image)
+        image = read_at(place, raw, _own_image)
         url = images.as_url(image.content)
         if url is not None:
             part = Image(url, image.detail)
@@ -191,6 +192,3 @@ def _part_form(members: Mapping[str, Raw]) -> KnownMembers | None:
 
 
 _FORMS: Mapping[str, Form] = {**FORMS, "content": _part_form}
-
-
-# -- canonical to replies -------------------------------------------------------------------------------------------

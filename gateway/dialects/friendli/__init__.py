@@ -10,6 +10,7 @@ an invalid value a 400. Nothing is silently ignored.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from functools import partial
 
@@ -22,12 +23,12 @@ from gateway.core.ports import Passthrough, StreamWriter
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, ChunkWriter, Writer, write
-from gateway.dialects.friendli.requests import read_chat, read_complete
+from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 
 
 class Friendli:
-    """The dialect `friendli`."""
+    """The dialect `friendli`. `draw` draws the seeds of requests without one."""
 
     name = "friendli"
     prefixes: tuple[str, ...] = ("/friendli",)
@@ -46,6 +47,9 @@ class Friendli:
     # No pass-through: text completions have their own events; chats have their own defaults and finish reasons.
     passthrough: Mapping[str, Passthrough] = {}
 
+    def __init__(self, draw: Draw = secrets.randbelow) -> None:
+        self._draw = draw
+
     @whole_numbers
     def read(self, request: Request) -> Op:
         require_json(request)
@@ -54,8 +58,11 @@ class Friendli:
         extra, dropped = settle_unknown(raw, KNOWN[operation], self.extras, kind=Kind.UNSUPPORTED)
         if request.header(b"x-friendli-team") is not None:
             dropped = (*dropped, TEAM.name)
-        read = read_chat if operation == "chat" else read_complete
-        op: Chat | Complete = read(raw, extra, self.extras)
+        op: Chat | Complete
+        if operation == "chat":
+            op = read_chat(raw, extra, self.extras)
+        else:
+            op = read_complete(raw, extra, self.extras, self._draw)
         op.dropped, op.view = (*dropped, *op.dropped), request.route
         return op
 

@@ -25,7 +25,7 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = {
 
 
 class _Told(Struct, frozen=True):
-    """An error with the names that the caller uses."""
+    """An error, with fields by the caller's names."""
 
     kind: Kind
     message: str

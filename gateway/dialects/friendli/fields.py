@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.wire.openai.field_rows import LOGPROBS, TOOLS, mapped, stream_options
 
 TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team", sample="team", where="header")
 _MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m", names_model=True)
@@ -13,27 +14,26 @@ TIMEOUT = Field(
     "timeout_microseconds", "emulated", note="429 before the first byte, else an error event", sample=60_000_000
 )
 _BEAMS = {"num_beams": 4}
-_TOOLS = [{"type": "function", "function": {"name": "f"}}]
 _ENCODER = "unless 1: only for encoder-decoder models, of which none is served"
 _UNKNOWN = "in no specification, only in friendli-client"
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "complete": (
         TEAM,
-        Field("prompt", "mapped", note="exactly one of prompt and tokens, else 400", sample="hi"),
+        *mapped("prompt", note="exactly one of prompt and tokens, else 400"),
         Field("tokens", "renamed", to="prompt", note="token ids", sample=[1, 2, 3], beside={"prompt": None}),
         _MODEL,
-        Field("stream", "mapped", note="400 with num_beams", sample=True),
+        *mapped("stream", note="400 with num_beams"),
         TIMEOUT,
-        Field("max_tokens", "mapped", note="absent: as many as the context holds, said aloud", sample=16),
+        *mapped("max_tokens", note="absent: as many as the context holds, sent explicitly"),
         Field(
             "max_total_tokens",
             "emulated",
             to="max_tokens",
-            note="less the prompt's length, which of a text the worker is asked first; 400 with max_tokens",
+            note="less the prompt's length; for a text the worker is asked for it first; 400 with max_tokens",
             sample=32,
         ),
-        Field("min_tokens", "mapped", sample=1),
+        *mapped("min_tokens"),
         Field(
             "min_total_tokens",
             "emulated",
@@ -41,7 +41,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             note="as max_total_tokens; 400 with min_tokens",
             sample=8,
         ),
-        Field("n", "mapped", note="400 with num_beams unless 1", sample=2),
+        *mapped("n", note="400 with num_beams unless 1"),
         Field(
             "num_beams", "renamed", to="use_beam_search, n", note="1 to 31; the best beam is the one choice", sample=4
         ),
@@ -60,14 +60,13 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             sample=3,
         ),
         Field("encoder_no_repeat_ngram", "refused", note=_ENCODER, sample=3),
-        Field("repetition_penalty", "mapped", note="at least 1", sample=1.1),
+        *mapped("repetition_penalty", note="at least 1"),
         Field("encoder_repetition_penalty", "refused", note=_ENCODER, sample=1.1),
-        Field("frequency_penalty", "mapped", sample=0.5),
-        Field("presence_penalty", "mapped", sample=0.5),
-        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
-        Field("top_k", "mapped", note="0, no filter, is sent when absent", sample=5),
-        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
-        Field("stop", "mapped", note="400 with num_beams", sample=["END"]),
+        *mapped("frequency_penalty", "presence_penalty"),
+        *mapped("temperature", note="1 is sent when absent"),
+        *mapped("top_k", note="0, no filter, is sent when absent"),
+        *mapped("top_p", note="1 is sent when absent"),
+        *mapped("stop", note="400 with num_beams"),
         Field(
             "stop_tokens",
             "renamed",
@@ -113,46 +112,22 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     ),
     "chat": (
         TEAM,
-        Field("messages", "mapped", sample=[{"role": "user", "content": "hi"}]),
+        *mapped("messages"),
         _MODEL,
-        Field("stream", "mapped", sample=True),
-        Field(
-            "stream_options",
-            "consumed",
-            note="the usage chunk comes only if it is asked for here",
-            sample={"include_usage": True},
-            beside={"stream": True},
-        ),
-        Field("frequency_penalty", "mapped", sample=0.5),
-        Field("presence_penalty", "mapped", sample=0.5),
-        Field("repetition_penalty", "mapped", note="at least 1", sample=1.1),
-        Field("max_tokens", "mapped", sample=16),
-        Field("min_tokens", "mapped", note="400 above max_tokens", sample=1),
-        Field("n", "mapped", sample=2),
-        Field("stop", "mapped", sample=["END"]),
-        Field("seed", "mapped", note="one number", sample=7),
-        Field("temperature", "mapped", note="1 is sent when absent", sample=0.5),
-        Field("top_p", "mapped", note="1 is sent when absent", sample=0.9),
-        Field("top_k", "mapped", note="0, no filter, is sent when absent", sample=5),
-        Field("logit_bias", "mapped", sample={"42": -1.0}),
-        Field("logprobs", "mapped", sample=True),
-        Field("top_logprobs", "mapped", note="400 without logprobs", sample=2, beside={"logprobs": True}),
+        *mapped("stream"),
+        stream_options("the usage chunk comes only if it is asked for here"),
+        *mapped("frequency_penalty", "presence_penalty"),
+        *mapped("repetition_penalty", note="at least 1"),
+        *mapped("max_tokens"),
+        *mapped("min_tokens", note="400 above max_tokens"),
+        *mapped("n", "stop"),
+        *mapped("seed", note="one number"),
+        *mapped("temperature", "top_p", note="1 is sent when absent"),
+        *mapped("top_k", note="0, no filter, is sent when absent"),
+        *mapped("logit_bias"),
+        *LOGPROBS,
         TIMEOUT,
-        Field("tools", "mapped", note="an empty array is dropped", sample=_TOOLS),
-        Field(
-            "tool_choice",
-            "mapped",
-            note="without tools named as dropped, 400 if it asks for one",
-            sample="auto",
-            beside={"tools": _TOOLS},
-        ),
-        Field(
-            "parallel_tool_calls",
-            "mapped",
-            note="named as dropped without tools",
-            sample=False,
-            beside={"tools": _TOOLS},
-        ),
+        *TOOLS,
         Field(
             "response_format",
             "renamed",

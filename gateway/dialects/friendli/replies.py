@@ -178,10 +178,9 @@ class ChatWriter(writing.StreamWriter):
 
 
 class ChunkWriter(ChatWriter):
-    """Text completions as friendli 0.16.3 reads them: OpenAI's chunks, one for each token id, with it as `token`.
+    """Text completions as friendli 0.16.3 reads them: OpenAI's chunks, one for each token id, which is `token`.
 
-    The text of several ids that came together stands on the last of them; text that came without an id has the token
-    null.
+    If several ids come together, the last one carries their text. Text without an id has the token null.
     """
 
     def write(self, event: Event) -> bytes:
@@ -190,4 +189,4 @@ class ChunkWriter(ChatWriter):
         part = self._open[event.choice, event.index]
         silent = b"".join(b'%b"","token":%d%b' % (part.before, token, part.ordinary) for token in event.tokens[:-1])
         token = b"%d" % event.tokens[-1] if event.tokens else b"null"
-        return silent + self._special(event, part, b'%b,"token":%b' % (encode(event.text), token))
+        return silent + self._special(event, part, b'%b,"token":%b' % (encode_line(event.text), token))

@@ -6,22 +6,24 @@ An invalid value is refused as BAD_REQUEST, and what no worker can do as UNSUPPO
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
 from gateway.dialects.friendli.fields import NEVER
 from gateway.wire.json import encode, typed
 from gateway.wire.openai import reading
 from gateway.wire.openai.request_views import CHAT_MEMBERS, LONGEST_PATTERN
-from gateway.wire.unknown import find_unknown
+from gateway.wire.unknown import read_known
 
-Body = TypeVar("Body", bound=Struct)
+Draw = Callable[[int], int]
+"""Returns a random number from 0 up to, not including, its argument."""
 
 # The bound of drawn seeds. Every engine accepts them unchanged: llama.cpp's seeds have 32 bits.
 _SEEDS = 2**31
@@ -41,6 +43,9 @@ _TopP = Annotated[float, Meta(gt=0, le=1)]
 
 class _SequenceIn(Struct, forbid_unknown_fields=True):
     tokens: _Ids
+
+
+_Sequences = Annotated[list[_SequenceIn], Meta(max_length=1024)]
 
 
 class _FormatIn(Struct, forbid_unknown_fields=True):
@@ -73,17 +78,17 @@ class _CompleteIn(Struct):
     temperature: _Temperature | None = None
     top_k: _Least | None = None
     top_p: _TopP | None = None
-    stop: list[str] | None = None
-    stop_tokens: list[_SequenceIn] | None = None
+    stop: Annotated[list[str], Meta(max_length=64)] | None = None
+    stop_tokens: _Sequences | None = None
     seed: _Seed | list[_Seed] | None = None
     token_index_to_replace: list[_Id] | None = None
     embedding_to_replace: list[float] | None = None
     beam_search_type: Literal["DETERMINISTIC", "NAIVE_SAMPLING", "STOCHASTIC"] | None = None
-    bad_words: list[str] | None = None
-    bad_word_tokens: list[_SequenceIn] | None = None
+    bad_words: Annotated[list[str], Meta(max_length=1024)] | None = None
+    bad_word_tokens: _Sequences | None = None
     include_output_logits: bool | None = None
     include_output_logprobs: bool | None = None
-    eos_token: list[_Id] | None = None
+    eos_token: Annotated[list[_Id], Meta(max_length=1024)] | None = None
     response_format: _FormatIn | None = None
 
 
@@ -125,11 +130,13 @@ def _beyond(param: str, why: str) -> GatewayError:
     return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
 
 
-def read_complete(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) -> Complete:
+def read_complete(
+    raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy, draw: Draw = secrets.randbelow
+) -> Complete:
     for name in NEVER:
         if name in raw:
             raise _beyond(name, "cannot be executed here")
-    found, dropped = _read(raw, _complete, policy)
+    found, dropped = read_known(raw, _complete, policy, Kind.UNSUPPORTED)
     if (found.prompt is None) == (found.tokens is None):
         raise GatewayError(
             Kind.BAD_REQUEST, "exactly one of 'prompt' and 'tokens' is required", param="prompt", code="invalid_value"
@@ -142,7 +149,7 @@ def read_complete(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPoli
         sampling=_sampling(found),
         stop=tuple(found.stop or ()),
         n=found.n or 1,
-        seeds=_seeds(found),
+        seeds=_seeds(found, draw),
         output=_output(found.response_format) if found.response_format is not None else None,
         want_tokens=True,
         logprobs=Logprobs() if found.include_output_logprobs else None,
@@ -166,8 +173,8 @@ def _refuse(found: _CompleteIn) -> None:
 
 
 def _read_lengths(op: Complete, found: _CompleteIn) -> None:
-    """Turns limits on the total length into limits on the output if the prompt is token ids. For a text only a worker
-    knows the length."""
+    """Turns limits on the total length into limits on the output if the prompt is token ids. The length of a text is
+    known only to a worker."""
     for kind in ("max", "min"):
         if getattr(found, f"{kind}_tokens") is not None and getattr(found, f"{kind}_total_tokens") is not None:
             raise _senseless(f"{kind}_total_tokens", f"and '{kind}_tokens' exclude each other")
@@ -200,14 +207,14 @@ def _read_beams(op: Complete, found: _CompleteIn) -> None:
     op.beams = Beams(found.num_beams, found.length_penalty, found.early_stopping)
 
 
-def _seeds(found: _CompleteIn) -> tuple[int, ...]:
+def _seeds(found: _CompleteIn, draw: Draw) -> tuple[int, ...]:
     """One seed for each choice. Seeds that are drawn here are sent too, so that the reply shows the seeds used."""
     n = found.n or 1
     if isinstance(found.seed, list):
         if len(found.seed) != n:
             raise _senseless("seed", f"must be one number or a list of as many as 'n', which is {n}")
         return tuple(found.seed)
-    first = found.seed if found.seed is not None else secrets.randbelow(_SEEDS)
+    first = found.seed if found.seed is not None else draw(_SEEDS)
     return tuple(range(first, first + n))
 
 
@@ -254,24 +261,6 @@ def _seconds(microseconds: int | None) -> float | None:
     return microseconds / 1e6 if microseconds is not None else None
 
 
-def _read(
-    raw: dict[str, Raw], decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy
-) -> tuple[Body, tuple[str, ...]]:
-    """(the body in `raw`, the names of unknown members inside its objects). No worker reads those members, so they are
-    dropped unless `policy` refuses them."""
-    body = encode(raw)
-    try:
-        return typed(body, decoder), ()
-    except GatewayError:
-        unknown = find_unknown(body, decoder.type, {})
-        if unknown is None:
-            raise
-    found = typed(unknown.body, decoder)
-    if policy == "error":
-        sort_extras(policy, unknown.places.values(), kind=Kind.UNSUPPORTED)
-    return found, tuple(unknown.places)
-
-
 def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) -> Chat:
     own = typed(encode(raw), _chat)
     # OpenAI's temperatures end at 2. In this dialect the worker checks the range.
@@ -303,5 +292,5 @@ def _chat_output(raw: dict[str, Raw], policy: ExtrasPolicy) -> tuple[Output | No
     found = typed(encode(given), _chat_format).response_format
     if found is None or found.type == "json_schema":
         return None, ()
-    own, dropped = _read(given, _own_format, policy)
+    own, dropped = read_known(given, _own_format, policy, Kind.UNSUPPORTED)
     return _output(own.response_format), dropped

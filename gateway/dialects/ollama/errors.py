@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import own_name
+from gateway.core.errors import GatewayError
+from gateway.core.fields import own_words
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Chat, Op
 from gateway.dialects.ollama.fields import FIELDS
@@ -21,14 +21,7 @@ def error_object(error: GatewayError, request: Request | None = None) -> dict[st
     """The error object: message, type and code. It has no member for the field at fault, so the message names the field
     as the client does."""
     _, type_, code = ERRORS[error.kind]
-    message = error.message
-    if error.param is not None and request is not None:
-        own = own_name(error.param, FIELDS["chat"], sent_names(request.body))
-        quoted = f"'{error.param}'"
-        if quoted in message:
-            message = message.replace(quoted, f"'{own}'")
-        elif error.kind is Kind.UNSUPPORTED:
-            message = f"'{own}': {message}"
+    message = own_words(error, FIELDS["chat"], sent_names(request.body)) if request is not None else error.message
     return {"message": message, "type": type_, "code": error.code or code}
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-
-_TOOLS = [{"type": "function", "function": {"name": "f"}}]
+from gateway.wire.openai.field_rows import TOOLS, mapped
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
@@ -17,38 +16,24 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             note="also Ollama's images, thinking and tool_name",
             sample=[{"role": "user", "content": "hi"}],
         ),
-        Field("stream", "mapped", note="false when absent; ignored on /chat/sse, which always streams", sample=True),
-        Field("temperature", "mapped", sample=0.7),
-        Field("max_tokens", "mapped", sample=16),
+        *mapped("stream", note="false when absent; ignored on /chat/sse, which always streams"),
+        *mapped("temperature", "max_tokens"),
         Field("max_completion_tokens", "renamed", to="max_tokens", note="400 beside max_tokens", sample=16),
-        Field("top_p", "mapped", sample=0.9),
-        Field("top_k", "mapped", sample=40),
-        Field("min_p", "mapped", sample=0.1),
-        Field("seed", "mapped", sample=7),
-        Field("stop", "mapped", sample=["END"]),
-        Field("frequency_penalty", "mapped", sample=0.5),
-        Field("presence_penalty", "mapped", sample=0.5),
-        Field("repetition_penalty", "mapped", sample=1.1),
-        Field("logit_bias", "mapped", sample={"42": -1.0}),
-        Field("user", "mapped", sample="user-1"),
+        *mapped(
+            "top_p",
+            "top_k",
+            "min_p",
+            "seed",
+            "stop",
+            "frequency_penalty",
+            "presence_penalty",
+            "repetition_penalty",
+            "logit_bias",
+            "user",
+        ),
         Field("n", "refused", note="unless it is 1: a reply here has one message", sample=2),
-        Field("tools", "mapped", sample=_TOOLS),
-        Field(
-            "tool_choice",
-            "mapped",
-            note="without tools named as dropped, 400 if it asks for one",
-            sample="auto",
-            beside={"tools": _TOOLS},
-        ),
-        Field(
-            "parallel_tool_calls",
-            "mapped",
-            note="named as dropped without tools",
-            sample=False,
-            beside={"tools": _TOOLS},
-        ),
-        Field("response_format", "mapped", sample={"type": "json_object"}),
-        Field("reasoning_effort", "mapped", sample="low"),
+        *TOOLS,
+        *mapped("response_format", "reasoning_effort"),
         Field("format", "renamed", to="response_format", note='"json" or a JSON schema', sample="json"),
         Field("think", "renamed", to="reasoning_effort", note="a level; true and false are dropped", sample="low"),
         Field(

@@ -16,6 +16,7 @@ from gateway.dialects.ollama.fields import KNOWN, OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
 from gateway.wire.openai import reading
+from gateway.wire.openai.messages import answer_calls, read_at
 from gateway.wire.openai.request_views import CHAT_MEMBERS, MOST_PARTS
 
 _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
@@ -59,7 +60,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Chat:
     op.raw = op.wire = None
     op.sampling = msgspec.structs.replace(op.sampling, **sampling)
     op.output = output or op.output
-    op.messages = reading.answer_calls(_with_own(op.messages, own))
+    op.messages = answer_calls(_with_own(op.messages, own))
     op.stream = op.stream or request.route == "sse"
     op.view = "sse" if request.route == "sse" else "ndjson"
     return op
@@ -147,7 +148,7 @@ def _take_own(known: dict[str, Raw]) -> dict[int, _OwnIn]:
     for index, message in enumerate(messages):
         own = {name: message.pop(name) for name in _OWN if name in message}
         if own:
-            found[index] = reading.read_at(f"messages.{index}", Raw(encode(own)), _own)
+            found[index] = read_at(f"messages.{index}", Raw(encode(own)), _own)
     known["messages"] = Raw(encode(messages))
     return found
 

@@ -8,7 +8,7 @@ All fields accept null, because vLLM writes explicit nulls.
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -17,6 +17,8 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Reason
 from gateway.core.usage import Usage
 from gateway.wire.json import NULL
+
+T = TypeVar("T")
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """A token count. Callers are charged by the worker's counts, so a number out of range makes a reply malformed."""
@@ -249,6 +251,14 @@ def malformed() -> GatewayError:
     return GatewayError(Kind.UPSTREAM, "the worker's answer is not what its API promises", code="upstream_malformed")
 
 
+def decoded(data: bytes | Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """Reads a worker's answer, or a part of it. Raises GatewayError(UPSTREAM, upstream_malformed) for another form."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise malformed() from None
+
+
 def require_strict(data: bytes | Raw) -> None:
     """Checks JSON that is passed on as the worker wrote it: valid UTF-8, within the decoder's depth limit, and all
     integers within 64 bits.
@@ -265,10 +275,7 @@ def require_strict(data: bytes | Raw) -> None:
 
 def vector(found: VectorIn) -> Raw:
     """The embedding as the worker wrote it: an array of numbers, or base64. Raises GatewayError for anything else."""
-    try:
-        _vector.decode(found.embedding)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise malformed() from None
+    decoded(found.embedding, _vector)
     return found.embedding
 
 

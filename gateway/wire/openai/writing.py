@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartStart, Start, UsageReport
 from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.lifecycle import ReplyChoice
 from gateway.core.messages import Chat, Generate, Op
@@ -51,14 +51,15 @@ _LONGEST_WAIT_S = 10_000_000.0
 """Seconds: two windows of the longest that a limit may have, with room to spare."""
 
 
-def error_headers(error: GatewayError, status: int) -> Headers:
+def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_WAIT_S) -> Headers:
     """Retry-After in seconds and in milliseconds, on 429 and 503 only: azure-ai-inference retries any status that has
-    it. For a limit it is the exact wait, rounded up. For anything else it is at most 60 s, because openai-python 1.x
-    ignores longer waits."""
+    it. For a limit it is the exact wait, rounded up: after a shorter one comes another 429. `longest_s` cuts it for
+    clients that give up where they should wait for longer. For anything else it is at most 60 s, because openai-python
+    1.x ignores longer waits."""
     headers: Headers = []
     if status in (429, 503) and error.retry_after is not None:
         limited = error.kind is Kind.LIMITED and error.upstream is None
-        wait = max(1, -int(-min(error.retry_after, _LONGEST_WAIT_S if limited else 60.0) * 1000 // 1))
+        wait = max(1, -int(-min(error.retry_after, longest_s if limited else 60.0) * 1000 // 1))
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))
         headers.append((b"retry-after-ms", b"%d" % wait))
     elif error.kind is Kind.LIMITED and error.upstream is None:
@@ -69,23 +70,34 @@ def error_headers(error: GatewayError, status: int) -> Headers:
     return headers
 
 
-def error_object(error: GatewayError) -> dict[str, Any]:
+def error_object(error: GatewayError, errors: Mapping[Kind, tuple[int, str, str]] = ERRORS) -> dict[str, Any]:
     """The error object in OpenAI's form."""
-    _, type_, code = ERRORS[error.kind]
+    _, type_, code = errors[error.kind]
     return {"error": {"message": error.message, "type": type_, "param": error.param, "code": error.code or code}}
 
 
-def error_event(error: GatewayError) -> bytes:
-    return sse.frame(encode_line(error_object(error)))
+def error_event(error: GatewayError, errors: Mapping[Kind, tuple[int, str, str]] = ERRORS) -> bytes:
+    return sse.frame(encode_line(error_object(error, errors)))
 
 
-def refusal(error: GatewayError) -> tuple[Response, str]:
-    """(the response for `error`, its code). A worker's own 4xx keeps its status."""
-    status = ERRORS[error.kind][0]
+def status_of(error: GatewayError, errors: Mapping[Kind, tuple[int, str, str]] = ERRORS) -> int:
+    """The status by a dialect's table. A worker's own 4xx keeps its status."""
+    status = errors[error.kind][0]
     if error.upstream is not None and 400 <= error.upstream < 500 and status < 500:
-        status = error.upstream
-    told = error_object(error)
-    return Response(status, [JSON_TYPE, *error_headers(error, status)], encode(told)), told["error"]["code"]
+        return error.upstream
+    return status
+
+
+def refusal(
+    error: GatewayError,
+    errors: Mapping[Kind, tuple[int, str, str]] = ERRORS,
+    longest_s: float = _LONGEST_WAIT_S,
+) -> tuple[Response, str]:
+    """(the response for `error`, its code). errors and longest_s are a dialect's own: its table, and the longest wait
+    that it names."""
+    status = status_of(error, errors)
+    told = error_object(error, errors)
+    return Response(status, [JSON_TYPE, *error_headers(error, status, longest_s)], encode(told)), told["error"]["code"]
 
 
 # -- canonical to replies -------------------------------------------------------------------------------------------
@@ -191,6 +203,10 @@ class StreamWriter:
         self._open: dict[tuple[int, int], _Open] = {}
         self._calls: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
+        self._unfinished = op.n if isinstance(op, Chat) else op.n * len(op.prompts)
+        # The last chunk of a stream that has no fingerprint yet. It is held back: only after it may the worker say one.
+        self._last = b""
+        self._without_fingerprint = False
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -206,10 +222,10 @@ class StreamWriter:
         if isinstance(event, Start):
             return self._start(event)
         if isinstance(event, UsageReport):
-            return self._usage(event.usage) if self._op.include_usage else b""
+            return self._held_back(self._usage(event.usage)) if self._op.include_usage else b""
         if isinstance(event, Failed):
-            return self._refuse(event.error)
-        return b"" if isinstance(event, PartEnd) else self._end()
+            return self._last + self._refuse(event.error)
+        return self._end(event) if isinstance(event, End) else b""
 
     def keepalive(self) -> bytes:
         return sse.KEEPALIVE
@@ -225,6 +241,7 @@ class StreamWriter:
             head["system_fingerprint"] = event.fingerprint
         if event.tier is not None:
             head["service_tier"] = event.tier
+        self._without_fingerprint = event.fingerprint is None
         self._head = b"data: " + encode_line(head)[:-1] + b',"choices":['
         if not self._chat:
             return b""
@@ -273,10 +290,23 @@ class StreamWriter:
 
     def _finish(self, event: Finish) -> bytes:
         delta = b'"delta":{}' if self._chat else b'"text":""'
-        return self._chunk(event.choice, delta, reason=encode(event.reason))
+        chunk = self._chunk(event.choice, delta, reason=encode(event.reason))
+        self._unfinished -= 1
+        return chunk if self._unfinished else self._held_back(chunk)
+
+    def _held_back(self, chunk: bytes) -> bytes:
+        """Keeps the last chunk until the fingerprint is known. Returns what may be sent now."""
+        if not self._without_fingerprint:
+            return chunk
+        before, self._last = self._last, chunk
+        return before
 
     def _usage(self, usage: Usage) -> bytes:
         return self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n"
 
-    def _end(self) -> bytes:
-        return sse.DONE
+    def _end(self, event: End) -> bytes:
+        last = self._last
+        if last and event.fingerprint is not None:
+            told = b'"system_fingerprint":%b,"choices":[' % encode_line(event.fingerprint)
+            last = self._head.replace(b'"choices":[', told) + last[len(self._head) :]
+        return last + sse.DONE

@@ -1,0 +1,49 @@
+"""From what the pipeline reports to the log, the metrics and the stream of usage records."""
+
+from __future__ import annotations
+
+from gateway.auth import ANONYMOUS
+from gateway.core.errors import Blame, GatewayError
+from gateway.core.ports import RequestRecord
+from gateway.observe.accounting import Stream
+from gateway.observe.log import Log
+from gateway.observe.metrics import Metrics
+
+_NOBODY = ("", ANONYMOUS.key)
+
+
+class Observer:
+    """Implements core.ports.Observer."""
+
+    def __init__(self, log: Log, metrics: Metrics, stream: Stream | None = None) -> None:
+        self._log = log
+        self._metrics = metrics
+        self._stream = stream
+        self.begun = metrics.begun
+
+    def finished(self, record: RequestRecord) -> None:
+        self._metrics.finished(record)
+        self._log.request(record)
+        # Skip what unknown callers were refused: there is nobody to bill, and strangers could push the records of
+        # known callers out of the stream. With `auth: open` all are anonymous: what reached a model is recorded.
+        if self._stream is not None and (record.model or record.key not in _NOBODY):
+            self._stream.add(record)
+
+    def retried(self, model: str, worker: str, error: GatewayError) -> None:
+        self._metrics.retries.labels(model).inc()
+        self._log.event("warning", "retry", model=model, worker=worker, code=error.code or error.kind.value)
+
+    def hedged(self, model: str, won: bool) -> None:
+        self._metrics.hedges.labels(model, "second" if won else "first").inc()
+
+    def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
+        theirs = error is not None and error.blame is not Blame.CLIENT
+        outcome = "handed" if error is None else "failed" if theirs else "refused"
+        self._metrics.prefills.labels(model, outcome).inc()
+        if error is not None and theirs:
+            code = error.code or error.kind.value
+            self._log.event("warning", "prefill failed", model=model, worker=worker, code=code)
+
+    def bug(self, record: RequestRecord, error: BaseException) -> None:
+        self._metrics.bugs.inc()
+        self._log.bug(record, error)

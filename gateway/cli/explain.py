@@ -1,0 +1,151 @@
+"""`dragoman explain`: which worker would take a request, and why, in a fleet that is idle and whole."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway import backends, dialects, translate
+from gateway.app.detours import detours
+from gateway.auth import ANONYMOUS, Principal
+from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli.translate import header
+from gateway.config import Config
+from gateway.config.routing import WorkerOptions
+from gateway.core.demand import Demand
+from gateway.core.ports import Settings
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.pick import POLICIES
+from gateway.fleet.pool import Pool
+from gateway.fleet.waiting import QueuePolicy
+from gateway.fleet.worker import Worker
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
+    parser.add_argument(
+        "--from", dest="source", default="openai", choices=dialects.REGISTRY, help="the client's dialect (openai)"
+    )
+    parser.add_argument("--model", metavar="NAME", help="the model, where the body does not name it")
+    parser.add_argument(
+        "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
+    )
+    parser.add_argument("--key", metavar="NAME", help="the key that asks, by its name in the configuration")
+    parser.add_argument(
+        "--worker", metavar="URL", action="append", default=[], help="a worker that the configuration does not list"
+    )
+    parser.add_argument(
+        "--seen", metavar="FILE", action="append", default=[], help="the body of a request that was sent before"
+    )
+    parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the worker, the reason, and what the policy knew of the prompt."""
+    config, _ = configuration(options.config)
+    try:
+        bodies = [Path(name).read_bytes() for name in options.seen]
+        bodies.append(sys.stdin.buffer.read() if options.body == "-" else Path(options.body).read_bytes())
+        ops = [_read(options, body) for body in bodies]
+        asked = _model(config, options.model or ops[-1].model)
+        name, chance = _split(config, asked, options)
+        pool = _pool(config, name, (*config.models[name].workers, *options.worker))
+    except translate.Refused as refused:
+        print(refused.response.body.decode(errors="replace"), file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    if name != asked:
+        print(f"split: {asked} -> {name}")
+    if chance:
+        print("drawn: by chance, for this run")
+    print(f"model: {name}")
+    prefill = config.models[name].prefill
+    if prefill is not None:
+        _tell("prefill", _pool(config, name, prefill.workers), ops, options.header)
+    _tell("worker", pool, ops, options.header)
+    model = config.models[name]
+    if model.fallback:
+        print(f"fallback: {', '.join(model.fallback)} (on {', '.join(model.fallback_on)})")
+    return 0
+
+
+def _tell(role: str, pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> None:
+    worker, demand = asyncio.run(_send(pool, ops, headers))
+    print(f"{role}: {worker.address}")
+    print(f"picked: {demand.picked}")
+    if demand.prompt:
+        print(f"prompt: about {demand.prompt} tokens, {demand.matched} of them sent there before")
+
+
+def _read(options: argparse.Namespace, body: bytes) -> Any:
+    dialect = dialects.create(options.source, Settings())
+    return translate.read(dialect, body, headers=options.header)[1]
+
+
+def _model(config: Config, asked: str | None) -> str:
+    found = config.resolve(asked) if asked is not None else None
+    if found is None and asked is None and len(config.models) == 1:
+        found = next(iter(config.models))
+    if found is None:
+        raise ValueError("the body names no model of this configuration; there are " + ", ".join(config.models))
+    return found
+
+
+def _split(config: Config, asked: str, options: argparse.Namespace) -> tuple[str, bool]:
+    """The model that a request for `asked` goes to, and whether chance decided."""
+    if options.key is not None and options.key not in config.keys:
+        raise ValueError("there is no such key; there are " + (", ".join(config.keys) or "none"))
+    found = detours(config, asked)
+    if found is None or found.split is None:
+        return asked, False
+    drawn: list[float] = []
+
+    def draw() -> float:
+        drawn.append(random.random())
+        return drawn[-1]
+
+    models = config.keys[options.key].models if options.key is not None else None
+    allowed = None if models is None else frozenset(config.model_names[one] for one in models)
+    who = ANONYMOUS if options.key is None else Principal(options.key, models=allowed)
+    chosen = replace(found.split, draw=draw).choose(options.header, who)
+    return chosen or asked, bool(drawn)
+
+
+def _pool(config: Config, name: str, addresses: Sequence[str]) -> Pool:
+    model = config.models[name]
+    if not addresses:
+        raise ValueError(f"the workers of {name} are found while the gateway runs: name them by --worker")
+    workers = []
+    for address in addresses:
+        own = model.worker_options.get(address, WorkerOptions())
+        worker = Worker(address, BreakerPolicy(), own.capacity or model.max_in_flight)
+        worker.weight = own.weight
+        worker.ready = True
+        workers.append(worker)
+    return Pool(
+        workers,
+        POLICIES[model.policy](),
+        QueuePolicy(),
+        0.5,
+        clock=lambda: 0.0,
+        sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
+        salted=backends.create(model.backend).salts,
+    )
+
+
+async def _send(pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> tuple[Worker, Demand]:
+    """Each is over before the next; returns what became of the last."""
+    for op in ops:
+        demand = pool.demand(op, headers)
+        worker = await pool.acquire((), 0, demand)
+        pool.release(worker, demand)
+    return worker, demand

@@ -1,0 +1,175 @@
+"""`dragoman serve --processes N`: processes that share an address, and the parent that looks after them.
+
+The parent binds a socket for each process (SO_REUSEPORT: the kernel spreads connections over them), forks, and starts
+anew what dies. It keeps all sockets, so that connections which wait for a process that died are served by the next one.
+It has neither a thread nor an event loop, which a fork would copy half.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
+# One that ends so early by itself never served: starting it again would change nothing.
+_EARLY_S = 3.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+def listeners(host: str, port: int, count: int) -> list[socket.socket]:
+    """Sockets that listen at one address, for one process each. Raises OSError, also where others listen there already:
+    sockets that share a port would not notice."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found: list[socket.socket] = []
+    with socket.socket(family, kind, protocol) as alone:
+        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        alone.bind(address)
+        address = alone.getsockname()
+    for _ in range(count):
+        one = socket.socket(family, kind, protocol)
+        found.append(one)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind(address)
+    for one in found:
+        one.listen(2048)
+        one.setblocking(False)
+    return found
+
+
+class SharedOutput:
+    """Standard output as several processes write it: one batch of whole lines after the other. Opened in each process
+    by itself.
+
+    lock  a file that all of them lock in turn
+    """
+
+    def __init__(self, lock: Path) -> None:
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, data: bytes, /) -> int:
+        """Raises OSError when nothing could be written."""
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            left = memoryview(data)
+            while left:
+                try:
+                    left = left[os.write(1, left) :]
+                except BlockingIOError:
+                    time.sleep(0.01)
+                except OSError:
+                    if len(left) == len(data):
+                        raise
+                    break
+            return len(data) - len(left)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+class Supervisor:
+    """Starts processes and keeps them running.
+
+    serve  what each does, given its number and whether one with that number died before; returns its exit status
+    died   told of one that ended without being told to: its number, its process id, its exit status (negative: the
+           signal that killed it)
+    """
+
+    def __init__(self, count: int, serve: Callable[[int, bool], int], died: Callable[[int, int, int], None]) -> None:
+        self._count = count
+        self._serve = serve
+        self._died = died
+        self._running: dict[int, int] = {}
+        self._due: dict[int, float] = {}
+        self._pauses: dict[int, float] = {}
+        self._ending = False
+        self._status = 0
+        # The children read from it: its end is their parent's.
+        self._lifeline, self._held = os.pipe()
+
+    def run(self) -> int:
+        """Returns the exit status when all processes have ended: 0 where each ended as it was told to."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        began = time.monotonic()
+        for number in range(self._count):
+            self._start(number)
+        while self._running or self._due:
+            received = signal.sigtimedwait(_SIGNALS, self._next())
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._ending = self._ending or received.si_signo != signal.SIGHUP
+                if self._ending:
+                    self._due.clear()
+                self._tell(received.si_signo)
+            self._reap(early=time.monotonic() - began < _EARLY_S)
+            now = time.monotonic()
+            for number in [number for number, due in self._due.items() if due <= now]:
+                del self._due[number]
+                self._start(number)
+        return self._status
+
+    def _next(self) -> float:
+        """Seconds until something is due."""
+        return max(0.0, min(self._due.values(), default=time.monotonic() + 3600.0) - time.monotonic())
+
+    def _tell(self, number: int) -> None:
+        for process in self._running:
+            os.kill(process, number)
+
+    def _reap(self, early: bool) -> None:
+        while self._running:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                return
+            number = self._running.pop(process)
+            code = os.waitstatus_to_exitcode(status)
+            if self._ending:
+                self._status = self._status or abs(code)
+                continue
+            self._died(number, process, code)
+            if early and code > 0:
+                self._ending, self._status = True, abs(code) or 1
+                self._due.clear()
+                self._tell(signal.SIGTERM)
+                continue
+            pause = self._pauses.get(number, _FIRST_PAUSE_S)
+            self._pauses[number] = min(_LONGEST_PAUSE_S, 2 * pause)
+            self._due[number] = time.monotonic() + pause
+
+    def _start(self, number: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process = os.fork()
+        if process:
+            self._running[process] = number
+            return
+        status = 1
+        try:
+            os.close(self._held)
+            threading.Thread(target=self._follow_parent, name="parent", daemon=True).start()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            status = self._serve(number, number in self._pauses)
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _follow_parent(self) -> None:
+        """Ends this process as a signal would when its parent is gone."""
+        os.read(self._lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def forget(sockets: Sequence[Sequence[socket.socket]], number: int) -> None:
+    """Closes those that belong to other processes."""
+    for other, owned in enumerate(sockets):
+        if other != number:
+            for one in owned:
+                one.close()

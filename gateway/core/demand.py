@@ -1,0 +1,56 @@
+"""The facts of one request that decide its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class Demand(Struct):
+    """A pick policy's facts about one request, and the result of the last pick.
+
+    keys      hashes of ever longer prefixes of the prompt, valid in this process only
+    ends      the length of each of these prefixes, in estimated tokens
+    prompt    estimated tokens of the prompt
+    output    the expected cost of the reply, in tokens of a prompt
+    beginning  what places a conversation that was not seen before: its first texts; "" where nothing is known of it
+    head      tokens before the first user message if the conversation had turns before; else None
+    session   a 64-bit hash of the session that the client named, the same in every gateway; else None
+
+    tenant    who takes turns with others while it waits
+    size      bytes of the request's body
+    until     when its client gives up, in seconds of the gateway's clock; None if that is not known
+
+    policy    the policy that picked
+    why       session | prefix | home | load | turn | trial | only
+    matched   tokens of the prompt that the worker was sent before, as far as this gateway knows
+    charged   tokens that count on the worker until the request is over
+    """
+
+    keys: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    prompt: int = 0
+    output: int = 0
+    beginning: str = ""
+    head: int | None = None
+    session: int | None = None
+    tenant: str = ""
+    size: int = 0
+    until: float | None = None
+    policy: str = ""
+    why: str = ""
+    matched: int = 0
+    charged: int = 0
+
+    @property
+    def picked(self) -> str:
+        """Policy, reason and matched share as a structured field (RFC 8941): `prefix;why=home;matched=0.00`."""
+        if self.why == "only":
+            return "only"
+        return f"{self.policy};why={self.why};matched={self.share:.2f}"
+
+    @property
+    def share(self) -> float:
+        """The fraction of the prompt that matched, 0 to 1."""
+        return min(1.0, self.matched / self.prompt) if self.prompt else 0.0

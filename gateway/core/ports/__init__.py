@@ -1,0 +1,43 @@
+"""The interfaces between packages: what a dialect, a backend, a lane, a transport must offer.
+
+The pipeline names only these. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from gateway.core.ports.account import Gate, Observer, Permit, RequestRecord, RequestTrace, Tracer
+from gateway.core.ports.backend import UNKNOWN, Ask, Backend, Capabilities, Counting, Facts, Gauges, Handover
+from gateway.core.ports.client import ClientConnection, Downstream
+from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
+from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Pool, Transport, WorkerHandle
+
+__all__ = [
+    "UNKNOWN",
+    "Ask",
+    "Backend",
+    "BodySink",
+    "Capabilities",
+    "ClientConnection",
+    "Counting",
+    "Deadlines",
+    "Dialect",
+    "Downstream",
+    "Exchange",
+    "Facts",
+    "Gate",
+    "Gauges",
+    "Handover",
+    "Lane",
+    "Observer",
+    "Passthrough",
+    "Permit",
+    "Pool",
+    "RequestRecord",
+    "RequestTrace",
+    "Settings",
+    "StreamReader",
+    "StreamWriter",
+    "Tracer",
+    "Transport",
+    "WorkerHandle",
+]

@@ -1,0 +1,144 @@
+"""What is counted, limited, traced and logged of a request."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from gateway.core.errors import GatewayError
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.usage import Usage
+
+
+class RequestRecord(Struct):
+    """The record of one request, for the log, the metrics and accounting. Never holds text of a prompt or a reply.
+
+    status    the status that the client saw; 0 for none
+    outcome   ok | refused (a 4xx, ours or the worker's) | failed | cancelled (the client left)
+    ms        milliseconds from begin to end
+    queue_ms  part of `ms`: the wait for a worker
+    upstream_ms  part of `ms`: the time with workers, from sending until the end of the reply or of the attempt
+    ttft_ms   milliseconds to the first output of a stream
+    overhead_ms  part of `ms`: the rest, our own
+    attempts  how many times a worker was picked
+    picked    why that worker: `core.demand.Demand.picked`
+    prefill   the worker that computed the prompt for it, or None
+    adapter   the LoRA adapter of `model` that was meant, or None
+    limit     the name of the limit that refused it
+    asked     the model that the request named, where another one answered; else None
+    detour    why another one: unavailable | overloaded | context_length (its fallback) | split; else None
+    phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
+    trace     the id of its trace, if it is sampled
+    time      Unix seconds at the end
+    """
+
+    id: str
+    dialect: str
+    operation: str = ""
+    model: str = ""
+    key: str = ""
+    team: str | None = None
+    stream: bool = False
+    status: int = 0
+    outcome: str = "ok"
+    code: str | None = None
+    ms: float = 0.0
+    queue_ms: float = 0.0
+    upstream_ms: float = 0.0
+    overhead_ms: float = 0.0
+    ttft_ms: float | None = None
+    attempts: int = 0
+    worker: str | None = None
+    picked: str | None = None
+    prefill: str | None = None
+    adapter: str | None = None
+    usage: Usage | None = None
+    limit: str | None = None
+    asked: str | None = None
+    detour: str | None = None
+    dropped: tuple[str, ...] = ()
+    phase: str | None = None
+    trace: str | None = None
+    time: float = 0.0
+    level: str = "info"
+    event: str = "request"
+
+
+class Permit(Protocol):
+    """The charge of an admitted request on its limits."""
+
+    def settle(self, record: RequestRecord) -> None:
+        """Corrects the charge to the usage in `record`, and releases the request's slots. Call it on every exit; only
+        the first call counts."""
+        ...
+
+    def withdraw(self) -> None:
+        """Gives all of it back, the request itself too, instead of `settle`."""
+        ...
+
+
+class Gate(Protocol):
+    """The limits that a request must pass before it is sent to a worker."""
+
+    async def admit(
+        self, record: RequestRecord, op: Op, max_context: int | None, scope: Any, headers: Headers
+    ) -> Permit | None:
+        """Admits the request of the key, team and model in `record`, and charges it. Raises GatewayError, and charges
+        nothing, if a limit refuses it.
+
+        In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
+        """
+        ...
+
+
+class RequestTrace(Protocol):
+    """The spans of one running request, in a trace of W3C's Trace Context.
+
+    id  the trace's id, 32 hexadecimal digits; None if the request is not sampled
+    """
+
+    @property
+    def id(self) -> str | None: ...
+    def waiting(self) -> None:
+        """The request begins to wait for a worker."""
+        ...
+
+    def sending(self, worker: str, attempt: int) -> Headers:
+        """The request is sent to `worker` now. Returns the headers that tell the worker of the trace."""
+        ...
+
+    def first_output(self, ago_s: float) -> None:
+        """The attempt's first output came `ago_s` seconds ago."""
+        ...
+
+    def attempt_ended(self, error: GatewayError | None) -> None: ...
+    def finished(self, record: RequestRecord) -> None:
+        """The request is over. Call it once, on every exit."""
+        ...
+
+
+class Tracer(Protocol):
+    """Makes the spans of requests."""
+
+    def begin(self, context: Headers) -> RequestTrace:
+        """A request begins; `context` comes from `core.trace_context`."""
+        ...
+
+
+class Observer(Protocol):
+    """Receives the begin and end of every request, retries, second workers, and bugs."""
+
+    def begun(self, dialect: str) -> None: ...
+    def finished(self, record: RequestRecord) -> None: ...
+    def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def hedged(self, model: str, won: bool) -> None:
+        """A second worker was asked. won: its answer came first."""
+        ...
+
+    def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
+        """A prefill worker computed a prompt, or failed to with `error`; worker is None where none was to be had."""
+        ...
+
+    def bug(self, record: RequestRecord, error: BaseException) -> None: ...

@@ -1,0 +1,153 @@
+"""What a backend offers, and what is known of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Event
+from gateway.core.http import Request, Response
+from gateway.core.lifecycle import Embeddings, Scores, WholeReply
+from gateway.core.messages import Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.ports.dialect import StreamReader
+
+
+class Capabilities(Struct, frozen=True):
+    """What one model's workers can do, as its configuration declares it or its workers advertise.
+
+    upstream_model  the name the workers know it by
+    max_context     tokens, or None when unknown
+    features        optional abilities: tools, vision, audio, reasoning, json_schema, regex, beams, embeddings, scores,
+                    ...; None when nothing was declared (then nothing is refused beforehand)
+    lacks           features that a worker says it does not have, whatever was declared
+    beyond          abilities beyond the stock engine that every worker says it has; a request that needs another one
+                    is refused
+    version         the oldest of the workers' engines, its numbers; () when unknown
+    """
+
+    upstream_model: str
+    max_context: int | None = None
+    features: frozenset[str] | None = None
+    lacks: frozenset[str] = frozenset()
+    beyond: frozenset[str] = frozenset()
+    version: tuple[int, ...] = ()
+
+
+class Facts(Struct, frozen=True):
+    """What a worker says of itself; None and absent keys are unknown. max_model_len is its context in tokens, adapters
+    the LoRA adapters that it has loaded for the model."""
+
+    version: str | None = None
+    max_model_len: int | None = None
+    abilities: dict[str, bool] = {}
+    adapters: tuple[str, ...] = ()
+
+
+UNKNOWN = Facts()
+
+
+class Gauges(Struct, frozen=True):
+    """The names of an engine's figures at /metrics.
+
+    running, waiting  gauges: requests that run and that wait
+    prompt, cached, output  counters: tokens of prompts, those of them that were cached, and tokens of replies; or None
+    in_replies        what `waiting` is called in the `endpoint-load-metrics` header of its replies; None without one
+    """
+
+    running: str
+    waiting: str
+    prompt: str | None = None
+    cached: str | None = None
+    output: str | None = None
+    in_replies: str | None = None
+
+
+class Counting(Struct, frozen=True):
+    """A request that asks a worker how many tokens a prompt has. `read` takes the number from the answer, which may
+    have any status. It raises GatewayError; UNSUPPORTED if this worker turns out not to count tokens."""
+
+    request: Request
+    read: Callable[[Response], int]
+
+
+class Ask(Struct, frozen=True):
+    """A request for what a worker answers without its model. `read` is as in `Counting`, and makes the whole reply."""
+
+    request: Request
+    read: Callable[[Response], WholeReply]
+
+
+class Handover(Protocol):
+    """How a worker that has computed a prompt hands it to another one, which then generates the reply."""
+
+    def first(self, request: Request) -> Request | None:
+        """The request that makes a worker compute the prompt of `request` and keep the result; None if `request` needs
+        more of the prompt than can be handed over."""
+        ...
+
+    def handed(self, response: Response) -> bytes:
+        """Where the result is, from the 200 that answers it. Raises GatewayError(UPSTREAM) if the worker kept none."""
+        ...
+
+    def second(self, request: Request, handed: bytes) -> Request:
+        """`request` for a worker that is to fetch the result."""
+        ...
+
+
+class Backend(Protocol):
+    """One worker-side API.
+
+    name        as in configuration
+    salts       its workers have a place for `op.salt`
+    facts_path  the path where a worker says what it can do (`facts` reads the answer); None if there is none
+    gauges      where its workers tell their load; None where they do not
+    handover    how one worker hands a computed prompt to another; None where they do not
+    adapters    its workers may name LoRA adapters in their facts
+    """
+
+    name: str
+    salts: bool
+    facts_path: str | None
+    gauges: Gauges | None
+    handover: Handover | None
+    adapters: bool
+
+    def wire_of(self, op: Op) -> str:
+        """The wire of the worker's reply to `op`. A dialect with a bytes lane for this wire passes the bytes on."""
+        ...
+
+    def write(self, op: Op, can: Capabilities) -> Request:
+        """The worker's request. Its `dropped` names what it leaves out, such as `op.unnamed`. Raises
+        GatewayError(UNSUPPORTED), which names the parameter, for what the worker cannot do."""
+        ...
+
+    def count(self, op: Generate, can: Capabilities) -> Counting:
+        """The request for the length of the one prompt of `op`, as the worker reads it. Raises
+        GatewayError(UNSUPPORTED) if workers of this backend cannot count it, or cannot obey a total of `op`, which it
+        then names."""
+        ...
+
+    def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
+        """The request for tokens, or for the text of tokens. Raises GatewayError(UNSUPPORTED) if workers of this
+        backend cannot do it."""
+        ...
+
+    def read(self, response: Response, op: Generate) -> Iterator[Event]:
+        """A buffered 2xx reply. Ends with End or Failed."""
+        ...
+
+    def read_embeddings(self, response: Response, op: Embed) -> Embeddings: ...
+    def read_scores(self, response: Response, op: Score) -> Scores: ...
+    def reader(self, op: Generate) -> StreamReader: ...
+    def fault(self, response: Response, op: Op | None = None) -> GatewayError:
+        """The error for an answer to `op` with any status but 2xx."""
+        ...
+
+    def facts(self, body: bytes, model: str) -> Facts:
+        """Reads the answer at `facts_path` for the model that the worker calls `model`.
+
+        Raises GatewayError(UPSTREAM) if the answer has another form."""
+        ...

@@ -1,0 +1,75 @@
+"""The client's side of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.core.http import Headers
+
+
+class ClientConnection(Protocol):
+    """One connection of a client.
+
+    owner    the key that it is counted for, or ""
+    on_lost  called once when it is lost
+    """
+
+    owner: str
+    on_lost: Callable[[], None] | None
+
+
+class Downstream(Protocol):
+    """One HTTP/1.1 connection of a client while one request runs on it: calls beyond plain ASGI.
+
+    The gateway's own server puts it into the request's ASGI scope. A handler that ignores it gets plain ASGI.
+
+    gone       the client has left, or the server has ended the connection
+    id         the handler's id of the request, for the server's own refusals; set by the handler
+    refused    (status, code) if the server itself answered, because the body was malformed or late; else None
+    on_gone    set by the handler; called at most once, when the client leaves before the response is complete
+    on_pause   set by the handler; called when the client reads more slowly than the handler writes
+    on_resume  set by the handler; called when the client has caught up
+    """
+
+    gone: bool
+    id: str
+    refused: tuple[int, str] | None
+    on_gone: Callable[[], None] | None
+    on_pause: Callable[[], None] | None
+    on_resume: Callable[[], None] | None
+
+    @property
+    def connection(self) -> ClientConnection:
+        """The same for all requests of one connection."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """True between `on_pause` and `on_resume`: the client reads too slowly now."""
+        ...
+
+    def body(self) -> bytes | None:
+        """The whole request body if all of it has arrived; else None, and the body comes by ASGI. Call it once."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Sends one block of a chunked response at the end of this turn of the event loop. The block is not empty; the
+        head was sent by ASGI."""
+        ...
+
+    def flush(self) -> None:
+        """Sends what was written now, instead of at the end of the turn."""
+        ...
+
+    def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Sends a whole response. Its content-length is added. Raises ValueError when a header holds a line ending."""
+        ...
+
+    def cut(self) -> None:
+        """Sends what was written, then ends the connection so that the client can tell that the reply is not whole."""
+        ...
+
+    def release(self) -> None:
+        """Ends the handler's use of the connection. Call it once, at the end."""
+        ...

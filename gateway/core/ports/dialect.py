@@ -1,0 +1,133 @@
+"""What a dialect offers, and what goes between a worker's bytes and its client's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Event
+from gateway.core.fields import Examples, ExtrasPolicy, Field
+from gateway.core.http import Headers, Request, Response, Route
+from gateway.core.lifecycle import WholeReply
+from gateway.core.messages import Embed, Generate, ListModels, Op, Settled
+from gateway.core.usage import Usage
+
+
+class Settings(Struct, frozen=True):
+    """What configuration may change about a dialect. None leaves it as the dialect has it."""
+
+    prefixes: tuple[str, ...] | None = None
+    extras: ExtrasPolicy | None = None
+    api_version: str | None = None
+
+
+class Lane(Protocol):
+    """Turns one worker's streamed bytes into one client's bytes, without I/O. May return b"" when nothing is due.
+
+    done       the worker's terminal mark was seen: the reply is complete
+    error      why the reply will never be complete; set at most once, after which nothing more is fed
+    usage      the last usage the worker reported
+    produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
+    clean_end  whether this client's wire has an orderly end after an error; if not, the connection is to be cut
+    """
+
+    done: bool
+    error: GatewayError | None
+    usage: Usage | None
+    produced: int
+
+    @property
+    def clean_end(self) -> bool: ...
+    @property
+    def headers(self) -> Headers:
+        """The headers of the streamed reply, its content type included."""
+        ...
+
+    def feed(self, block: bytes) -> bytes: ...
+    def eof(self) -> bytes:
+        """The worker's body has ended. Sets `error` unless `done`. Returns the last bytes for the client."""
+        ...
+
+    def fail(self, error: GatewayError) -> bytes:
+        """A failure from elsewhere (deadline, lost connection, shutdown). Returns the error in the client's
+        own form."""
+        ...
+
+    def keepalive(self) -> bytes:
+        """Bytes that every reader of this wire ignores, or b"" where there are none."""
+        ...
+
+
+class StreamWriter(Protocol):
+    """Canonical events to one client's stream.
+
+    buffered_bytes  about how many bytes of the reply the writer keeps in memory, for a last event that repeats all of
+                    it; the caller bounds them
+    """
+
+    headers: Headers
+    clean_end: bool
+
+    @property
+    def buffered_bytes(self) -> int: ...
+    def write(self, event: Event) -> bytes: ...
+    def keepalive(self) -> bytes: ...
+
+
+class StreamReader(Protocol):
+    """One worker's stream to canonical events. After `eof()` the events have ended with End or Failed.
+
+    buffered_bytes  as in StreamWriter; the incomplete frame is not counted, because it has a bound of its own
+    """
+
+    @property
+    def buffered_bytes(self) -> int: ...
+    def feed(self, block: bytes) -> Iterable[Event]: ...
+    def eof(self) -> Iterable[Event]: ...
+
+
+class Passthrough(Protocol):
+    """The bytes lane of a dialect, for backends that answer in its clients' own wire."""
+
+    def lane(self, op: Generate) -> Lane: ...
+    def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        """A buffered reply and its usage. Raises GatewayError when the worker's body is not what it should be."""
+        ...
+
+
+class Dialect(Protocol):
+    """One client-side API.
+
+    name      as in configuration
+    prefixes  path prefixes; configuration may replace them
+    extras    the handling of fields that are not in `fields`; configuration may replace it
+    routes    relative to each prefix
+    fields    the handling of each field, per operation ("chat", "complete", "embed", "count", "rerank", "score",
+              "tokenize", "detokenize")
+    examples  the smallest requests that it accepts, per operation
+    errors    Kind -> (status, type, code), for every Kind
+    passthrough  its bytes lanes, by the wire (`Backend.wire_of`) that each relays; most dialects have none
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    extras: ExtrasPolicy
+    routes: tuple[Route, ...]
+    fields: Mapping[str, Sequence[Field]]
+    examples: Examples
+    errors: Mapping[Kind, tuple[int, str, str]]
+    passthrough: Mapping[str, Passthrough]
+
+    def read(self, request: Request) -> Op | ListModels | Settled:
+        """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
+        ...
+
+    def write(self, reply: WholeReply, op: Op) -> Response: ...
+    def writer(self, op: Generate) -> StreamWriter: ...
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        """(the reply to the client, the code for the record). The code is this API's own if it has a finer one than
+        `error`. Does not change `error`."""
+        ...

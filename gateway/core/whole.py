@@ -1,0 +1,28 @@
+"""Replies that come as one body: questions that a worker answers without its model, and how other answers are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.http import Response
+from gateway.core.lifecycle import Embeddings, Reply, Scores, TokenCount, fold
+from gateway.core.messages import CountTokens, Embed, Question, Score
+from gateway.core.ports import Ask, Backend, Capabilities
+
+
+def ask(op: Question, backend: Backend, can: Capabilities) -> Ask:
+    """The request for the answer to `op`. Raises GatewayError(UNSUPPORTED) if workers of `backend` cannot answer."""
+    if not isinstance(op, CountTokens):
+        return backend.tokenize(op, can)
+    counting = backend.count(op.prompt_of, can)
+    return Ask(counting.request, lambda response: TokenCount(counting.read(response)))
+
+
+def read_whole(backend: Backend, response: Response, op: Any) -> Reply | Embeddings | Scores:
+    """A buffered 2xx reply to an operation that is no question. Raises GatewayError if it is not whole, or not what
+    `op` asks for."""
+    if isinstance(op, Embed):
+        return backend.read_embeddings(response, op)
+    if isinstance(op, Score):
+        return backend.read_scores(response, op)
+    return fold(backend.read(response, op))

@@ -1,0 +1,113 @@
+"""Azure OpenAI: OpenAI's bodies under Azure's paths, where the path names the deployment.
+
+Sources: Microsoft's reference; openai-python 3.54 and openai-node 6.49 (`AzureOpenAI`), langchain-openai 1.7, the AI
+SDK's azure provider, azure-ai-inference 1.0.0b9 and LiteLLM 1.106 as recorded clients (docs/dialects/azure_openai.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, Field, body_members
+from gateway.core.http import Request, Response, Route
+from gateway.core.lifecycle import WholeReply
+from gateway.core.messages import Generate, ListModels, Op
+from gateway.core.ports import Passthrough, StreamWriter
+from gateway.wire.json import encode, members, require_json, whole_numbers
+from gateway.wire.openai import operations, passthrough, writing
+from gateway.wire.openai.fields import EXAMPLES
+from gateway.wire.openai.fields import FIELDS as OPENAI_FIELDS
+
+_RETRIEVAL = ("data_sources", "dataSources", "enhancements")
+_REFUSED = tuple(
+    Field(name, "refused", note="Azure's own retrieval and vision: nothing behind us does it", sample=[{"type": "x"}])
+    for name in _RETRIEVAL
+)
+FIELDS: Mapping[str, Sequence[Field]] = {
+    operation: (*found, *_REFUSED) if operation == "chat" else found for operation, found in OPENAI_FIELDS.items()
+}
+_KNOWN = body_members(FIELDS)
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    **writing.ERRORS,
+    Kind.UNAUTHENTICATED: (401, "authentication_error", "401"),
+    Kind.NO_MODEL: (404, "invalid_request_error", "DeploymentNotFound"),
+}
+"""OpenAI's table, with Azure's codes for an unknown key and an unknown deployment."""
+
+# If a reply asks for a longer wait, openai-python 3 does not retry at all.
+_LONGEST_WAIT_S = 120.0
+# The longest request id of a client that is returned.
+_MOST_ID_BYTES = 128
+
+
+_error_event = partial(writing.error_event, errors=ERRORS)
+
+
+def _everywhere(path: str, name: str) -> tuple[Route, ...]:
+    """The paths of one operation: without a deployment, and with one, under both of Azure's prefixes."""
+    deployed = "/deployments/{deployment}"
+    return tuple(Route("POST", place + path, name) for place in ("", deployed, "/v1" + deployed))
+
+
+class AzureOpenAI:
+    """The dialect `azure_openai`. `/openai/v1/...` without a deployment is OpenAI's own API, not this one."""
+
+    name = "azure_openai"
+    prefixes: tuple[str, ...] = ("/openai",)
+    extras: ExtrasPolicy = "pass"
+    routes: tuple[Route, ...] = (
+        *_everywhere("/chat/completions", "chat"),
+        *_everywhere("/completions", "complete"),
+        *_everywhere("/embeddings", "embed"),
+        Route("GET", "/models", "models"),
+        Route("GET", "/models/{model:path}", "model"),
+    )
+    fields = FIELDS
+    examples = EXAMPLES
+    errors = ERRORS
+    passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(_error_event)}
+
+    @whole_numbers
+    def read(self, request: Request) -> Op | ListModels:
+        _accompany(request)
+        if request.route == "models":
+            return ListModels(write=operations.write_models)
+        if request.route == "model":
+            return ListModels(write=operations.write_model, model=request.params["model"])
+        require_json(request)
+        raw = members(request)
+        for name in _RETRIEVAL:
+            if name in raw:
+                raise GatewayError(Kind.UNSUPPORTED, f"'{name}' is not supported here", param=name)
+        deployment = request.params.get("deployment", "").strip()
+        if deployment:
+            # Clients may leave another name, "" or null in the body.
+            raw["model"] = Raw(encode(deployment))
+            request.body = encode(raw)
+        return operations.read(request, raw, request.route, _KNOWN[request.route], self.extras)
+
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        return operations.write(reply, op)
+
+    def writer(self, op: Generate) -> StreamWriter:
+        return writing.StreamWriter(op, _error_event)
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        if request is not None:
+            _accompany(request)
+        return writing.refusal(error, ERRORS, _LONGEST_WAIT_S)
+
+
+def _accompany(request: Request) -> None:
+    """Adds the headers under which Azure's clients log the id of a request: Azure's own, and the client's."""
+    if any(name == b"apim-request-id" for name, _ in request.reply):
+        return
+    request.reply = [*request.reply, (b"apim-request-id", request.id.encode())]
+    own = request.header(b"x-ms-client-request-id")
+    if own is not None and 0 < len(own) <= _MOST_ID_BYTES and own.isascii() and own.decode().isprintable():
+        request.reply.append((b"x-ms-client-request-id", own))

@@ -1,0 +1,86 @@
+"""Ollama: its own API (`/api/chat`, `/api/generate`, ...), for Ollama's clients and what is built on them.
+
+Sources: ollama at fb30760 (August 2026); ollama-python 0.6.3, ollama-js 0.6.4, langchain-ollama 1.1, the AI SDK's
+provider, LiteLLM, Codex and Open WebUI as recorded or read clients (docs/dialects/ollama_native.md). Another API that
+resembles it has a specification of its own: the dialect `ollama`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy
+from gateway.core.http import Request, Response, Route
+from gateway.core.lifecycle import Embeddings, Reply, WholeReply
+from gateway.core.messages import Generate, ListModels, Op
+from gateway.core.ports import Passthrough, StreamWriter
+from gateway.dialects.ollama_native import models
+from gateway.dialects.ollama_native.errors import ERRORS, error_line, refuse
+from gateway.dialects.ollama_native.fields import EXAMPLES, FIELDS
+from gateway.dialects.ollama_native.replies import LineWriter, write, write_embeddings
+from gateway.dialects.ollama_native.requests import names, read, read_name
+from gateway.wire.json import whole_numbers
+
+_LISTS = {"banner": models.banner, "version": models.version, "tags": models.tags, "ps": models.running}
+# Paths that change the models of a server. Here the configuration decides which models there are.
+_MANAGED = ("push", "create", "copy", "delete", "blob")
+
+
+class OllamaNative:
+    """The dialect `ollama_native`."""
+
+    name = "ollama_native"
+    prefixes: tuple[str, ...] = ("", "/ollama")
+    extras: ExtrasPolicy = "drop"
+    routes: tuple[Route, ...] = (
+        Route("GET", "", "banner", open=True),
+        Route("GET", "/", "banner", open=True),
+        Route("GET", "/api/version", "version", open=True),
+        Route("GET", "/api/tags", "tags"),
+        Route("GET", "/api/ps", "ps"),
+        Route("POST", "/api/show", "show"),
+        Route("POST", "/api/chat", "chat"),
+        Route("POST", "/api/generate", "generate"),
+        Route("POST", "/api/embed", "embed"),
+        Route("POST", "/api/embeddings", "embeddings"),
+        Route("POST", "/api/pull", "pull"),
+        Route("POST", "/api/push", "push"),
+        Route("POST", "/api/create", "create"),
+        Route("POST", "/api/copy", "copy"),
+        Route("DELETE", "/api/delete", "delete"),
+        Route("POST", "/api/blobs/{digest}", "blob"),
+        Route("HEAD", "/api/blobs/{digest}", "blob"),
+    )
+    fields = FIELDS
+    examples = EXAMPLES
+    errors = ERRORS
+    passthrough: Mapping[str, Passthrough] = {}
+
+    @whole_numbers
+    def read(self, request: Request) -> Op | ListModels:
+        """Reads the body as JSON, whatever its content type: `curl -d` labels it as a form, and Ollama accepts that."""
+        route = request.route
+        if route in _LISTS:
+            return ListModels(write=_LISTS[route])
+        if route in _MANAGED:
+            message = f"{route} is not possible here: the gateway's configuration says which models there are"
+            raise GatewayError(Kind.FORBIDDEN, message, code="not_managed_here")
+        if route in ("show", "pull"):
+            name = read_name(request)
+            return ListModels(
+                write=models.show(name) if route == "show" else models.pulled, model=name, names=names(name)
+            )
+        return read(request, self.extras)
+
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        if isinstance(reply, Embeddings):
+            return write_embeddings(reply, op)
+        assert isinstance(reply, Reply)
+        return write(reply, op)
+
+    def writer(self, op: Generate) -> StreamWriter:
+        return LineWriter(op, error_line)
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        return refuse(error, request, op)

@@ -1,0 +1,131 @@
+"""Replies without a worker: lists of models, one model's card, the version, and replies to requests without
+content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.messages import ModelCard
+from gateway.wire.json import encode
+
+Write = Callable[[Sequence[ModelCard]], Response]
+
+VERSION = "0.32.9"
+"""Codex wants 0.13.4 at least, VS Code 0.6.4; Open WebUI reads digits and dots only."""
+LINES: Headers = [(b"content-type", b"application/x-ndjson")]
+_NEVER = "9999-12-31T23:59:59Z"
+# The gateway's feature -> Ollama's capability.
+_CAPABILITIES = (("tools", "tools"), ("vision", "vision"), ("reasoning", "thinking"), ("audio", "audio"))
+# The capabilities of a model without declared features, which refuses nothing.
+_UNDECLARED = ["completion", "tools"]
+_ARCHITECTURE = "x"
+
+
+def stamp(seconds: int) -> str:
+    """RFC 3339, to the nanosecond, as Ollama writes times. seconds is Unix time."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
+
+
+def banner(cards: Sequence[ModelCard]) -> Response:
+    """The reply to a probe, as `ollama` itself expects it."""
+    return Response(200, [(b"content-type", b"text/plain; charset=utf-8")], b"Ollama is running")
+
+
+def version(cards: Sequence[ModelCard]) -> Response:
+    """The version of Ollama's API, not of the gateway."""
+    return Response(200, [JSON_TYPE], encode({"version": VERSION}))
+
+
+def tags(cards: Sequence[ModelCard]) -> Response:
+    """The list of models."""
+    return Response(200, [JSON_TYPE], encode({"models": [_entry(card) for card in cards]}))
+
+
+def running(cards: Sequence[ModelCard]) -> Response:
+    """The list of models that have a ready worker. They never expire."""
+    entries = [
+        {**_entry(card), "expires_at": _NEVER, "size_vram": 0, "context_length": card.max_context or 0}
+        for card in cards
+        if card.ready
+    ]
+    return Response(200, [JSON_TYPE], encode({"models": entries}))
+
+
+def show(name: str) -> Write:
+    """The card of one model, which the client calls `name`."""
+
+    def write(cards: Sequence[ModelCard]) -> Response:
+        card = cards[0]
+        info: dict[str, Any] = {"general.architecture": _ARCHITECTURE, "general.basename": name}
+        if card.max_context is not None:
+            info[f"{_ARCHITECTURE}.context_length"] = card.max_context
+        body = {
+            "license": "",
+            "modelfile": "",
+            "parameters": "",
+            "template": "",
+            "details": _details(card),
+            "model_info": info,
+            "capabilities": capabilities(card),
+            "modified_at": stamp(card.created),
+        }
+        return Response(200, [JSON_TYPE], encode(body))
+
+    return write
+
+
+def pulled(cards: Sequence[ModelCard]) -> Response:
+    """The reply to a pull of a served model: the last line of Ollama's, since nothing has to be fetched."""
+    return Response(200, LINES, b'{"status":"success"}\n')
+
+
+def nothing_asked(route: str, model: str, reason: str) -> Write:
+    """The reply to a request without content, which loads or unloads a model (`reason`). Streamed or not, it is one
+    object on one line."""
+
+    def write(cards: Sequence[ModelCard]) -> Response:
+        if route == "embeddings":
+            return Response(200, [JSON_TYPE], encode({"embedding": []}))
+        timing = {"total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
+        if route == "embed":
+            return Response(200, [JSON_TYPE], encode({"model": model, "embeddings": [], **timing}))
+        said: dict[str, Any] = {"model": model, "created_at": stamp(cards[0].created)}
+        if route == "chat":
+            said["message"] = {"role": "assistant", "content": ""}
+        else:
+            said["response"] = ""
+        more = {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
+        body = encode({**said, "done": True, "done_reason": reason, **timing, **more})
+        return Response(200, [JSON_TYPE], body + b"\n")
+
+    return write
+
+
+def capabilities(card: ModelCard) -> list[str]:
+    """The model's capabilities, by Ollama's names."""
+    if card.features is None:
+        return _UNDECLARED
+    found = [] if card.features == {"embeddings"} else ["completion"]
+    found += [word for feature, word in _CAPABILITIES if feature in card.features]
+    return [*found, "embedding"] if "embeddings" in card.features else found
+
+
+def _entry(card: ModelCard) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "model": card.name,
+        "modified_at": stamp(card.created),
+        "size": 0,
+        "digest": sha256(card.name.encode()).hexdigest(),
+        "details": _details(card),
+        "capabilities": capabilities(card),
+    }
+
+
+def _details(card: ModelCard) -> dict[str, Any]:
+    texts = dict.fromkeys(("parent_model", "format", "family", "parameter_size", "quantization_level"), "")
+    return {**texts, "families": [], "context_length": card.max_context or 0}

@@ -1,0 +1,212 @@
+"""Canonical replies and events to the bodies and lines of Ollama's API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.lifecycle import Embeddings, Reply
+from gateway.core.messages import Generate, Op
+from gateway.core.usage import Usage
+from gateway.dialects.ollama_native.conversation import RAW
+from gateway.dialects.ollama_native.models import LINES, stamp
+from gateway.dialects.ollama_native.requests import View
+from gateway.wire import clock
+from gateway.wire.json import encode, encode_line, one_line
+from gateway.wire.openai import writing
+
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_numbers = msgspec.json.Decoder(list[float]).decode
+# A vector whose norm is 1 within the precision of 32 bits is passed on unchanged.
+_UNIT = 1e-6
+# Bytes of memory that a piece of text takes in addition to its characters.
+_PIECE = 64
+
+
+def write(reply: Reply, op: Op) -> Response:
+    """A whole reply. The time of its first token is unknown, so all of the time counts as generation."""
+    view, choice = View.of(op), reply.choices[0]
+    content = (choice.text() or "") + (choice.text("refusal") or "")
+    thinking = None if view.quiet else choice.text("thinking")
+    calls = [_call(index, call.call_id, call.name, call.text) for index, call in enumerate(choice.calls)]
+    if view.route == "chat":
+        inner: dict[str, Any] = {"role": "assistant", "content": content}
+        body: dict[str, Any] = {"message": inner}
+    else:
+        body = inner = {"response": content}
+    if thinking:
+        inner["thinking"] = thinking
+    if calls:
+        inner["tool_calls"] = calls
+    if choice.logprobs:
+        body["logprobs"] = writing.join_logprobs(choice.logprobs)
+    if view.route == "generate":
+        body["context"] = []
+    spent = max(1, clock.nanoseconds() - view.began)
+    head = {"model": view.model, "created_at": stamp(reply.start.created)}
+    last = {"done": True, "done_reason": _reason(choice.reason), **_metrics(reply.usage, spent + 1, 1, spent)}
+    return Response(200, [JSON_TYPE], encode({**head, **body, **last}))
+
+
+def write_embeddings(reply: Embeddings, op: Op) -> Response:
+    """Vectors in the order of the inputs: normalised, or for the old path as the worker wrote them."""
+    view = View.of(op)
+    if view.route == "embeddings":
+        return Response(200, [JSON_TYPE], encode({"embedding": reply.vectors[0]}))
+    body = {
+        "model": view.model,
+        "embeddings": [_normal(vector) for vector in reply.vectors],
+        "total_duration": max(1, clock.nanoseconds() - view.began),
+        "load_duration": 0,
+        "prompt_eval_count": (reply.usage.input if reply.usage is not None else None) or 0,
+    }
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def _normal(vector: Raw) -> Any:
+    numbers = _numbers(vector)
+    norm = math.hypot(*numbers)
+    if norm == 0 or abs(norm - 1) < _UNIT or not math.isfinite(norm):
+        return vector
+    return [number / norm for number in numbers]
+
+
+def _reason(reason: str) -> str:
+    """Ollama's reason for the end. A reply with tool calls ends with `stop`, too."""
+    return "length" if reason == "length" else "stop"
+
+
+def _metrics(usage: Usage | None, total: int, prompt: int, generation: int) -> dict[str, int]:
+    """The members about time and tokens. Durations are in nanoseconds; unknown counts are 0."""
+    return {
+        "total_duration": total,
+        "load_duration": 0,
+        "prompt_eval_count": (usage.input if usage is not None else None) or 0,
+        "prompt_eval_duration": prompt,
+        "eval_count": (usage.output if usage is not None else None) or 0,
+        "eval_duration": generation,
+    }
+
+
+def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
+    """A call. Its arguments are an object, with the model's own numbers and order. Text that is not a JSON object is
+    its member `_raw`."""
+    arguments: Any
+    try:
+        _object(text or "{}")
+        arguments = Raw(msgspec.json.format((text or "{}").encode(), indent=-1))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        arguments = {RAW: text}
+    return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
+
+
+class LineWriter:
+    """One stream, a line of JSON for each piece. A call is one line, when it is complete."""
+
+    headers: Headers = [*LINES, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+    # Most clients take a clean end after an error as success.
+    clean_end = False
+
+    def __init__(self, op: Generate, error_line: Callable[[GatewayError], bytes]) -> None:
+        self.buffered_bytes = 0
+        self._view = View.of(op)
+        self._error_line = error_line
+        self._head = b""
+        # Part index -> the bytes before and after its text in a line.
+        self._lines: dict[int, tuple[bytes, bytes]] = {}
+        # Part index -> the call's start and the pieces of its arguments.
+        self._calls: dict[int, tuple[PartStart, list[str]]] = {}
+        self._called = 0
+        self._first = 0
+        self._reason = "stop"
+        self._usage: Usage | None = None
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            line = self._lines.get(event.index)
+            if line is None:
+                return self._silent(event)
+            if event.logprobs is not None:
+                return self._with_logprobs(event, line)
+            return line[0] + encode_line(event.text) + line[1] if event.text else b""
+        if isinstance(event, PartStart):
+            self._part(event)
+        elif isinstance(event, PartEnd):
+            return self._part_end(event)
+        elif isinstance(event, Start):
+            head = {"model": self._view.model, "created_at": stamp(event.created)}
+            self._head = encode_line(head)[:-1] + b","
+        elif isinstance(event, Finish):
+            self._reason = _reason(event.reason)
+        elif isinstance(event, UsageReport):
+            self._usage = event.usage
+        elif isinstance(event, Failed):
+            return self._error_line(event.error)
+        elif isinstance(event, End):
+            return self._end()
+        return b""
+
+    def keepalive(self) -> bytes:
+        """A space before the next line, where JSON allows it: an empty line would not be JSON."""
+        return b" "
+
+    def _part(self, event: PartStart) -> None:
+        if not self._first:
+            self._first = clock.nanoseconds()
+        if event.kind == "tool":
+            self._calls[event.index] = (event, [])
+        elif event.kind != "thinking":
+            self._lines[event.index] = self._around(b"")
+        elif not self._view.quiet:
+            self._lines[event.index] = self._around(b"thinking")
+
+    def _around(self, name: bytes) -> tuple[bytes, bytes]:
+        """The bytes before and after a text: for the content, or for a member `name` beside an empty content."""
+        member = b'"",' + b'"%b":' % name if name else b""
+        if self._view.route == "chat":
+            return self._head + b'"message":{"role":"assistant","content":' + member, b'},"done":false}\n'
+        return self._head + b'"response":' + member, b',"done":false}\n'
+
+    def _silent(self, event: Delta) -> bytes:
+        """More of a call, or of thinking that the client does not want."""
+        call = self._calls.get(event.index)
+        if call is not None:
+            call[1].append(event.text)
+            self.buffered_bytes += _PIECE + len(event.text)
+        return b""
+
+    def _with_logprobs(self, event: Delta, line: tuple[bytes, bytes]) -> bytes:
+        logprobs = b',"logprobs":' + one_line(bytes(event.logprobs or b"[]"))
+        before, after = line
+        end = after.index(b',"done"')
+        return before + encode_line(event.text) + after[:end] + logprobs + after[end:]
+
+    def _part_end(self, event: PartEnd) -> bytes:
+        self._lines.pop(event.index, None)
+        found = self._calls.pop(event.index, None)
+        if found is None:
+            return b""
+        start, pieces = found
+        text = "".join(pieces)
+        self.buffered_bytes -= _PIECE * len(pieces) + len(text)
+        before, after = self._around(b"tool_calls")
+        call = encode_line([_call(self._called, start.call_id, start.name, text)])
+        self._called += 1
+        return before + call + after
+
+    def _end(self) -> bytes:
+        now = clock.nanoseconds()
+        first = self._first or now
+        prompt, generation = max(1, first - self._view.began), max(1, now - first)
+        metrics = _metrics(self._usage, prompt + generation, prompt, generation)
+        chat = self._view.route == "chat"
+        said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
+        last = {**said, "done": True, "done_reason": self._reason, **({} if chat else {"context": []}), **metrics}
+        return self._head + encode_line(last)[1:] + b"\n"

@@ -1,0 +1,303 @@
+"""Requests of Ollama's API to canonical ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.http import Request
+from gateway.core.messages import (
+    Chat,
+    Complete,
+    Embed,
+    Extra,
+    ListModels,
+    Logprobs,
+    Message,
+    Op,
+    Output,
+    Part,
+    Sampling,
+    Text,
+)
+from gateway.dialects.ollama_native import models
+from gateway.dialects.ollama_native.conversation import pictures, read_messages
+from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONS
+from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
+from gateway.wire import clock
+from gateway.wire.json import NULL, check_depth, encode, members, settle_unknown, typed
+from gateway.wire.openai.tools import function_tool
+from gateway.wire.unknown import read_known
+
+OPERATIONS = {"chat": "chat", "generate": "complete", "embed": "embed", "embeddings": "embed"}
+"""Route of a request to a model -> the operation whose field table it has."""
+
+_chat = msgspec.json.Decoder(ChatBody)
+_generate = msgspec.json.Decoder(GenerateBody)
+_embed = msgspec.json.Decoder(EmbedBody)
+_name = msgspec.json.Decoder(NameIn)
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_inputs = msgspec.json.Decoder(str | list[str]).decode
+
+
+class _Options(Struct):
+    options: OptionsIn
+
+
+_options = msgspec.json.Decoder(_Options)
+_LATEST = ":latest"
+_OPTIONS = frozenset(OptionsIn.__struct_fields__)
+_LEVELS = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
+_EMPTY = (b"null", b'""', b"0", b'"0"', b'"0s"', b"0.0")
+_FOREIGN = ("temperature", "max_output_tokens", "tool_choice")
+_MOST_TOP, _MOST_INPUTS = 20, 2048
+# Parameters that clients send to every model: vLLM's name -> this API's.
+_OPTIONAL = {
+    "top_k": "options.top_k",
+    "min_p": "options.min_p",
+    "repetition_penalty": "options.repeat_penalty",
+    "presence_penalty": "options.presence_penalty",
+    "frequency_penalty": "options.frequency_penalty",
+}
+
+
+class View(Struct, frozen=True):
+    """The facts of a request that its reply needs.
+
+    route   chat | generate | embed | embeddings
+    quiet   the client wants no thinking, so a worker's thinking is left out
+    began   the time when it was read, in nanoseconds of `wire.clock`
+    model   the client's name of the model
+    """
+
+    route: str
+    quiet: bool
+    began: int
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.route} {self.quiet:d} {self.began} {self.model}"
+
+    @classmethod
+    def of(cls, op: Op) -> View:
+        """The view of the request that `op` was read from."""
+        route, quiet, began, model = op.view.split(" ", 3)
+        return cls(route, quiet == "1", int(began), model or op.model or "")
+
+
+def names(model: str | None) -> tuple[str, ...]:
+    """The names that `model` may have in the configuration: `m` and `m:latest` are one model."""
+    if not model:
+        return ()
+    return (model, model.removesuffix(_LATEST) if model.endswith(_LATEST) else model + _LATEST)
+
+
+def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
+    """Reads a request to a model. A request without content loads or unloads the model, so it is answered here. Raises
+    GatewayError(BAD_REQUEST, UNSUPPORTED)."""
+    raw = members(request)
+    operation = OPERATIONS[request.route]
+    if raw.get("_debug_render_only") == Raw(b"true"):
+        raise _unsupported("_debug_render_only", "the template is the worker's")
+    options, left = _take_options(raw, policy) if operation != "embed" else (None, [])
+    # The AI SDK sends them here, although Ollama does not read them here.
+    foreign = [name for name in _FOREIGN if policy != "error" and raw.pop(name, None) is not None]
+    extra, dropped = settle_unknown(raw, KNOWN[operation], policy)
+    left = [*dropped, *foreign, *(name for name in IGNORED[operation] if name in raw), *left]
+    if operation == "chat":
+        op: Op | None = _read_chat(raw, options, extra, left, policy)
+    elif operation == "complete":
+        op = _read_generate(raw, options, extra, left, policy)
+    else:
+        op = _read_embed(raw, extra, left, request.route)
+    if op is None:
+        return _without_model(raw, request.route, tuple(left))
+    op.hints = names(op.model)
+    quiet = isinstance(op, Chat) and op.reasoning == "none"
+    op.view = str(View(request.route, quiet, clock.nanoseconds(), op.model or ""))
+    op.dropped = tuple(left)
+    return op
+
+
+def read_name(request: Request) -> str:
+    """The model that the request is about. Raises GatewayError(BAD_REQUEST)."""
+    found = typed(encode(members(request)), _name)
+    return _required(found.model or found.name)
+
+
+def _required(model: str | None) -> str:
+    if not model:
+        raise GatewayError(Kind.BAD_REQUEST, "model is required", param="model", code="missing_parameter")
+    return model
+
+
+def _without_model(raw: Extra, route: str, dropped: tuple[str, ...]) -> ListModels:
+    """The reply to a request that needs no model."""
+    model = _required(typed(encode({"model": raw.get("model", NULL)}), _name).model)
+    unload = bytes(raw.get("keep_alive", Raw(b"5"))) in _EMPTY[2:]
+    write = models.nothing_asked(route, model, "unload" if unload else "load")
+    return ListModels(write=write, model=model, names=names(model), dropped=dropped)
+
+
+# -- chats and generations --------------------------------------------------------------------------------------------
+
+
+def _read_chat(
+    raw: Extra, options: OptionsIn | None, extra: Extra, left: list[str], policy: ExtrasPolicy
+) -> Chat | None:
+    found, unknown = read_known(raw, _chat, policy)
+    left += unknown
+    if not found.messages:
+        return None
+    op = Chat(model=found.model, messages=read_messages(found.messages), extra=extra)
+    op.tools = tuple([function_tool(tool.function) for tool in found.tools or ()])
+    _common(op, found, options, left)
+    return op
+
+
+def _read_generate(
+    raw: Extra, options: OptionsIn | None, extra: Extra, left: list[str], policy: ExtrasPolicy
+) -> Chat | Complete | None:
+    found, unknown = read_known(raw, _generate, policy)
+    left += unknown
+    if found.raw and (found.template or found.system or found.context or found.images):
+        message = "raw mode does not support template, system, context or images"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="raw", code="invalid_value")
+    if found.template:
+        raise _unsupported("template", "the template is the worker's")
+    if found.context:
+        raise _unsupported("context", "no worker has the tokens of a former turn; send the conversation to /api/chat")
+    if not (found.prompt or found.images or found.suffix):
+        return None
+    op: Chat | Complete
+    if found.raw or found.suffix:
+        if found.system or found.images:
+            raise _unsupported("suffix", "it does not go with system or images")
+        op = Complete(model=found.model, prompts=(found.prompt or "",), suffix=found.suffix or None, extra=extra)
+    else:
+        system = [Message("system", (Text(found.system),))] if found.system else []
+        content: list[Part] = pictures(found.images, "images")
+        content.append(Text(found.prompt or ""))
+        op = Chat(model=found.model, messages=(*system, Message("user", tuple(content))), extra=extra)
+    _common(op, found, options, left)
+    return op
+
+
+def _common(op: Chat | Complete, found: Body, options: OptionsIn | None, left: list[str]) -> None:
+    op.stream = op.include_usage = found.stream is not False
+    op.output = _read_format(found.format)
+    if found.logprobs:
+        if not 0 <= (found.top_logprobs or 0) <= _MOST_TOP:
+            message = f"top_logprobs must be between 0 and {_MOST_TOP}"
+            raise GatewayError(Kind.BAD_REQUEST, message, param="top_logprobs", code="invalid_value")
+        op.logprobs = Logprobs(found.top_logprobs or 0)
+    elif found.top_logprobs:
+        left.append("top_logprobs")
+    if options is not None:
+        _sample(op, options)
+    if isinstance(op, Chat):
+        op.optional = dict(_OPTIONAL)
+        _think(op, found.think)
+    elif found.think:
+        left.append("think")
+
+
+def _sample(op: Chat | Complete, options: OptionsIn) -> None:
+    seed = options.seed
+    op.sampling = Sampling(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        seed=seed if seed is not None and seed >= 0 else None,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+    )
+    limit = options.num_predict
+    op.max_output = min(limit, 2**31 - 1) if limit is not None and limit > 0 else None
+    stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
+    op.stop = tuple(text for text in stop if text)
+
+
+def _think(op: Chat, think: bool | str | None) -> None:
+    if think is None or think == "":
+        return
+    if think is False:
+        op.reasoning = "none"
+        op.optional = {**op.optional, "reasoning_effort": "think"}
+        return
+    effort = "medium" if think is True else _LEVELS.get(think.lower())
+    if effort is None:
+        message = "invalid think value: it must be true, false, high, medium, low or max"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="think", code="invalid_value")
+    op.reasoning = effort
+
+
+def _take_options(raw: Extra, policy: ExtrasPolicy) -> tuple[OptionsIn | None, list[str]]:
+    """Removes `options` from `raw`: (the known members, the names of the others). Raises GatewayError(BAD_REQUEST)."""
+    given = raw.pop("options", None)
+    if given is None:
+        return None, []
+    try:
+        found = _object(given)
+    except msgspec.ValidationError:
+        message = "'options' must be an object"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="options", code="invalid_value") from None
+    said = {name: value for name, value in found.items() if value != NULL}
+    left = {f"options.{name}": value for name, value in said.items() if name not in _OPTIONS}
+    check_depth(left)
+    if policy == "error":
+        sort_extras(policy, (name for name in left if name.removeprefix("options.") not in OPTIONS))
+    own: Any = {"options": {name: value for name, value in said.items() if name in _OPTIONS}}
+    return typed(encode(own), _options).options, list(left)
+
+
+def _read_format(found: Raw) -> Output | None:
+    text = bytes(found)
+    if text in _EMPTY[:2]:
+        return None
+    if text == b'"json"':
+        return Output("json")
+    if text.startswith(b"{"):
+        check_depth({"format": found})
+        return Output("schema", found, name="output", strict=True)
+    message = "'format' must be \"json\" or a JSON schema"
+    raise GatewayError(Kind.BAD_REQUEST, message, param="format", code="invalid_value")
+
+
+# -- embeddings -------------------------------------------------------------------------------------------------------
+
+
+def _read_embed(raw: Extra, extra: Extra, left: list[str], route: str) -> Embed | None:
+    found = typed(encode(raw), _embed)
+    inputs: Any = None
+    if route == "embed" and found.input != NULL:
+        try:
+            inputs = _inputs(found.input)
+        except msgspec.ValidationError:
+            message = "invalid input type"
+            raise GatewayError(Kind.BAD_REQUEST, message, param="input", code="invalid_value") from None
+    inputs = found.prompt if inputs is None else inputs
+    if not inputs:
+        return None
+    texts = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    if len(texts) > _MOST_INPUTS:
+        message = f"'input' must have at most {_MOST_INPUTS} texts"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="input", code="invalid_value")
+    return Embed(
+        model=found.model,
+        inputs=texts,
+        encoding="float",
+        dimensions=found.dimensions,
+        truncate=found.truncate is not False,
+        extra=extra,
+    )
+
+
+def _unsupported(param: str, why: str) -> GatewayError:
+    return GatewayError(Kind.UNSUPPORTED, f"'{param}' is not supported: {why}", param=param)

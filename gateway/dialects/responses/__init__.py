@@ -1,0 +1,81 @@
+"""OpenAI's Responses API, streamed and whole; the count of a prompt's tokens.
+
+Sources: OpenAI's reference; openai-python 3.54, openai-node 6.49 and 7.57, openai-agents 0.24, langchain-openai 1.7,
+the AI SDK and Codex CLI 0.169 as recorded clients (docs/dialects/responses.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy
+from gateway.core.http import Request, Response, Route
+from gateway.core.lifecycle import Reply, TokenCount, WholeReply
+from gateway.core.messages import Generate, Op, Settled
+from gateway.core.ports import Passthrough, StreamWriter
+from gateway.dialects.responses import kept
+from gateway.dialects.responses.errors import ERRORS, NO_SOCKET, error_object, refuse
+from gateway.dialects.responses.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.responses.replies import write, write_count
+from gateway.dialects.responses.requests import Given, read_chat, read_count
+from gateway.dialects.responses.streams import StreamWriter as Writer
+from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
+from gateway.wire.sealed import Seal
+
+
+class Responses:
+    """The dialect `responses`."""
+
+    name = "responses"
+    prefixes: tuple[str, ...] = ("", "/openai")
+    extras: ExtrasPolicy = "drop"
+    routes: tuple[Route, ...] = (
+        Route("POST", "/v1/responses", "chat"),
+        Route("POST", "/v1/responses/input_tokens", "count"),
+        # Azure's path without a version; the one with it is that of the prefix /openai.
+        Route("POST", "/openai/responses", "chat", absolute=True),
+        # Codex and `client.responses.connect()` try a web socket first, and then POST.
+        Route("GET", "/v1/responses", "socket"),
+        # What is stored, if it is. Azure's clients ask for it without a version, too.
+        Route("GET", "/v1/responses/{response}", "stored"),
+        Route("DELETE", "/v1/responses/{response}", "forget"),
+        Route("GET", "/v1/responses/{response}/input_items", "asked"),
+        Route("POST", "/v1/responses/{response}/cancel", "cancel"),
+        Route("GET", "/openai/responses/{response}", "stored", absolute=True),
+        Route("DELETE", "/openai/responses/{response}", "forget", absolute=True),
+        Route("GET", "/openai/responses/{response}/input_items", "asked", absolute=True),
+        Route("POST", "/openai/responses/{response}/cancel", "cancel", absolute=True),
+    )
+    fields = FIELDS
+    examples = EXAMPLES
+    errors = ERRORS
+    # No bytes lane: no backend's workers speak this wire.
+    passthrough: Mapping[str, Passthrough] = {}
+
+    @whole_numbers
+    def read(self, request: Request) -> Op | Settled:
+        if request.route == "socket":
+            message = "web sockets are not served here: use POST"
+            raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
+        if request.route in kept.ROUTES:
+            return kept.read(request)
+        require_json(request)
+        raw = members(request)
+        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras)
+        given = Given(Seal(request.headers, b"reasoning"), request.recalled)
+        if request.route == "count":
+            return read_count(raw, extra, dropped, self.extras, given)
+        return read_chat(raw, extra, dropped, self.extras, request.id, given)
+
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        if isinstance(reply, TokenCount):
+            return write_count(reply)
+        assert isinstance(reply, Reply)
+        return write(reply, op)
+
+    def writer(self, op: Generate) -> StreamWriter:
+        return Writer(op, lambda error, asked: error_object(error, None, asked))
+
+    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+        return refuse(error, request, op)

@@ -1,0 +1,141 @@
+"""The field table: the handling of each field of a request to the Responses API. The names are those of OpenAI's
+reference and of the recorded clients; see `gateway.dialects.responses`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.core.fields import WORDS, Example, Examples, Field
+
+_TOOLS = [{"type": "function", "name": "f"}]
+_NO_PLACE = "nothing behind us has a place for it"
+_NOT_STORED = "nothing is stored here"
+
+
+def _ignored(name: str, sample: Any, note: str = _NO_PLACE) -> Field:
+    return Field(name, "ignored", note=note, sample=sample)
+
+
+_PROMPT = (
+    Field(
+        "model", "consumed", note="names the pool; the worker sees its own name for it", sample="m", names_model=True
+    ),
+    Field("input", "renamed", to="messages", note="text, or items of every kind", sample="hi"),
+    Field(
+        "instructions",
+        "renamed",
+        to="messages",
+        note="one system message, with the system and developer messages that the input begins with",
+        sample="s",
+    ),
+    Field("tools", "mapped", note="those that a server would execute are left out and named", sample=_TOOLS),
+)
+_REFUSED = (
+    Field("previous_response_id", "refused", note="unless the gateway stores responses", sample="resp_1"),
+    Field("conversation", "refused", note=_NOT_STORED, sample="conv_1"),
+    Field("prompt", "refused", note=_NOT_STORED, sample={"id": "pmpt_1"}),
+)
+FIELDS: Mapping[str, Sequence[Field]] = {
+    "chat": (
+        *_PROMPT,
+        Field("stream", "mapped", sample=True),
+        _ignored("stream_options", {"include_obfuscation": False}, "usage is always told, and nothing is obfuscated"),
+        Field(
+            "max_output_tokens",
+            "renamed",
+            to="max_tokens",
+            note="what exceeds the context is cut off, and named",
+            sample=24,
+        ),
+        Field("temperature", "mapped", sample=0.5),
+        Field("top_p", "mapped", sample=0.9),
+        Field("top_logprobs", "renamed", to="logprobs, top_logprobs", sample=2),
+        Field("user", "mapped", sample="user-1"),
+        Field("metadata", "emulated", note="told again in the reply", sample={"k": "v"}),
+        Field(
+            "tool_choice",
+            "mapped",
+            note="auto where it names a tool that was left out; allowed_tools shortens the list",
+            sample="required",
+            beside={"tools": _TOOLS},
+        ),
+        Field(
+            "parallel_tool_calls",
+            "mapped",
+            note="left out and named for workers without it",
+            sample=False,
+            beside={"tools": _TOOLS},
+        ),
+        Field("text.format", "renamed", to="response_format", sample={"type": "json_object"}),
+        _ignored("text.verbosity", "low"),
+        Field(
+            "reasoning.effort",
+            "renamed",
+            to="reasoning_effort",
+            note="xhigh and max are high. Left out and named for a model that does not reason",
+            sample="low",
+        ),
+        Field("reasoning.summary", "emulated", note="reasoning then comes as a summary", sample="auto"),
+        Field("reasoning.generate_summary", "emulated", note="its older name", sample="auto"),
+        _ignored("reasoning.context", "all_turns"),
+        _ignored("reasoning.mode", "auto"),
+        Field(
+            "include",
+            "emulated",
+            to="logprobs",
+            note="logprobs, and reasoning.encrypted_content; what else it names is dropped and named",
+            sample=["message.output_text.logprobs"],
+        ),
+        Field(
+            "store",
+            "consumed",
+            note="the reply says whether it is stored; true is named where nothing is",
+            sample=False,
+            probe=True,
+        ),
+        Field("background", "refused", note="unless it is false", sample=True),
+        *_REFUSED,
+        _ignored("truncation", "auto"),
+        _ignored("service_tier", "auto"),
+        _ignored("safety_identifier", "s"),
+        _ignored("max_tool_calls", 5),
+        _ignored("moderation", {}),
+        _ignored("context_management", []),
+        Field("prompt_cache_key", "consumed", note="chooses the place among the workers", sample="k", probe="l"),
+        _ignored("prompt_cache_options", {}),
+        _ignored("prompt_cache_retention", "24h"),
+        _ignored("client_metadata", {"k": "v"}),
+        _ignored("access_programs", []),
+        _ignored("image", {}),
+    ),
+    "count": (
+        *_PROMPT,
+        *_REFUSED,
+        *(
+            _ignored(name, sample, "says nothing of a prompt's length")
+            for name, sample in (
+                ("tool_choice", "auto"),
+                ("parallel_tool_calls", False),
+                ("reasoning", {"effort": "low"}),
+                ("text", {"verbosity": "low"}),
+                ("truncation", "auto"),
+            )
+        ),
+    ),
+}
+KNOWN = {operation: frozenset(field.name.partition(".")[0] for field in found) for operation, found in FIELDS.items()}
+"""The names of the top-level members that each operation's table has."""
+IGNORED = {
+    operation: tuple(field.name for field in found if field.handling == "ignored" and "." not in field.name)
+    for operation, found in FIELDS.items()
+}
+"""The names of the fields that each operation accepts and names as dropped."""
+REFUSED = tuple(field.name for field in _REFUSED)
+
+_LEAST = {"input": WORDS}
+EXAMPLES: Examples = {
+    "chat": (Example("chat", _LEAST, ends=b'"total_tokens":'),),
+    "count": (Example("count", _LEAST, streams="never"),),
+}
+"""The smallest valid requests."""

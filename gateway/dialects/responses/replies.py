@@ -1,0 +1,188 @@
+"""Canonical replies as responses of the Responses API: the response object, its items, and whole bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.core.events import PartKind, Reason
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
+from gateway.core.messages import Op
+from gateway.core.usage import Usage
+from gateway.dialects.responses.requests import Asked, asked
+from gateway.dialects.responses.stored import kept
+from gateway.dialects.responses.tools import Origin, as_input
+from gateway.wire.json import encode, encode_line
+from gateway.wire.openai.writing import join_logprobs, shown
+
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""The worker's finish reason -> the reason why the response is incomplete."""
+_PREFIXES: dict[PartKind, str] = {"thinking": "rs", "text": "msg", "refusal": "msg", "tool": "fc"}
+
+
+def response_object(
+    request: Asked,
+    model: str,
+    created: int,
+    status: str,
+    items: Sequence[bytes] = (),
+    usage: bytes = b"null",
+    *,
+    cut: str | None = None,
+    error: dict[str, Any] | None = None,
+) -> bytes:
+    """The response as JSON text. items and usage are JSON text, too; created is in Unix seconds."""
+    head = {
+        "id": f"resp_{request.id}",
+        "object": "response",
+        "created_at": created,
+        "status": status,
+        "error": error,
+        "incomplete_details": {"reason": cut} if cut is not None else None,
+        "model": model,
+    }
+    return b'%b,%b,"output":[%b],"usage":%b}' % (encode_line(head)[:-1], request.echo, b",".join(items), usage)
+
+
+def cut_by(reason: Reason) -> str | None:
+    """The reason why the response is incomplete, or None if it is complete."""
+    return _CUT.get(reason)
+
+
+def write_usage(usage: Usage | None) -> bytes:
+    """The usage of a whole or streamed reply. Unknown counts are 0, because clients need the members."""
+    usage = usage or Usage()
+    return encode(
+        {
+            "input_tokens": usage.input or 0,
+            "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": 0},
+            "output_tokens": usage.output or 0,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
+            "total_tokens": (usage.input or 0) + (usage.output or 0),
+        }
+    )
+
+
+# -- items ------------------------------------------------------------------------------------------------------------
+
+
+def origin_of(request: Asked, name: str | None) -> Origin:
+    """The tool that a model means by `name`."""
+    return request.names.get(name or "") or Origin(name or "")
+
+
+def item_id(request: Asked, kind: PartKind, custom: bool, index: int) -> str:
+    """The id of the item `index` of the response."""
+    return f"{'ctc' if custom else _PREFIXES[kind]}_{request.id}_{index}"
+
+
+def content_part(kind: PartKind, text: str, logprobs: list[Any]) -> dict[str, Any]:
+    """The one part of a message or of reasoning."""
+    if kind == "thinking":
+        return {"type": "reasoning_text", "text": text}
+    if kind == "refusal":
+        return {"type": "refusal", "refusal": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def begun_item(request: Asked, kind: PartKind, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
+    """An item at its beginning, without content."""
+    if kind == "thinking":
+        return {
+            "type": "reasoning",
+            "id": item_id(request, kind, False, index),
+            "status": "in_progress",
+            "summary": [],
+        }
+    if kind != "tool":
+        return {
+            "type": "message",
+            "id": item_id(request, kind, False, index),
+            "status": "in_progress",
+            "role": "assistant",
+            "content": [],
+        }
+    origin = origin_of(request, name)
+    item = {
+        "type": "custom_tool_call" if origin.custom else "function_call",
+        "id": item_id(request, kind, origin.custom, index),
+        "status": "in_progress",
+        "call_id": call_id,
+        "name": origin.name,
+    }
+    if origin.namespace is not None:
+        item["namespace"] = origin.namespace
+    item["input" if origin.custom else "arguments"] = ""
+    return item
+
+
+def whole_item(
+    request: Asked, item: dict[str, Any], kind: PartKind, text: str, logprobs: list[Any], status: str
+) -> dict[str, Any]:
+    """A begun item with its content."""
+    whole = {**item, "status": status}
+    if kind == "tool":
+        if item["type"] == "custom_tool_call":
+            whole["input"] = as_input(text)
+        else:
+            whole["arguments"] = text or ("{}" if status == "completed" else "")
+    elif kind == "thinking" and request.summary:
+        whole["summary"] = [{"type": "summary_text", "text": text}]
+    else:
+        whole["content"] = [content_part(kind, text, logprobs)]
+    if kind == "thinking" and request.seal is not None:
+        whole["encrypted_content"] = request.seal.close(text)
+    return whole
+
+
+# -- whole ------------------------------------------------------------------------------------------------------------
+
+
+def write(reply: Reply, op: Op) -> Response:
+    request, choice = asked(op), reply.choices[0]
+    cut = cut_by(choice.reason)
+    parts = [part for part in choice.parts if part.text or part.kind == "tool"]
+    items = [
+        encode_line(_item(request, part, index, cut is not None and index == len(parts) - 1))
+        for index, part in enumerate(parts)
+    ]
+    body = response_object(
+        request,
+        shown(op, reply.start.model),
+        reply.start.created,
+        "completed" if cut is None else "incomplete",
+        items,
+        write_usage(reply.usage),
+        cut=cut,
+    )
+    op.keep = to_keep(request, body, items)
+    return Response(200, [JSON_TYPE], body)
+
+
+def to_keep(request: Asked, response: bytes, items: Sequence[bytes]) -> dict[str, bytes] | None:
+    """What is to be stored of a complete response with these items, by name; None if nothing is."""
+    if request.items is None:
+        return None
+    return kept(f"resp_{request.id}", request.items, response, items, [_id.decode(item).id for item in items])
+
+
+class _Id(Struct):
+    id: str
+
+
+_id = msgspec.json.Decoder(_Id)
+
+
+def _item(request: Asked, part: ReplyPart, index: int, is_cut: bool) -> dict[str, Any]:
+    begun = begun_item(request, part.kind, index, part.call_id, part.name)
+    status = "incomplete" if is_cut else "completed"
+    return whole_item(request, begun, part.kind, part.text, join_logprobs(part.logprobs), status)
+
+
+def write_count(count: TokenCount) -> Response:
+    """The reply to a token count."""
+    return Response(200, [JSON_TYPE], encode({"object": "response.input_tokens", "input_tokens": count.tokens}))

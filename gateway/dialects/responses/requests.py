@@ -1,0 +1,242 @@
+"""Requests of the Responses API to canonical ones.
+
+`Toolbox` reads the tools and `Conversation` the items; this module reads the parameters beside them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Output, Sampling
+from gateway.dialects.responses.conversation import Conversation
+from gateway.dialects.responses.fields import IGNORED, REFUSED
+from gateway.dialects.responses.stored import as_items, with_past
+from gateway.dialects.responses.tools import Origin, Toolbox
+from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
+from gateway.wire.json import NULL, encode, encode_line, typed
+from gateway.wire.openai.request_views import CHAT_MEMBERS
+from gateway.wire.sealed import Seal
+from gateway.wire.unknown import find_unknown
+
+Body = TypeVar("Body", bound=PromptBody)
+
+_chat = msgspec.json.Decoder(ChatBody)
+_count = msgspec.json.Decoder(PromptBody)
+# Levels of reasoning effort that workers do not have -> the nearest one.
+_EFFORTS = {"xhigh": "high", "max": "high"}
+# Parameters that clients send to every model: vLLM's name -> this API's.
+_OPTIONAL = {"parallel_tool_calls": "parallel_tool_calls", "reasoning_effort": "reasoning.effort"}
+_LOGPROBS, _SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
+
+
+class Given(Struct, frozen=True):
+    """What is known of a request beside its body: the caller's seal for reasoning, and `Request.recalled`."""
+
+    seal: Seal
+    recalled: Mapping[str, bytes | None] | None = None
+
+
+class Asked(Struct):
+    """The facts of a request that its reply needs.
+
+    id        the request's id; the ids of the response and of its items are derived from it
+    echo      the members of the reply that repeat the request, as JSON text without braces
+    names     the tools, by every name that the model may use for them
+    summary   whether reasoning is sent as a summary
+    seal      seals reasoning, if the client asks for encrypted reasoning
+    created   when the response began, in Unix seconds; 0 until the client was told
+    events    the events of the stream that were sent before any worker began to answer
+    """
+
+    id: str
+    echo: bytes
+    names: dict[str, Origin]
+    summary: bool = False
+    seal: Seal | None = None
+    items: list[Raw] | None = None
+    created: int = 0
+    events: int = 0
+
+
+def asked(op: Any) -> Asked:
+    """The facts of the request that `op` was read from."""
+    assert isinstance(op.memo, Asked)
+    return op.memo
+
+
+def read_chat(
+    raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, request_id: str, given: Given
+) -> Chat:
+    """Reads a request for a response. `seal` is that of the caller, for reasoning. Raises GatewayError(BAD_REQUEST,
+    UNSUPPORTED)."""
+    _refuse_stored(raw, given)
+    found, box, talk, unknown = _read(raw, _chat, policy, given)
+    if found.background:
+        raise GatewayError(
+            Kind.UNSUPPORTED, "'background' is not supported: nothing is stored here", param="background"
+        )
+    op = _with_prompt(found, box, talk, extra)
+    left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown, *talk.dropped, *box.dropped]
+    op.stream = op.include_usage = bool(found.stream)
+    op.max_output = found.max_output_tokens
+    op.fit_output = True
+    op.sampling = Sampling(temperature=found.temperature, top_p=found.top_p)
+    op.user = found.user
+    op.cache_key = found.prompt_cache_key
+    op.optional = dict(_OPTIONAL)
+    left += box.choose(op, found.tool_choice)
+    if op.tools:
+        op.parallel_tools = found.parallel_tool_calls
+    _include(op, found, left)
+    summary = _think(op, found.reasoning, left)
+    if found.text is not None:
+        op.output = _output(found.text.format)
+        if found.text.verbosity is not None:
+            left.append("text.verbosity")
+    stores = given.recalled is not None and found.store is not False
+    if found.store and not stores:
+        left.append("store")
+    op.dropped = (*left, *_taken(extra))
+    wanted = given.seal if _SEALED in (found.include or ()) else None
+    items = as_items(found.input) if stores else None
+    if stores:
+        # A client may send one id with several requests. What is stored must not be mistaken for each other.
+        request_id = f"{request_id}-{secrets.token_hex(8)}"
+    op.memo = Asked(request_id, _echo(raw, found, stores), box.origins, summary, wanted, items)
+    return op
+
+
+def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: ExtrasPolicy, given: Given) -> CountTokens:
+    """Reads a request to count tokens. `seal` as for `read_chat`. Raises GatewayError(BAD_REQUEST)."""
+    _refuse_stored(raw, given)
+    found, box, talk, unknown = _read(raw, _count, policy, given)
+    op = _with_prompt(found, box, talk, extra)
+    ignored = [name for name in IGNORED["count"] if name in raw]
+    left = (*dropped, *ignored, *unknown, *talk.dropped, *box.dropped, *_taken(extra))
+    return CountTokens(model=found.model, prompt_of=op, dropped=left)
+
+
+def _refuse_stored(raw: Extra, given: Given) -> None:
+    for name in REFUSED:
+        if name in raw and (given.recalled is None or name != "previous_response_id"):
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"'{name}' is not supported: nothing is stored here, send the whole conversation as 'input'",
+                param=name,
+            )
+
+
+def _read(
+    raw: Extra, decoder: msgspec.json.Decoder[Body], policy: ExtrasPolicy, given: Given
+) -> tuple[Body, Toolbox, Conversation, tuple[str, ...]]:
+    """(the body in `raw`, its tools, its items, the names of unknown members inside its objects). No worker reads those
+    members, so they are dropped unless `policy` refuses them."""
+    body = encode(raw)
+    try:
+        return *_prompt(typed(body, decoder), given), ()
+    except GatewayError:
+        unknown = find_unknown(body, decoder.type, FORMS)
+        if unknown is None:
+            raise
+    read = _prompt(typed(unknown.body, decoder), given)
+    if policy == "error":
+        sort_extras(policy, unknown.places.values())
+    return *read, tuple(unknown.places)
+
+
+def _prompt(found: Body, given: Given) -> tuple[Body, Toolbox, Conversation]:
+    box = Toolbox()
+    box.add(found.tools or [], "tools")
+    found.input = with_past(found.input, found.previous_response_id, given.recalled)
+    return found, box, Conversation(found.input, found.instructions, box, given.seal)
+
+
+def _with_prompt(found: PromptBody, box: Toolbox, talk: Conversation, extra: Extra) -> Chat:
+    """A chat that has its prompt and no other parameters."""
+    return Chat(
+        model=found.model,
+        messages=tuple(talk.messages),
+        tools=tuple(box.tools.values()),
+        fold_system=True,
+        extra={name: value for name, value in extra.items() if name not in CHAT_MEMBERS},
+    )
+
+
+def _taken(extra: Extra) -> tuple[str, ...]:
+    """The unknown members whose names mean something else to a worker. They are not passed on."""
+    return tuple(name for name in extra if name in CHAT_MEMBERS)
+
+
+# -- how --------------------------------------------------------------------------------------------------------------
+
+
+def _include(op: Chat, found: ChatBody, left: list[str]) -> None:
+    include = found.include or []
+    if found.top_logprobs or _LOGPROBS in include:
+        op.logprobs = Logprobs(found.top_logprobs or 0)
+    left += [f"include.{name[:64]}" for name in include if name not in (_LOGPROBS, _SEALED)]
+
+
+def _think(op: Chat, found: ReasoningIn | None, left: list[str]) -> bool:
+    """Sets the reasoning effort. Returns whether the client asks for a summary of the reasoning."""
+    if found is None:
+        return False
+    if found.effort is not None:
+        op.reasoning = _EFFORTS.get(found.effort, found.effort)
+    left += [f"reasoning.{name}" for name in ("context", "mode") if getattr(found, name) != NULL]
+    return found.summary not in (None, "none") or found.generate_summary not in (None, "none")
+
+
+def _output(form: FormatIn | None) -> Output | None:
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return Output("json")
+    if form.type != "json_schema" or form.schema == NULL:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "text.format: must be of type text, json_object, or json_schema with a schema",
+            param="text.format",
+            code="invalid_value",
+        )
+    return Output("schema", form.schema, name=form.name, strict=form.strict, description=form.description)
+
+
+_TEXT = Raw(b'{"format":{"type":"text"}}')
+_THINKING = Raw(b'{"effort":null,"summary":null}')
+_DEFAULTS: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": _THINKING,
+    "temperature": None,
+    "text": _TEXT,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "user": None,
+}
+
+
+def _echo(raw: Extra, found: ChatBody, stores: bool) -> bytes:
+    """The members of a reply that repeat the request, as the client wrote them. Clients need `text.format`."""
+    members = {name: raw.get(name, default) for name, default in _DEFAULTS.items()}
+    if found.text is not None and found.text.format is None:
+        members["text"] = {"format": {"type": "text"}, "verbosity": found.text.verbosity}
+    members |= {
+        "background": False,
+        "previous_response_id": found.previous_response_id,
+        "store": stores,
+        "truncation": "disabled",
+    }
+    told = encode_line(members)
+    # The client's JSON may have several lines; an event must have one.
+    return (msgspec.json.format(told, indent=-1) if b"\n" in told or b"\r" in told else told)[1:-1]

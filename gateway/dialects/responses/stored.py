@@ -1,0 +1,118 @@
+"""What a request refers to instead of sending it, and what is kept of a response for that.
+
+A response is kept by its id, whole, with all items that led to it, so that the next one needs no other; each of its
+items is kept by its own id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Recall
+from gateway.wire.json import encode
+
+LONGEST = 256
+"""A longer id is not one of ours."""
+_REASONING = "rs_"
+
+
+class _Output(Struct):
+    output: list[Raw]
+
+
+class Past(Struct):
+    """What is kept of a response. input: the items that led to it; response: itself, as its client got it."""
+
+    input: list[Raw]
+    response: Raw
+
+    @property
+    def output(self) -> list[Raw]:
+        """Its own items."""
+        return _output.decode(self.response).output
+
+
+class _Reference(Struct):
+    type: str | None = None
+    id: str | None = None
+
+
+_past = msgspec.json.Decoder(Past)
+_output = msgspec.json.Decoder(_Output)
+_reference = msgspec.json.Decoder(_Reference)
+
+
+def with_past(
+    found: str | list[Raw], previous: str | None, recalled: Mapping[str, bytes | None] | None
+) -> str | list[Raw]:
+    """The input with what it refers to. recalled: what is stored under the names that were asked for so far; None where
+    nothing is stored. A reference to reasoning that is gone is left in place.
+
+    Raises Recall for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more).
+    """
+    if recalled is None:
+        return found
+    items = found if isinstance(found, list) else []
+    references = {index: name for index, raw in enumerate(items) if (name := _referred(raw)) is not None}
+    names = [*([previous] if previous else []), *references.values()]
+    unknown = [name for name in dict.fromkeys(names) if name not in recalled and len(name) <= LONGEST]
+    if unknown:
+        raise Recall(tuple(unknown))
+    resolved = list(items)
+    for index, name in references.items():
+        text = recalled.get(name)
+        if text is not None:
+            resolved[index] = Raw(text)
+        elif not name.startswith(_REASONING):
+            raise _gone(f"input.{index}", f"Item with id '{name[:64]}' not found.", "item_not_found")
+    if not previous:
+        return resolved if references else found
+    text = recalled.get(previous)
+    if text is None:
+        message = f"Previous response with id '{previous[:64]}' not found."
+        raise _gone("previous_response_id", message, "previous_response_not_found")
+    past = past_of(text)
+    if past is None:
+        message = f"'{previous[:64]}' is no response."
+        raise _gone("previous_response_id", message, "previous_response_not_found")
+    own = resolved if isinstance(found, list) else as_items(found)
+    return [*past.input, *past.output, *own]
+
+
+def as_items(found: str | list[Raw]) -> list[Raw]:
+    """An input as items."""
+    return found if isinstance(found, list) else [Raw(encode({"type": "message", "role": "user", "content": found}))]
+
+
+def kept(
+    response_id: str, items: list[Raw], response: bytes, output: Sequence[bytes], ids: Sequence[str]
+) -> dict[str, bytes]:
+    """What is to be kept of a response, by name. response: itself as JSON text; output: its items, ids theirs."""
+    return {response_id: encode(Past(items, Raw(response))), **dict(zip(ids, output, strict=True))}
+
+
+def past_of(text: bytes) -> Past | None:
+    """What is kept by the id of a response; None for what is kept by that of an item."""
+    try:
+        return _past.decode(text)
+    except msgspec.ValidationError:
+        return None
+
+
+def _referred(raw: Raw) -> str | None:
+    """The id that an item refers to, if it is a reference."""
+    if b"item_reference" not in bytes(memoryview(raw)[: LONGEST * 4]):
+        return None
+    try:
+        found = _reference.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return found.id or "" if found.type == "item_reference" else None
+
+
+def _gone(param: str, message: str, code: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, message, param=param, code=code)

@@ -1,0 +1,254 @@
+"""Canonical events to the events of a Responses stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
+from gateway.core.messages import Generate, Op
+from gateway.core.usage import Usage
+from gateway.dialects.responses.replies import (
+    begun_item,
+    content_part,
+    cut_by,
+    response_object,
+    to_keep,
+    whole_item,
+    write_usage,
+)
+from gateway.dialects.responses.requests import asked
+from gateway.wire import sse
+from gateway.wire.json import encode_line, one_line
+from gateway.wire.openai.writing import join_logprobs, shown
+
+# Bytes that an item, and a piece of its text, take beside the text itself, about.
+_ITEM, _PIECE = 1024, 64
+_DELTAS: dict[PartKind, str] = {
+    "thinking": "response.reasoning_text",
+    "text": "response.output_text",
+    "refusal": "response.refusal",
+    "tool": "response.function_call_arguments",
+}
+_SUMMARY = "response.reasoning_summary_text"
+_CUSTOM = "response.custom_tool_call_input"
+
+
+class _Item:
+    """An item of the running response.
+
+    place          the members that each of its events has: its id and index, and the index of its content, if any
+    name           the name of its delta events, without `.delta`
+    held           all of its text is sent as one delta
+    before, after  the bytes around a delta's text; `after` also takes the event's number
+    texts          its text so far
+    ended          the worker has ended it
+    """
+
+    __slots__ = ("after", "before", "begun", "ended", "held", "kind", "logprobs", "name", "place", "texts")
+
+    def __init__(self, kind: PartKind, begun: dict[str, Any], index: int, summary: bool) -> None:
+        self.kind = kind
+        self.begun = begun
+        self.held = begun["type"] == "custom_tool_call"
+        self.name = _CUSTOM if self.held else _SUMMARY if summary else _DELTAS[kind]
+        self.place: dict[str, Any] = {"item_id": begun["id"], "output_index": index}
+        if kind != "tool":
+            self.place["summary_index" if summary else "content_index"] = 0
+        head = {"type": f"{self.name}.delta", **self.place}
+        self.before = b'event: %b.delta\ndata: %b,"delta":' % (self.name.encode(), encode_line(head)[:-1])
+        self.after = b',"logprobs":[],"sequence_number":%d}\n\n' if kind == "text" else b',"sequence_number":%d}\n\n'
+        self.texts: list[str] = []
+        self.logprobs: list[Raw] = []
+        self.ended = False
+
+
+class StreamWriter:
+    """Canonical events to the events of one stream. Implements core.ports.StreamWriter.
+
+    An item is added with its first text (a call at once), so that no item stays empty. Several items may be open at a
+    time, but they are finished in order. The last one is finished with the worker's finish reason, which decides its
+    status.
+    """
+
+    headers = sse.HEADERS
+    clean_end = False
+
+    def __init__(self, op: Generate, tell: Callable[[GatewayError, Op], dict[str, Any]]) -> None:
+        self.buffered_bytes = 0
+        self._op = op
+        self._tell = tell
+        self._asked = asked(op)
+        self._model = op.model or ""
+        # 0 until the client was told.
+        self._created = self._asked.created
+        self._events = self._asked.events
+        self._kinds: dict[int, PartKind] = {}
+        self._items: dict[int, _Item] = {}
+        self._open: list[_Item] = []
+        self._added = 0
+        self._done: list[bytes] = []
+        self._cut: str | None = None
+        self._usage: Usage | None = None
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            item = self._items.get(event.index)
+            if item is None:
+                return self._first(event) if event.text else b""
+            return self._delta(item, event)
+        if isinstance(event, PartStart):
+            if event.kind == "tool":
+                return self._add(event.index, "tool", event.call_id, event.name)
+            self._kinds[event.index] = event.kind
+            return b""
+        if isinstance(event, PartEnd):
+            item = self._items.pop(event.index, None)
+            if item is not None:
+                item.ended = True
+            return b""
+        if isinstance(event, Start):
+            self._model = shown(self._op, event.model)
+            return self._begin(event.created)
+        if isinstance(event, Finish):
+            self._cut = cut_by(event.reason)
+            return self._finish_items(last=True)
+        if isinstance(event, UsageReport):
+            self._usage = event.usage
+            return b""
+        return self._fail(event.error) if isinstance(event, Failed) else self._end()
+
+    def keepalive(self) -> bytes:
+        """A repeated `response.in_progress`, since idle timers of clients count events. If the response was not begun
+        yet, its beginning instead. `Asked` notes what was sent, so that a later writer for the same request does not
+        send it again."""
+        out = self._begin(int(time.time())) or self._event("response.in_progress", self._under_way())
+        self._asked.created, self._asked.events = self._created, self._events
+        return out
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    def _event(self, name: str, response: bytes) -> bytes:
+        number = self._events
+        self._events += 1
+        kind = name.encode()
+        return b'event: %b\ndata: {"type":"%b","response":%b,"sequence_number":%d}\n\n' % (kind, kind, response, number)
+
+    def _frame(self, name: str, members: dict[str, Any]) -> bytes:
+        data = {"type": name, **members, "sequence_number": self._events}
+        self._events += 1
+        return sse.frame(encode_line(data), name.encode())
+
+    def _under_way(self) -> bytes:
+        return response_object(self._asked, self._model, self._created, "in_progress", self._done)
+
+    def _begin(self, created: int) -> bytes:
+        if self._created:
+            return b""
+        self._created = created
+        response = self._under_way()
+        return self._event("response.created", response) + self._event("response.in_progress", response)
+
+    # -- items ------------------------------------------------------------------------------------------------------
+
+    def _first(self, event: Delta) -> bytes:
+        kind = self._kinds.pop(event.index)
+        return self._add(event.index, kind, None, None) + self._delta(self._items[event.index], event)
+
+    def _add(self, part: int, kind: PartKind, call_id: str | None, name: str | None) -> bytes:
+        out = self._finish_items()
+        index = self._added
+        self._added += 1
+        self.buffered_bytes += _ITEM
+        summary = kind == "thinking" and self._asked.summary
+        begun = begun_item(self._asked, kind, index, call_id, name)
+        item = self._items[part] = _Item(kind, begun, index, summary)
+        self._open.append(item)
+        out += self._frame("response.output_item.added", {"output_index": index, "item": begun})
+        if kind != "tool":
+            part_of = {"type": "summary_text", "text": ""} if summary else content_part(kind, "", [])
+            out += self._frame(_part_event(item, "added"), {**item.place, "part": part_of})
+        return out
+
+    def _delta(self, item: _Item, event: Delta) -> bytes:
+        text = event.text
+        if text:
+            item.texts.append(text)
+            self.buffered_bytes += len(text) + _PIECE
+        if event.logprobs is not None and item.kind == "text":
+            item.logprobs.append(event.logprobs)
+            self.buffered_bytes += len(bytes(event.logprobs))
+            number = self._events
+            self._events += 1
+            logprobs = one_line(bytes(event.logprobs))
+            return b'%b%b,"logprobs":%b,"sequence_number":%d}\n\n' % (item.before, encode_line(text), logprobs, number)
+        if not text or item.held:
+            return b""
+        number = self._events
+        self._events = number + 1
+        return item.before + encode_line(text) + item.after % number
+
+    def _finish_items(self, *, last: bool = False) -> bytes:
+        """Finishes the items that have ended, in order. last: no further item follows."""
+        out = []
+        while self._open and self._open[0].ended:
+            item = self._open.pop(0)
+            cut = last and self._cut is not None and not self._open
+            out.append(self._finish_item(item, "incomplete" if cut else "completed"))
+        return b"".join(out)
+
+    def _finish_item(self, item: _Item, status: str) -> bytes:
+        text = "".join(item.texts)
+        self.buffered_bytes -= len(text) + _PIECE * len(item.texts)
+        logprobs = join_logprobs(item.logprobs)
+        whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status)
+        out = b""
+        if item.kind == "tool":
+            # The raw text of a custom tool is known only now. Missing arguments become an empty object.
+            said, text = ("" if item.held else text), whole["input" if item.held else "arguments"]
+            if text != said:
+                out = self._frame(f"{item.name}.delta", {**item.place, "delta": text})
+        member = {"tool": "input" if item.held else "arguments", "refusal": "refusal"}.get(item.kind, "text")
+        told: dict[str, Any] = {**item.place, member: text}
+        if item.kind == "text":
+            told["logprobs"] = logprobs
+        elif item.kind == "tool" and not item.held:
+            told["name"] = item.begun["name"]
+        out += self._frame(f"{item.name}.done", told)
+        if item.kind != "tool":
+            part = (whole["summary"] if item.name is _SUMMARY else whole["content"])[0]
+            out += self._frame(_part_event(item, "done"), {**item.place, "part": part})
+        out += self._frame("response.output_item.done", {"output_index": item.place["output_index"], "item": whole})
+        done = encode_line(whole)
+        self._done.append(done)
+        self.buffered_bytes += len(done)
+        return out
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> bytes:
+        name = "completed" if self._cut is None else "incomplete"
+        response = response_object(
+            self._asked, self._model, self._created, name, self._done, write_usage(self._usage), cut=self._cut
+        )
+        self._op.keep = to_keep(self._asked, response, self._done)
+        return self._event(f"response.{name}", response)
+
+    def _fail(self, error: GatewayError) -> bytes:
+        """Sends the error twice, because no client reads both: OpenAI's libraries raise at the first event, Codex reads
+        the second."""
+        out = self._begin(int(time.time()))
+        told = self._tell(error, self._op)
+        flat = {"code": told["code"], "message": told["message"], "param": told["param"], "error": told}
+        out += self._frame("error", flat)
+        failed = {"code": told["code"], "message": told["message"]}
+        response = response_object(self._asked, self._model, self._created, "failed", self._done, error=failed)
+        return out + self._event("response.failed", response)
+
+
+def _part_event(item: _Item, what: str) -> str:
+    return f"response.{'reasoning_summary_part' if item.name is _SUMMARY else 'content_part'}.{what}"

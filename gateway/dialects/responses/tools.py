@@ -1,0 +1,158 @@
+"""Turns the tools of a request into functions, and the model's calls of them back.
+
+A model knows each function by one name. So a tool in a namespace becomes `<namespace>__<name>`. A custom tool, which
+takes any text, becomes a function with the one parameter `input`. `Toolbox.origins` maps names back to tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Chat, NamedTool, Tool, ToolChoice
+from gateway.dialects.responses.views import TOOLS, ChoiceIn, ToolIn, TypeIn
+from gateway.wire.json import NULL, encode, invalid
+
+_type = msgspec.json.Decoder(TypeIn)
+_tool = msgspec.json.Decoder(ToolIn)
+_object = msgspec.json.Decoder(dict[str, Any])
+_INPUT = Raw(
+    b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
+)
+_WORDS: Mapping[str, ToolChoice] = {"auto": "auto", "required": "required", "none": "none"}
+
+
+class Origin(Struct, frozen=True):
+    """A tool as its client knows it."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+class Toolbox:
+    """The tools of one request, read.
+
+    tools    the tools that the model sees, by its names for them
+    dropped  the names of tools that are left out, because no worker executes them
+    """
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.dropped: dict[str, None] = {}
+        self._origins: dict[str, Origin] = {}
+
+    def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
+        """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
+        for index, raw in enumerate(found):
+            at = f"{place}.{index}"
+            try:
+                kind = _type.decode(raw).type
+                tool = _tool.decode(raw) if kind in TOOLS else None
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                raise invalid(error, at) from None
+            if tool is None:
+                self.dropped[f"tools.{(kind or '?')[:64]}"] = None
+            elif tool.type == "namespace":
+                self.add(tool.tools or [], f"{at}.tools", tool.name)
+            else:
+                self._add(tool, namespace)
+
+    def _add(self, tool: ToolIn, namespace: str | None) -> None:
+        custom = tool.type == "custom"
+        name = f"{namespace}__{tool.name}" if namespace else tool.name
+        if custom:
+            self.tools[name] = Tool(name, _described(tool), _INPUT)
+        else:
+            parameters = None if tool.parameters == NULL else tool.parameters
+            self.tools[name] = Tool(name, tool.description, parameters, tool.strict)
+        self._origins[name] = Origin(tool.name, namespace, custom)
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """Every name that a model may use -> the tool. Besides the names in `tools` these are names with a dot behind
+        the namespace, and names without the namespace if they are unique, because models leave it out."""
+        short: dict[str, Origin | None] = {}
+        for origin in self._origins.values():
+            if origin.namespace is not None:
+                short[origin.name] = None if origin.name in short else origin
+                short[f"{origin.namespace}.{origin.name}"] = origin
+        found = {name: origin for name, origin in short.items() if origin is not None}
+        return {**found, **self._origins}
+
+    def name_of(self, name: str, namespace: str | None) -> str:
+        """The model's name for the tool that the client calls `name`."""
+        if namespace:
+            return f"{namespace}__{name}"
+        if name in self.tools:
+            return name
+        found = [one for one, origin in self._origins.items() if origin.name == name]
+        return found[0] if len(found) == 1 else name
+
+    def choose(self, op: Chat, found: str | ChoiceIn | None) -> tuple[str, ...]:
+        """Writes the tool choice into `op`, and returns the names of what is dropped. A choice of a tool that was left
+        out becomes `auto`; without tools the choice is dropped. Raises GatewayError(BAD_REQUEST)."""
+        if found is None:
+            return ()
+        if isinstance(found, str):
+            if found not in _WORDS:
+                raise _wrong("tool_choice", "must be none, auto or required, or an object")
+            if op.tools:
+                op.tool_choice = _WORDS[found]
+            return () if op.tools or found != "required" else ("tool_choice",)
+        if not op.tools:
+            return ("tool_choice",)
+        if found.type == "allowed_tools":
+            return self._allow(op, found)
+        if found.type not in ("function", "custom"):
+            op.tool_choice = "auto"
+            return ("tool_choice",)
+        name = self.name_of(found.name or "", found.namespace)
+        if name not in self.tools:
+            raise _wrong("tool_choice", f"there is no tool '{found.name}'")
+        op.tool_choice = NamedTool(name)
+        return ()
+
+    def _allow(self, op: Chat, found: ChoiceIn) -> tuple[str, ...]:
+        listed = found.tools or []
+        names = {self.name_of(one.name or "", one.namespace) for one in listed if one.type in ("function", "custom")}
+        spaces = {one.name for one in listed if one.type == "namespace"}
+        op.tools = tuple(
+            tool for name, tool in self.tools.items() if name in names or self._origins[name].namespace in spaces
+        )
+        if not op.tools:
+            return ("tool_choice",)
+        op.tool_choice = "required" if found.mode == "required" else "auto"
+        return ()
+
+
+def _described(tool: ToolIn) -> str | None:
+    """The description of a custom tool, with its grammar, for which a function has no other place."""
+    form = tool.format
+    if form is None or form.type != "grammar" or not form.definition:
+        return tool.description
+    rule = f"The input must match this grammar ({form.syntax or 'lark'}):\n{form.definition}"
+    return f"{tool.description}\n\n{rule}" if tool.description else rule
+
+
+def as_arguments(text: str) -> str:
+    """The input of a custom tool as arguments of its function."""
+    return encode({"input": text}).decode()
+
+
+def as_input(arguments: str) -> str:
+    """The arguments of a custom tool's function as its input. Arguments of another form are the input themselves."""
+    try:
+        found = _object.decode(arguments)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return arguments
+    text = found.get("input")
+    return text if isinstance(text, str) and len(found) == 1 else arguments
+
+
+def _wrong(param: str, why: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"{param}: {why}", param=param, code="invalid_value")

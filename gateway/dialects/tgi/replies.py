@@ -1,0 +1,180 @@
+"""Canonical replies and events to TGI's bodies and events: a token at a time, the whole text beside the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from gateway.core.events import Delta, End, Event, Failed, Finish, Start, UsageReport
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.lifecycle import Reply, ReplyChoice
+from gateway.core.messages import Complete
+from gateway.core.usage import Usage
+from gateway.dialects.tgi.errors import error_event
+from gateway.dialects.tgi.requests import View
+from gateway.wire import sse
+from gateway.wire.json import encode, encode_line
+from gateway.wire.openai import writing
+
+# Bytes of memory that a piece of text takes in addition to its characters.
+_PIECE = 64
+
+
+class _LogprobIn(Struct):
+    token: str
+    logprob: float | None = None
+
+
+_logprobs = msgspec.json.Decoder(list[_LogprobIn]).decode
+
+
+def write(reply: Reply, op: Complete) -> Response:
+    """A whole reply: the likeliest choice where there are several."""
+    view = View.of(op.view)
+    choice = max(reply.choices, key=_likelihood) if len(reply.choices) > 1 else reply.choices[0]
+    stop = _stop(choice.stop_sequence)
+    text = (choice.text() or "") + stop
+    body: dict[str, Any] = {"generated_text": _before(op, view) + text}
+    if view.details:
+        tokens = _tokens(text.removesuffix(stop) if stop else text, choice.tokens, choice.logprobs)
+        _end_with(tokens, stop)
+        if choice.end_token is not None:
+            tokens.append(_ended_by(choice.end_token, "" if tokens else text))
+        used = reply.usage if len(reply.choices) == 1 else None
+        body["details"] = {**_ending(choice.reason, stop, used, len(tokens), op), "prefill": [], "tokens": tokens}
+    return Response(200, [JSON_TYPE], encode([body] if view.listed else body))
+
+
+def _likelihood(choice: ReplyChoice) -> float:
+    """The mean logprob of its tokens."""
+    found = [one.logprob for raw in choice.logprobs for one in _logprobs(raw) if one.logprob is not None]
+    return sum(found) / len(found) if found else float("-inf")
+
+
+def _before(op: Complete, view: View) -> str:
+    return str(op.prompts[0]) if view.full else ""
+
+
+def _stop(matched: str | int | None) -> str:
+    """The stop sequence, which TGI leaves at the end of the text."""
+    return matched if isinstance(matched, str) else ""
+
+
+def _ending(reason: str, stop: str, usage: Usage | None, seen: int, op: Complete) -> dict[str, Any]:
+    told = usage.output if usage is not None else None
+    word = "length" if reason == "length" else "stop_sequence" if stop else "eos_token"
+    return {"finish_reason": word, "generated_tokens": seen if told is None else told, "seed": op.sampling.seed}
+
+
+def _tokens(text: str, ids: Sequence[int], logprobs: Sequence[Raw]) -> list[dict[str, Any]]:
+    """The tokens of `text`. Where their own texts are not its pieces, as with a character of several tokens, the last
+    one carries it. Text without any id goes to the token before, by the caller."""
+    if len(ids) == 1 and not logprobs:  # nearly every chunk of a stream, and a third of its cost (n = 38,400)
+        return [_token(ids[0], text, None)]
+    found = [one for raw in logprobs for one in _logprobs(raw)][: len(ids)]
+    texts = [one.token for one in found]
+    if len(texts) != len(ids) or "".join(texts) != text:
+        texts = [""] * (len(ids) - 1) + [text]
+    values = [one.logprob for one in found] + [None] * (len(ids) - len(found))
+    return [_token(*one) for one in zip(ids, texts, values, strict=False)]
+
+
+def _token(number: int, text: str, logprob: float | None) -> dict[str, Any]:
+    return {"id": number, "text": text, "logprob": logprob, "special": False}
+
+
+def _ended_by(end_token: int, loose: str = "") -> dict[str, Any]:
+    """The model's end token. Its text is the tokenizer's own, which no worker tells; clients leave it out. loose: text
+    for which there is no other token."""
+    return {**_token(end_token, loose, None), "special": not loose}
+
+
+def _end_with(tokens: list[dict[str, Any]], stop: str) -> None:
+    if stop and tokens:
+        tokens[-1]["text"] += stop
+
+
+class ChatWriter(writing.StreamWriter):
+    """OpenAI's chunks. A client of TGI's needs a fingerprint in each."""
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, Start) and event.fingerprint is None:
+            event = replace(event, fingerprint="")
+        return super().write(event)
+
+
+class Writer:
+    """One stream: an event for each token. The last token waits for the end, beside which it stands."""
+
+    headers = sse.HEADERS
+    clean_end = False
+
+    def __init__(self, op: Complete) -> None:
+        self.buffered_bytes = 0
+        self._op = op
+        self._texts: list[str] = []
+        self._held: dict[str, Any] | None = None
+        self._loose = ""
+        self._index = 0
+        self._finish = Finish(0, "stop", "stop")
+        self._usage: Usage | None = None
+
+    def write(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            return self._more(event)
+        if isinstance(event, Finish):
+            self._finish = event
+        elif isinstance(event, UsageReport):
+            self._usage = event.usage
+        elif isinstance(event, Failed):
+            return (self._token() if self._held is not None else b"") + error_event(event.error)
+        elif isinstance(event, End):
+            return self._end()
+        return b""
+
+    def keepalive(self) -> bytes:
+        return sse.KEEPALIVE
+
+    def _more(self, event: Delta) -> bytes:
+        self._texts.append(event.text)
+        self.buffered_bytes += len(event.text) + _PIECE
+        if not event.tokens:
+            if self._held is not None:
+                self._held["text"] += event.text
+            else:
+                self._loose += event.text
+            return b""
+        logprobs = () if event.logprobs is None else (event.logprobs,)
+        out = b""
+        for token in _tokens(event.text, event.tokens, logprobs):
+            if self._held is not None:
+                out += self._token()
+            token["text"], self._loose = self._loose + token["text"], ""
+            self._held = token
+        return out
+
+    def _token(self, text: str | None = None, details: dict[str, Any] | None = None) -> bytes:
+        self._index += 1
+        said = {"index": self._index, "token": self._held, "generated_text": text, "details": details}
+        self._held = None
+        return sse.frame(encode_line(said))
+
+    def _end(self) -> bytes:
+        stop = _stop(self._finish.stop_sequence)
+        before = b""
+        if self._finish.end_token is not None:
+            before = self._token() if self._held is not None else b""
+            self._held = _ended_by(self._finish.end_token, self._loose)
+        if self._held is None:
+            # A reply without any token: its event needs one, and no token has this id.
+            self._held = {"id": -1, "text": self._loose, "logprob": None, "special": not self._loose}
+        self._held["text"] += stop
+        self._held["special"] = self._held["special"] and not stop
+        text = _before(self._op, View.of(self._op.view)) + "".join(self._texts) + stop
+        details = _ending(self._finish.reason, stop, self._usage, self._index + 1, self._op)
+        read = self._usage.input if self._usage is not None else None
+        return before + self._token(text, {**details, "input_length": read or 0})

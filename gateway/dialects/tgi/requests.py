@@ -1,0 +1,195 @@
+"""Requests of TGI's `/generate` and its kin in their canonical form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.http import Request
+from gateway.core.messages import Complete, Logprobs, Output, Sampling
+from gateway.dialects.tgi.fields import KNOWN, PARAMETERS
+from gateway.wire.json import NULL, check_depth, encode, members, require_json, settle_unknown, typed
+
+_Open = Annotated[float, Meta(gt=0, le=1)]
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_MOST_BEST = 2
+# A seed is unsigned here, and signed for workers.
+_SEED_BITS = 2**63 - 1
+
+
+class GrammarIn(Struct):
+    type: str
+    value: Raw = NULL
+
+
+class ParametersIn(Struct):
+    """`parameters`, with TGI's ranges, but `top_p` may be 1: clients send it for "off"."""
+
+    max_new_tokens: Annotated[int, Meta(gt=0, le=2**31 - 1)] | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[float, Meta(gt=0, le=2)] | None = None
+    top_k: Annotated[int, Meta(gt=0, le=2**31 - 1)] | None = None
+    top_p: _Open | None = None
+    typical_p: _Open | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+    stop: Annotated[list[str], Meta(max_length=4)] | None = None
+    truncate: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    return_full_text: bool | None = None
+    best_of: Annotated[int, Meta(gt=0, le=_MOST_BEST)] | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    top_n_tokens: Annotated[int, Meta(ge=0, le=5)] | None = None
+    grammar: GrammarIn | None = None
+    watermark: bool | None = None
+    adapter_id: str | None = None
+
+
+class BodyIn(Struct):
+    inputs: Annotated[str, Meta(min_length=1)]
+    stream: bool | None = None
+    model: str | None = None
+
+
+class _Inside(Struct):
+    parameters: ParametersIn
+
+
+_body = msgspec.json.Decoder(BodyIn)
+_inside = msgspec.json.Decoder(_Inside)
+
+
+class View(Struct, frozen=True):
+    """What a reply needs to know of its request.
+
+    listed   the whole reply is a list
+    details  the client asked for them
+    full     the inputs stand before the text
+    """
+
+    listed: bool
+    details: bool
+    full: bool
+
+    def __str__(self) -> str:
+        return f"{self.listed:d}{self.details:d}{self.full:d}"
+
+    @classmethod
+    def of(cls, view: str) -> View:
+        return cls(*(flag == "1" for flag in view))
+
+
+def read(request: Request, policy: ExtrasPolicy) -> Complete:
+    """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
+    require_json(request)
+    raw = members(request)
+    extra, dropped = settle_unknown(raw, KNOWN["complete"], policy)
+    given = raw.pop("parameters", None)
+    found = typed(encode(raw), _body)
+    parameters, left = _parameters(given, policy)
+    stream = request.route == "generate_stream" or (request.route == "root" and bool(found.stream))
+    sampled = given is None or _samples(parameters)
+    _refuse(parameters, stream, sampled)
+    view = View(request.route == "root", bool(parameters.details), bool(parameters.return_full_text))
+    best_of = parameters.best_of or 1
+    seed = parameters.seed
+    op = Complete(
+        model=parameters.adapter_id or found.model,
+        prompts=(found.inputs,),
+        stream=stream,
+        include_usage=True,
+        max_output=parameters.max_new_tokens,
+        sampling=Sampling(
+            temperature=parameters.temperature or 1.0 if sampled else 0.0,
+            top_p=parameters.top_p,
+            top_k=parameters.top_k,
+            seed=seed & _SEED_BITS if seed is not None else None,
+            repetition_penalty=parameters.repetition_penalty,
+            frequency_penalty=parameters.frequency_penalty,
+        ),
+        stop=tuple(parameters.stop or ()),
+        n=best_of,
+        output=_output(parameters.grammar),
+        view=str(view),
+    )
+    if stream or view.details:
+        op.want_tokens = True
+    if stream or view.details or best_of > 1:
+        op.logprobs = Logprobs()
+    if parameters.truncate is not None:
+        extra = {**extra, "truncate_prompt_tokens": Raw(b"%d" % parameters.truncate)}
+    op.extra = extra
+    op.dropped = (*dropped, *left)
+    return op
+
+
+def _parameters(given: Raw | None, policy: ExtrasPolicy) -> tuple[ParametersIn, list[str]]:
+    """(the parameters, the names of those that have no place). A null is as if absent."""
+    if given is None:
+        return ParametersIn(), []
+    try:
+        found = {name: value for name, value in _object(given).items() if value != NULL}
+    except msgspec.ValidationError:
+        message = "'parameters' must be an object"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="parameters", code="invalid_value") from None
+    unknown = [name for name in found if name not in PARAMETERS]
+    check_depth({name: found[name] for name in unknown})
+    sort_extras("error" if policy == "error" else "drop", (f"parameters.{name}" for name in unknown))
+    read = typed(encode({"parameters": found}), _inside).parameters
+    lost = [name for name in ("typical_p", "watermark") if getattr(read, name)]
+    return read, [f"parameters.{name}" for name in (*unknown, *lost)]
+
+
+def _samples(parameters: ParametersIn) -> bool:
+    """TGI also samples where it is told how, but not that."""
+    told = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.typical_p)
+    return bool(parameters.do_sample) or any(value is not None for value in told)
+
+
+def _refuse(parameters: ParametersIn, stream: bool, sampled: bool) -> None:
+    if parameters.best_of is not None and parameters.best_of > 1:
+        wrong = "a stream" if stream else "a seed" if parameters.seed is not None else "" if sampled else "no sampling"
+        if wrong:
+            message = f"'parameters.best_of' does not go with {wrong}"
+            raise GatewayError(Kind.BAD_REQUEST, message, param="parameters.best_of", code="invalid_value")
+    for name in ("decoder_input_details", "top_n_tokens"):
+        if getattr(parameters, name):
+            param = f"parameters.{name}"
+            message = f"'{param}' is not supported: no worker tells what it asks for"
+            raise GatewayError(Kind.UNSUPPORTED, message, param=param)
+
+
+def _output(grammar: GrammarIn | None) -> Output | None:
+    """A constraint, or a refusal: it is never dropped."""
+    if grammar is None:
+        return None
+    if grammar.type in ("json", "json_schema", "json_object"):
+        value = grammar.value
+        if grammar.type == "json_object" and value == NULL:
+            return Output("json")
+        wrapped = _schema_in(value)
+        if wrapped is not None:
+            check_depth({"parameters.grammar": wrapped})
+            return Output("schema", wrapped, name="output", strict=True)
+    if grammar.type == "regex" and bytes(memoryview(grammar.value)[:1]) == b'"':
+        return Output("regex", pattern=msgspec.json.decode(grammar.value, type=str))
+    message = "'parameters.grammar' must be of type json with a schema, or of type regex with a pattern"
+    raise GatewayError(Kind.BAD_REQUEST, message, param="parameters.grammar", code="invalid_value")
+
+
+def _schema_in(value: Raw) -> Raw | None:
+    """A JSON schema: the value itself, or its text; `json_schema` has it in a member `schema`."""
+    try:
+        found: Any = msgspec.json.decode(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    if isinstance(found, str):
+        return _schema_in(Raw(found.encode()))
+    if not isinstance(found, dict):
+        return None
+    return Raw(encode(found["schema"])) if isinstance(found.get("schema"), dict) and "type" not in found else value

@@ -1,0 +1,321 @@
+"""What one turn of the event loop has to do, gathered, and requests that run without a task.
+
+`Work` gathers. A request that is read, answered and written before the next one is read meets caches that the kernel
+has just filled with its own code. So first everything is read, then all requests go on, then everything is written.
+
+`Drive` runs a request's coroutine. A plain request waits once, for its worker: a task for it, a future for the wait and
+the loop's callbacks between them cost more than they bring. A drive goes on when a `Signal` is set or an asyncio future
+is done. What asks asyncio for the current task (`asyncio.timeout` does) needs a real one: `as_task` goes on as one. A
+coroutine that is not driven may use all of this, too; then a signal is a future, and `as_task` does nothing.
+
+The figures are in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+Value = TypeVar("Value")
+
+
+class Running(Protocol):
+    """What a coroutine runs on: a `Drive` or a task. Both mean the same by these."""
+
+    def cancel(self) -> bool: ...
+    def uncancel(self) -> int: ...
+
+
+class _Once:
+    """Something that happens once. One coroutine may wait for it, before or after it happened."""
+
+    __slots__ = ("_drive", "_future", "happened")
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._drive: Drive | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """It has happened. The coroutine that waits is resumed by the loop, not in here. Idempotent."""
+        if self.happened:
+            return
+        self.happened = True
+        if self._drive is not None:
+            self._drive.resume(self)
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def _wait(self) -> Generator[Any, None, None]:
+        if self.happened:
+            return
+        drive = _current.drive
+        if drive is None:
+            self._future = asyncio.get_running_loop().create_future()
+            yield from self._future
+        else:
+            self._drive = drive
+            yield self
+
+
+class Signal(_Once):
+    """It cannot fail."""
+
+    __slots__ = ()
+
+    __await__ = _Once._wait
+
+
+class Answer(_Once, Generic[Value]):
+    """A signal that brings a value or an error. A future instead would resume a drive only in the round after
+    the next turn of the loop.
+
+    left  whoever awaited it was cancelled before it came
+    """
+
+    __slots__ = ("_error", "left", "value")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = False
+        self.value: Value | None = None  # None: it has not come, or is an error
+        self._error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """It came, or nobody waits for it any more."""
+        return self.happened or self.left
+
+    def bring(self, value: Value) -> None:
+        self.value = value
+        self.set()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.set()
+
+    def __await__(self) -> Generator[Any, None, Value]:
+        try:
+            yield from self._wait()
+        except BaseException:
+            self.left = not self.happened
+            raise
+        if self._error is not None:
+            raise self._error
+        return cast(Value, self.value)
+
+
+class _Handover:
+    """Awaited, it makes a drive go on as a task."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self
+
+
+_HANDOVER = _Handover()
+
+
+class Arrived(Protocol):
+    """A connection for which something was read."""
+
+    def take_in(self) -> None:
+        """Does what it has to do with it."""
+        ...
+
+
+class Written(Protocol):
+    """A connection with something to write."""
+
+    def flush(self) -> None: ...
+
+
+class Work:
+    """What one event loop has to do, gathered: `Work.of(loop)`.
+
+    In each turn of the loop there is one round, after all that could be read was read. First everything that came is
+    taken in, then the drives that are due run, then everything that was written is sent, each for all connections.
+
+    in_round  the round is under way: what is written now is sent at its end
+    """
+
+    _of: WeakKeyDictionary[asyncio.AbstractEventLoop, Work] = WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self.in_round = False
+        self._arrived: list[Arrived] = []
+        self._due: list[Drive] = []
+        self._outbox: list[Written] = []
+        self._scheduled = False
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Work:
+        found = cls._of.get(loop)
+        if found is None:
+            found = cls._of[loop] = cls()
+        return found
+
+    def arrived(self, connection: Arrived) -> None:
+        """Has `connection` take in what was read for it, in the next round. To be called once until then."""
+        self._arrived.append(connection)
+        if not self._scheduled:
+            self._schedule()
+
+    def resume(self, drive: Drive) -> None:
+        """Runs `drive` in the next round, or in this one while all that came is taken in. It must not be due yet."""
+        self._due.append(drive)
+        if not self._scheduled:
+            self._schedule()
+
+    def send(self, connection: Written) -> None:
+        """Flushes `connection` at the end of the round. To be called once until then."""
+        self._outbox.append(connection)
+        if not self._scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._round)
+
+    def _round(self) -> None:
+        self.in_round = True
+        try:
+            arrived, self._arrived = self._arrived, []
+            for reader in arrived:
+                try:
+                    reader.take_in()
+                except Exception as error:
+                    _report(error)
+            due, self._due = self._due, []
+            for drive in due:
+                try:
+                    drive.step()
+                except Exception as error:
+                    _report(error)
+            outbox, self._outbox = self._outbox, []
+            for writer in outbox:
+                try:
+                    writer.flush()
+                except Exception as error:
+                    _report(error)
+        finally:
+            self.in_round = self._scheduled = False
+            if self._arrived or self._due or self._outbox:
+                self._schedule()
+
+
+class Drive:
+    """Runs `coroutine`, at first when `work` does. on_done is called with this drive when it has ended.
+
+    It does what an asyncio task does: it is cancelled at the wait where it is, an exception that nobody caught goes to
+    the loop's exception handler.
+    """
+
+    __slots__ = ("_cancelled", "_coroutine", "_on_done", "_task", "_waits_for", "_work")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        work: Work,
+        on_done: Callable[[Any], object],
+    ) -> None:
+        self._coroutine = coroutine
+        self._work = work
+        self._on_done = on_done
+        self._cancelled = False  # to be told when it runs next
+        # None: it runs, or is due.
+        self._waits_for: _Once | asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        work.resume(self)
+
+    def cancel(self, msg: object = None) -> bool:
+        """As a task's: CancelledError is raised where the coroutine waits, not before the loop's next round."""
+        if self._task is not None:
+            return self._task.cancel()
+        waits_for = self._waits_for
+        if isinstance(waits_for, asyncio.Future) and waits_for.cancel():
+            return True  # which resumes this drive
+        self._cancelled = True
+        if waits_for is not None:
+            self.resume(waits_for)
+        return True
+
+    def uncancel(self) -> int:
+        """As a task's. The coroutine has dealt with its cancellation."""
+        return self._task.uncancel() if self._task is not None else 0
+
+    def resume(self, awaited: object) -> None:
+        """What it awaited has happened. Ignored where it no longer waits for that."""
+        if self._waits_for is awaited:
+            self._waits_for = None
+            self._work.resume(self)
+
+    def step(self) -> None:
+        """Runs the coroutine until it waits or ends. Called by the loop, never from within a coroutine."""
+        _current.drive = self
+        try:
+            if self._cancelled:
+                self._cancelled = False
+                awaited = self._coroutine.throw(asyncio.CancelledError())
+            else:
+                awaited = self._coroutine.send(None)
+        except (StopIteration, asyncio.CancelledError):
+            self._on_done(self)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self._on_done(self)
+            _report(error)
+        else:
+            self._wait_for(awaited)
+        finally:
+            _current.drive = None
+
+    def _wait_for(self, awaited: Any) -> None:
+        if isinstance(awaited, _Once):
+            self._waits_for = awaited
+        elif awaited is _HANDOVER:
+            # The coroutine has begun, so a cancellation reaches it where it is.
+            self._task = task = asyncio.get_running_loop().create_task(self._coroutine)
+            task.add_done_callback(self._task_ended)
+        elif awaited is None:  # asyncio.sleep(0)
+            self._work.resume(self)
+        else:
+            awaited._asyncio_future_blocking = False  # the protocol between asyncio's futures and tasks
+            self._waits_for = awaited
+            awaited.add_done_callback(self.resume)
+        if self._cancelled and (self._waits_for is not None or self._task is not None):
+            self._cancelled = False
+            self.cancel()  # it was asked for while the coroutine ran
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._on_done(self)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _report(error)
+
+
+def _report(error: BaseException) -> None:
+    context = {"message": "a request raised an exception", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
+
+
+class _Current(threading.local):
+    """The drive whose coroutine runs now, in each thread: loops of several threads do not know each other."""
+
+    drive: Drive | None = None
+
+
+_current = _Current()
+
+
+def running() -> Running | None:
+    """What the caller's coroutine runs on."""
+    return _current.drive or asyncio.current_task()
+
+
+async def as_task() -> None:
+    """From here on the caller runs in an asyncio task."""
+    if _current.drive is not None:
+        await _HANDOVER

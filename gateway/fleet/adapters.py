@@ -1,0 +1,49 @@
+"""LoRA adapters: the workers of a model that have loaded one, as a pool of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core.demand import Demand
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.fleet.pool import Pool
+from gateway.fleet.worker import Worker
+
+
+class AdapterPool:
+    """Those workers of `pool` that have the adapter `name`. Implements core.ports.Pool; load, queue and breakers are
+    those of `pool`.
+
+    having  the workers that have loaded it; set by whoever asks them
+    """
+
+    def __init__(self, pool: Pool, name: str) -> None:
+        self._pool = pool
+        self._name = name
+        self.having: frozenset[Worker] = frozenset()
+        self.release = pool.release
+        self.answered = pool.answered
+        self.succeeded = pool.succeeded
+        self.failed = pool.failed
+        self.abandoned = pool.abandoned
+
+    @property
+    def ready(self) -> bool:
+        return any(worker.serving for worker in self.having)
+
+    def demand(self, op: Op, headers: Headers) -> Demand:
+        """An adapter changes what a prompt leaves in the cache: its prompts match no other's."""
+        return self._pool.demand(op, headers, self._name)
+
+    async def acquire(self, exclude: Sequence[Worker], priority: int, demand: Demand) -> Worker:
+        return await self._pool.acquire(self._without(exclude), priority, demand)
+
+    def spare(self, exclude: Sequence[Worker], demand: Demand) -> Worker | None:
+        return self._pool.spare(self._without(exclude), demand)
+
+    def lend(self, exclude: Sequence[Worker]) -> Worker:
+        return self._pool.lend(self._without(exclude))
+
+    def _without(self, exclude: Sequence[Worker]) -> list[Worker]:
+        return [*exclude, *(worker for worker in self._pool.workers if worker not in self.having)]

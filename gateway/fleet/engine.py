@@ -1,0 +1,140 @@
+"""What engines say of their own load: gauges of their /metrics, read beside the requests.
+
+A worker's figures count until they are stale: when two readings in a row have failed. From then on our own counts alone
+stand for its load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec.structs import replace
+
+from gateway.core.http import Headers, header_value
+from gateway.core.ports import Gauges
+from gateway.fleet.capacity import forget, learn
+from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
+
+_WAITING = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)"
+
+
+def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
+    """The load in a Prometheus exposition, summed over an engine's ranks; None where the gauges are missing.
+
+    in_flight: our requests that run there at this time.
+    """
+    running, waiting = _sum(text, gauges.running), _sum(text, gauges.waiting)
+    if running is None or waiting is None:
+        return None
+    counted = [None if name is None else _sum(text, name) for name in (gauges.prompt, gauges.cached, gauges.output)]
+    prompt, cached, output = counted
+    if prompt is None or cached is None or output is None:
+        return EngineLoad(running, waiting, in_flight)
+    return EngineLoad(running, waiting, in_flight, max(0.0, prompt - cached) + OUTPUT_COSTS * output)
+
+
+def _sum(text: bytes, name: str) -> float | None:
+    found = re.findall(rb"^" + re.escape(name.encode()) + _NUMBER, text, re.MULTILINE)
+    try:
+        return sum(map(float, found)) if found else None
+    except ValueError:
+        return None
+
+
+ASK = (b"endpoint-load-metrics-format", b"TEXT")
+"""The header by which a request asks an engine for its load in the head of the reply."""
+_TOLD = b"endpoint-load-metrics"
+_LONGEST = 4_096
+
+
+def hear_load(name: str, worker: Worker, headers: Headers) -> None:
+    """Takes the requests that wait in the engine of `worker` from the head of a reply, in which they are called `name`.
+    A head without them changes nothing, and so does one of a worker whose metrics could not be read lately.
+
+    Source: ORCA's text form, as vLLM 0.33 writes it (`entrypoints/serve/utils/orca_metrics.py`):
+    `TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=3.0`.
+    """
+    before = worker.reported
+    said = header_value(headers, _TOLD)
+    if before is None or said is None or len(said) > _LONGEST or not said.startswith(b"TEXT "):
+        return
+    wanted = b"named_metrics." + name.encode()
+    for pair in said[5:].split(b","):
+        key, _, value = pair.strip().partition(b"=")
+        if key == wanted and _WAITING.fullmatch(value):
+            # Others' running requests are taken to be as many as before.
+            running = before.running + worker.in_flight - before.in_flight
+            worker.reported = replace(
+                before, running=max(0.0, running), waiting=float(value), in_flight=worker.in_flight
+            )
+
+
+class Scraper:
+    """Reads the metrics of workers every `interval_s`, each in a task of its own, until closed.
+
+    fetch   (model, worker) -> the exposition; raises OSError where it cannot be had, and must end in time
+    report  told (model, worker, whether its figures count) whenever that changed
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        fetch: Callable[[str, Worker], Awaitable[bytes]],
+        report: Callable[[str, Worker, bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        # When a worker's metrics were read last.
+        self._read_at: dict[Worker, float] = {}
+        self._interval_s = interval_s
+        self._fetch = fetch
+        self._report = report
+        self._tasks: dict[tuple[str, Worker], asyncio.Task[None]] = {}
+
+    def follow(self, model: str, workers: Sequence[Worker], gauges: Gauges) -> None:
+        """These are the workers of `model` from now on."""
+        for key in [key for key in self._tasks if key[0] == model and key[1] not in workers]:
+            self._tasks.pop(key).cancel()
+            self._read_at.pop(key[1], None)
+        for worker in workers:
+            if (model, worker) not in self._tasks:
+                self._tasks[model, worker] = asyncio.create_task(self._watch(model, worker, gauges))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, model: str, worker: Worker, gauges: Gauges) -> None:
+        failures = 0
+        while True:
+            failures = 0 if await self.look(model, worker, gauges) else failures + 1
+            if failures >= 2 and worker.reported is not None:
+                worker.untold()
+                forget(worker)
+                self._read_at.pop(worker, None)
+                self._report(model, worker, False)
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self, model: str, worker: Worker, gauges: Gauges) -> bool:
+        """Reads one worker's metrics now; whether they could be read."""
+        try:
+            load = read_load(await self._fetch(model, worker), gauges, worker.in_flight)
+        except OSError:  # an engine without metrics, one that is away: our own counts will do
+            return False
+        if load is None:
+            return False
+        fresh = worker.reported is None
+        now = self._clock()
+        worker.told(load, now - self._read_at.get(worker, now))
+        self._read_at[worker] = now
+        learn(worker, load)
+        if fresh:
+            self._report(model, worker, True)
+        return True

@@ -1,0 +1,42 @@
+"""The interface of pick policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.core.demand import Demand
+from gateway.fleet.worker import Worker
+
+
+class PickPolicy(Protocol):
+    """Chooses among the open workers of one model.
+
+    name     as in configuration
+    needs    the facts that it needs about a request: "", none; "tokens", its length; "prompt", also its prefixes
+    """
+
+    name: str
+    needs: str
+
+    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
+        """Chooses one of `workers`, which has at least one. Sets `demand.why` and `demand.matched`."""
+        ...
+
+    def sent(self, worker: Worker, demand: Demand) -> None:
+        """The request is sent to `worker` now."""
+        ...
+
+    def keep(self, workers: Sequence[Worker]) -> None:
+        """`workers` are the model's workers from now on."""
+        ...
+
+
+class Forgetful:
+    """The base of policies that remember nothing."""
+
+    def keep(self, workers: Sequence[Worker]) -> None:
+        pass
+
+    def sent(self, worker: Worker, demand: Demand) -> None:
+        pass

@@ -1,0 +1,157 @@
+"""Picks the worker that has most of the prompt in its prefix cache, unless it is too busy.
+
+Let load(w) be the tokens in flight at worker w, for its strength, and saved(w) the tokens of this prompt that w was
+sent before. A worker is *too busy* if
+
+    load(w) > BOUND * mean load + saved(w)
+
+that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. A worker that
+had more than its part of the recent work gets no new conversations either, because a conversation continues while none
+of its requests runs. The policy picks the worker with the largest saved(w) that is left. Equal workers (none has the
+prompt, or all have the same system prompt) are ranked by consistent hashing of the conversation's beginning, so that
+gateways without shared state agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log
+
+from gateway.core.demand import Demand
+from gateway.fleet.pick.least_tokens import least_loaded
+from gateway.fleet.pick.reading import home_of
+from gateway.fleet.pick.seen import MOST_KEYS, Seen
+from gateway.fleet.worker import HALF_LIFE_S, Worker
+
+BOUND = 1.25
+"""A worker without the prompt gets no request while its load is above this multiple of the mean (consistent hashing
+with bounded loads, Mirrokni et al. 2016)."""
+SLACK = 8_192
+"""Tokens of recent work beyond that bound for which no conversation leaves its place."""
+LEAST_SHARE = 0.5
+"""A match of a smaller part of the prompt does not outweigh the place that all gateways agree on."""
+_ALL = (1 << 64) - 1
+_UNIT = 2.0**-53
+
+
+class Prefix:
+    """See the module. A session that the client named takes precedence: it stays at its place in the hash while that
+    worker is open. A half-open worker is picked first, because otherwise it might never return."""
+
+    name = "prefix"
+    needs = "prompt"
+
+    def __init__(self, most_keys: int = MOST_KEYS) -> None:
+        self.seen = Seen(most_keys)
+        # The recent work of each worker in tokens, halved every HALF_LIFE_S, and when it was halved last.
+        self._recent: dict[Worker, float] = {}
+        self._halved = 0.0
+
+    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
+        demand.matched = 0
+        for worker in workers:
+            if worker.breaker.open_until:
+                demand.why = "trial"
+                return worker
+        found = self.seen.match(demand.keys)
+        if demand.session is not None:
+            demand.why = "session"
+            return self._noted(self.first(workers, demand.session, now), found, demand)
+        if not demand.beginning:
+            demand.why = "load"
+            return least_loaded(workers, now, demand)
+        best, most = self._best(workers, now, demand, self._saved(found, workers, demand, now))
+        if not best:  # the least loaded worker had more than its part of the recent work
+            demand.why = "load"
+            return self._noted(least_loaded(workers, now, demand), found, demand)
+        if most and len(best) == 1:
+            demand.why = "prefix"
+            return self._noted(best[0], found, demand)
+        home = home_of(demand)
+        picked = best[0] if len(best) == 1 else self.first(best, home, now)
+        if most:
+            demand.why = "prefix"
+        else:
+            away = len(best) < len(workers) and picked is not self.first(workers, home, now)
+            demand.why = "load" if away else "home"
+        return self._noted(picked, found, demand)
+
+    def _best(
+        self, workers: Sequence[Worker], now: float, demand: Demand, saved: Mapping[Worker, int]
+    ) -> tuple[list[Worker], int]:
+        """(the workers that are not too busy and save the most tokens, how many they save)."""
+        recent = self._recent
+        if now >= self._halved + HALF_LIFE_S:
+            part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
+            recent = self._recent = {worker: work * part for worker, work in recent.items()}
+            self._halved = now
+        work = total = before = 0.0
+        # What engines say of their work is known to all gateways alike; it counts if all of them say it.
+        told = None not in [worker.recent for worker in workers]
+        measured = []
+        for worker in workers:
+            strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
+            load = worker.tokens if worker.reported is None else worker.load()
+            had = worker.recent + worker.since if told and worker.recent is not None else recent.get(worker, 0.0)
+            work += load
+            before += had
+            total += strength
+            measured.append((worker, load / strength, had, strength))
+        bound, fair = BOUND * work / total, BOUND * before / total
+        # More than this is saved only where the conversation itself continues.
+        common = float("inf") if demand.head is None else demand.head
+        best: list[Worker] = []
+        most = -1
+        for worker, load, had, strength in measured:
+            gain = saved.get(worker, 0)
+            if gain >= most and load <= bound + gain and (had <= fair * strength + SLACK or gain > common):
+                if gain > most:
+                    best, most = [], gain
+                best.append(worker)
+        return best, most
+
+    def sent(self, worker: Worker, demand: Demand) -> None:
+        self._recent[worker] = self._recent.get(worker, 0.0) + demand.charged
+        worker.since += demand.charged
+        if demand.keys:
+            self.seen.add(demand.keys, worker)
+
+    def keep(self, workers: Sequence[Worker]) -> None:
+        self.seen.keep(workers)
+        self._recent = {worker: self._recent[worker] for worker in workers if worker in self._recent}
+
+    def first(self, workers: Sequence[Worker], key: int, now: float) -> Worker:
+        """The place of `key`: the highest worker by weighted rendezvous hashing. When a worker comes or goes, only the
+        keys that it gets or had move. A worker in slow start gets its keys back one after the other."""
+        best, highest = workers[0], -1.0
+        for worker in workers:
+            mixed = (key ^ worker.place) * 0x9E3779B97F4A7C15 & _ALL
+            mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _ALL
+            strength = worker.weight
+            if worker.breaker.returned_at is not None:
+                strength = worker.strength(now) ** 2 / strength  # the shares of many that return together add up
+            score = strength / -log((mixed >> 11 | 1) * _UNIT)
+            if score > highest:
+                best, highest = worker, score
+        return best
+
+    def _saved(
+        self, found: Mapping[Worker, int], workers: Sequence[Worker], demand: Demand, now: float
+    ) -> Mapping[Worker, int]:
+        """The tokens that each worker need not compute; workers with too small a match are left out."""
+        ends, head = demand.ends, demand.head
+        least = LEAST_SHARE * demand.prompt
+        if head is not None:
+            least = min(least, head + 1)
+        saved = {worker: ends[depth - 1] for worker, depth in found.items() if ends[depth - 1] >= least}
+        if head is not None and not any(saved.get(worker, 0) > head for worker in workers):
+            # This gateway knows no turn of the conversation: another gateway has sent them to its place.
+            home = self.first(workers, home_of(demand), now)
+            saved[home] = max(head, saved.get(home, 0))
+        return saved
+
+    @staticmethod
+    def _noted(worker: Worker, found: Mapping[Worker, int], demand: Demand) -> Worker:
+        depth = found.get(worker, 0)
+        demand.matched = demand.ends[depth - 1] if depth else 0
+        return worker

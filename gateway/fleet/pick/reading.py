@@ -1,0 +1,283 @@
+"""Reads the facts of a canonical request that pick policies need: its length, and hashes of the prompt's prefixes.
+
+The prompt is treated as one text: tools, then messages without their roles, because roles tell no two prompts apart in
+practice; images and sounds as digests. Its prefixes end at fixed places (`ENDS`), close together at first and further
+apart later. So a prompt that continues another one has all keys of that one. Beyond `WHOLE` characters only the first
+`SAMPLE` characters of each piece are read, because reading all of 400 KB would take longer than the rest of the pick.
+Two prompts that differ only in the unread text count as equal, which can pick a worse worker, but has no other effect.
+
+Keys are Python's own hashes of strings, seeded by the process. Places (`home_of`, sessions) must be the same in every
+gateway: they are BLAKE2b hashes of the tools and the system prompt, at most `FRONT` characters, and the first user
+message, at most `FIRST` characters, half of them from its end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import accumulate
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.demand import Demand
+from gateway.core.http import Headers
+from gateway.core.messages import (
+    Audio,
+    Chat,
+    Complete,
+    Embed,
+    Image,
+    Op,
+    Opaque,
+    Part,
+    Question,
+    Refusal,
+    Score,
+    Text,
+    Thinking,
+    ToolCall,
+)
+from gateway.fleet.worker import OUTPUT_COSTS
+
+CHARACTERS = 4
+"""Of a token, on average."""
+OUTPUT = 256
+"""Tokens that a reply is taken to have, unless its client bounds it lower."""
+IMAGE = 1_024
+"""Tokens that an image or a sound is taken for."""
+WHOLE = 16_384
+SAMPLE = 512
+FRONT = 1_024
+FIRST = 1_024
+STEP = 16_384
+ENDS = (
+    *range(256, 4_096, 256),
+    *range(4_096, WHOLE + 1, 1_024),
+    *range(WHOLE + STEP, 131_073, STEP),
+    *range(131_072 + 2 * STEP, 8_388_609, 2 * STEP),
+)
+"""Characters."""
+_READ_WHOLE = ENDS.index(WHOLE) + 1
+_TOKENS = tuple(end // CHARACTERS for end in ENDS)
+_MOST_DIGESTED = 4_096
+
+
+def session_of(headers: Headers, names: frozenset[bytes]) -> int | None:
+    """The session that the client named, in the first of these headers (lower case) that it sent."""
+    for name, value in headers:
+        if name in names and value:
+            return _place(value)
+    return None
+
+
+def cache_key_of(op: Op, salt: str | None) -> str:
+    """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; "" without
+    a key."""
+    key = op.cache_key
+    if key is None and op.raw is not None and "prompt_cache_key" in op.raw:
+        found = msgspec.json.decode(op.raw["prompt_cache_key"])
+        key = found if isinstance(found, str) else None
+    return _beginning_of(salt, key[:FRONT], "") if key else ""
+
+
+def describe(op: Op, demand: Demand, salt: str | None, prompt: bool) -> None:
+    """Writes the length of `op` into `demand`, with `prompt` also the prefixes. `salt` separates the prompts of tenants
+    that share no cache."""
+    if isinstance(op, Chat):
+        _chat(op, demand, salt, prompt)
+    elif isinstance(op, Complete):
+        _complete(op, demand, salt, prompt)
+    elif isinstance(op, Embed):
+        demand.prompt = sum([_length(one) for one in op.inputs])
+    elif isinstance(op, Score):
+        pairs = len(op.documents) // len(op.queries)
+        demand.prompt = sum(map(_length, op.documents)) + pairs * sum(map(_length, op.queries))
+    else:
+        assert isinstance(op, Question)
+
+
+def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
+    if not prompt:
+        size = sum([len(part.text) if type(part) is Text else _size(part) for one in op.messages for part in one.parts])
+        demand.prompt = size // CHARACTERS + 1
+        demand.output = _output(op.max_output)
+        return
+    pieces: list[str] = [_tool(tool.name, tool.description, tool.parameters) for tool in op.tools]
+    media = 0
+    front = end = -1
+    turned = False
+    messages = op.messages
+    for count, message in enumerate(messages, 1):
+        role = message.role
+        if role == "user":
+            if front < 0:
+                front = len(pieces)
+            elif end < 0:
+                end = len(pieces)
+        elif front >= 0:
+            if end < 0:
+                end = len(pieces)
+            turned = role == "assistant"
+        media += _message(message.parts, pieces)
+        if turned:  # nothing more is asked of the roles
+            rest = messages[count:]
+            texts = [parts[0].text for one in rest if len(parts := one.parts) == 1 and type(parts[0]) is Text]
+            if len(texts) == len(rest):  # as in most conversations
+                pieces += texts
+            else:
+                media += sum([_message(one.parts, pieces) for one in rest])
+            break
+    lengths = list(map(len, pieces))
+    size = sum(lengths)
+    text = _beginning(pieces, lengths)
+    start = size if front < 0 else sum(lengths[:front])
+    first = pieces[front:end] if front >= 0 and end >= 0 else pieces[front:] if front >= 0 else []
+    demand.beginning = _beginning_of(salt, text[: min(start, FRONT)], _ends(first))
+    if turned:
+        demand.head = start // CHARACTERS
+    demand.prompt = size // CHARACTERS + media * IMAGE + 1
+    demand.output = _output(op.max_output) * op.n
+    _keys(text, pieces, lengths, size, demand, salt)
+
+
+def _message(parts: Sequence[Part], pieces: list[str]) -> int:
+    """Appends the texts of a message, or digests; returns how many images and sounds are among its parts."""
+    if len(parts) == 1 and type(parts[0]) is Text:
+        pieces.append(parts[0].text)
+        return 0
+    return sum([_part(part, pieces) for part in parts])
+
+
+def _ends(pieces: Sequence[str]) -> str:
+    """The first and the last characters of a message that may have many parts: some clients put words of their own
+    before their users'."""
+    return f"{pieces[0][: FIRST // 2]}\x00{pieces[-1][-FIRST // 2 :]}" if pieces else ""
+
+
+def _beginning(pieces: Sequence[str], lengths: Sequence[int]) -> str:
+    """The first `WHOLE` characters. The rest is not copied, because copying long prompts needs fresh memory."""
+    size = 0
+    for count, length in enumerate(lengths):
+        size += length
+        if size > WHOLE:
+            return "".join([*pieces[:count], pieces[count][: WHOLE - size]])
+    return "".join(pieces)
+
+
+def _sample(pieces: Sequence[str], index: int, at: int) -> str:
+    """`SAMPLE` characters from place `at` of that piece on, fewer at the end of all."""
+    sample = pieces[index][at : at + SAMPLE]
+    while len(sample) < SAMPLE and index + 1 < len(pieces):
+        index += 1
+        sample += pieces[index][: SAMPLE - len(sample)]
+    return sample
+
+
+def _complete(op: Complete, demand: Demand, salt: str | None, prompt: bool) -> None:
+    demand.prompt = sum([_length(one) for one in op.prompts])
+    demand.output = _output(op.max_output) * op.n * len(op.prompts)
+    if not prompt or not op.prompts:
+        return
+    first = op.prompts[0]
+    if isinstance(first, str):
+        demand.beginning = _beginning_of(salt, first[:FIRST], "")
+        _keys(first[:WHOLE], [first], [len(first)], len(first), demand, salt)
+    else:
+        demand.beginning = _beginning_of(salt, repr(first[: FIRST // CHARACTERS]), "")
+        _token_keys(first, demand, salt)
+
+
+def _output(cap: int | None) -> int:
+    return OUTPUT_COSTS * (OUTPUT if cap is None else min(OUTPUT, cap))
+
+
+def _length(text: str | tuple[int, ...]) -> int:
+    return len(text) // CHARACTERS + 1 if isinstance(text, str) else len(text)
+
+
+def _tool(name: str, description: str | None, parameters: Raw | None) -> str:
+    schema = str(bytes(parameters), "utf-8", "replace") if parameters is not None else ""
+    return f"{name} {description or ''} {schema}"
+
+
+def _part(part: Part, pieces: list[str]) -> int:
+    """Appends the part's text, or its digest; returns 1 for an image or a sound, else 0."""
+    if isinstance(part, (Text, Thinking, Refusal)):
+        pieces.append(part.text)
+    elif isinstance(part, ToolCall):
+        pieces += (part.name, part.arguments)
+    else:
+        pieces.append(_digest(part))
+        return 1
+    return 0
+
+
+def _size(part: Part) -> int:
+    if isinstance(part, (Text, Thinking, Refusal)):
+        return len(part.text)
+    return len(part.arguments) if isinstance(part, ToolCall) else IMAGE * CHARACTERS
+
+
+def _digest(part: Image | Audio | Opaque) -> str:
+    """The digest of an image or a sound: its length and at most `_MOST_DIGESTED` characters spread over it, hashed
+    the same way in every gateway."""
+    if isinstance(part, Opaque):
+        text = str(bytes(part.raw), "utf-8", "replace")
+    else:
+        text = part.url if isinstance(part, Image) else part.data
+    size = len(text)
+    if size > _MOST_DIGESTED:
+        text = text[: SAMPLE // 2] + text[:: size // (_MOST_DIGESTED - SAMPLE) + 1] + text[-SAMPLE // 2 :]
+    return blake2b(f"{size} {text}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _keys(
+    text: str, pieces: Sequence[str], lengths: Sequence[int], size: int, demand: Demand, salt: str | None
+) -> None:
+    """`text` is the beginning of `pieces`, of these lengths and together of this size."""
+    key = hash(salt)
+    keys: list[int] = []
+    demand.keys, demand.ends = keys, _TOKENS
+    start = 0
+    count = bisect_right(ENDS, size)
+    for end in ENDS[: min(count, _READ_WHOLE)]:
+        key = hash((key, text[start:end]))
+        keys.append(key)
+        start = end
+    if count <= _READ_WHOLE:
+        return
+    until = list(accumulate(lengths))  # where each piece ends
+    for end in ENDS[_READ_WHOLE:count]:
+        index = bisect_right(until, start)
+        at = start - until[index] + lengths[index]
+        sample = pieces[index][at : at + SAMPLE]
+        key = hash((key, sample if len(sample) == SAMPLE else _sample(pieces, index, at)))
+        keys.append(key)
+        start = end
+
+
+def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None:
+    key = hash(salt)
+    keys: list[int] = []
+    start = 0
+    for end in _TOKENS[: bisect_right(_TOKENS, len(tokens))]:
+        key = hash((key, tokens[start : min(end, start + SAMPLE)]))
+        keys.append(key)
+        start = end
+    demand.keys, demand.ends = keys, _TOKENS
+
+
+def _beginning_of(salt: str | None, front: str, first: str) -> str:
+    return f"{salt or ''}\x00{front}\x00{first}"
+
+
+def home_of(demand: Demand) -> int:
+    """The place of a conversation: a 64-bit hash of its beginning, the same in every gateway. Most requests go where
+    their prompt is, and need none."""
+    return _place(demand.beginning.encode("utf-8", "surrogatepass"))
+
+
+def _place(name: bytes) -> int:
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") or 1

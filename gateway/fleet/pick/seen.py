@@ -1,0 +1,95 @@
+"""An index of the prefixes of prompts that each worker was sent, bounded in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.fleet.worker import Worker
+
+MOST_KEYS = 65_536
+"""Of one generation; there are two. An entry takes some 130 bytes, so one model's index takes 17 MB at most."""
+
+
+class Seen:
+    """Prefix of a prompt -> the workers that were sent it, a bit for each.
+
+    It forgets by generations. New keys go into the young generation. When that holds `most` keys it becomes the old
+    one, and the previous old one is dropped. So a key is forgotten after between `most` and twice as many further keys.
+    A worker that was away has lost its cache, so it gets another bit when it returns.
+    """
+
+    def __init__(self, most: int = MOST_KEYS) -> None:
+        self._most = most
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
+        self._bits: dict[Worker, tuple[int, int]] = {}
+        self._owners: dict[int, Worker] = {}
+        self._live = 0
+        # Bits of workers that are gone, which both generations may still hold: free again after two turns.
+        self._gone = self._gone_before = 0
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def match(self, keys: Sequence[int]) -> dict[Worker, int]:
+        """Worker -> the number of `keys`, from the first on, that it was sent. Workers without any are left out."""
+        young, old = self._young, self._old
+        found: dict[Worker, int] = {}
+        left, depth = self._live, 0
+        for key in keys:
+            had = young.get(key, 0)
+            if had & left != left:
+                had = (had | old.get(key, 0)) & left
+                if depth and had != left:
+                    self._name(left & ~had, depth, found)
+                left = had
+                if not left:
+                    return found
+            depth += 1
+        if depth:
+            self._name(left, depth, found)
+        return found
+
+    def _name(self, bits: int, depth: int, found: dict[Worker, int]) -> None:
+        while bits:
+            bit = bits & -bits
+            bits ^= bit
+            worker = self._owners[bit]
+            if self._bits[worker][1] == worker.lives:
+                found[worker] = depth
+
+    def add(self, keys: Sequence[int], worker: Worker) -> None:
+        """`worker` is sent a prompt with these prefixes, at least one."""
+        bit = self._bit(worker)
+        young = self._young
+        if young.get(keys[-1], 0) & bit:  # then it was sent all of them since the last turn
+            return
+        for key in keys:
+            young[key] = young.get(key, 0) | bit
+        if len(young) >= self._most:
+            self._old, self._young = young, {}
+            self._gone_before, self._gone = self._gone, 0
+
+    def keep(self, workers: Sequence[Worker]) -> None:
+        """Forgets all workers but these."""
+        for worker in [worker for worker in self._bits if worker not in workers]:
+            self._retire(worker)
+
+    def _bit(self, worker: Worker) -> int:
+        known = self._bits.get(worker)
+        if known is not None:
+            if known[1] == worker.lives:
+                return known[0]
+            self._retire(worker)
+        taken = self._gone | self._gone_before | self._live
+        free = ~taken & (taken + 1)
+        self._bits[worker] = (free, worker.lives)
+        self._owners[free] = worker
+        self._live |= free
+        return free
+
+    def _retire(self, worker: Worker) -> None:
+        bit, _ = self._bits.pop(worker)
+        del self._owners[bit]
+        self._live &= ~bit
+        self._gone |= bit

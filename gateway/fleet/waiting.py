@@ -1,0 +1,207 @@
+"""Waiting for a worker of one model: who may wait, for how long, and what those are told who may not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from gateway.core.demand import Demand
+from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.fleet.queue import Queue, Waiter
+from gateway.fleet.speed import Speed
+from gateway.fleet.worker import Worker
+
+# What a request is taken to cost where its policy reads no prompts: bytes of a token, and four times the output.
+_BYTES_PER_TOKEN = 4
+_OUTPUT = 1024
+
+Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
+"""Why a request got no worker: the queue was full; it had to make room for another one; the wait would have been too
+long; it was; no worker could serve it."""
+
+
+class QueuePolicy(Struct, frozen=True):
+    """Bounds of a queue: requests, bytes of their bodies, seconds of each wait.
+
+    cold_start_s  seconds that a request waits if no worker could serve it; 0: not at all
+    """
+
+    max_waiting: int = 1000
+    timeout_s: float = 30.0
+    max_bytes: int = 1 << 28
+    cold_start_s: float = 0.0
+
+
+class HandOver(Protocol):
+    def __call__(self, exclude: Sequence[Worker], now: float, demand: Demand) -> Worker | None:
+        """A worker, taken, that is not in `exclude`; None if none is free."""
+        ...
+
+
+class Request(Waiter):
+    """One that waits here. timer ends its wait; since is when it began."""
+
+    __slots__ = ("demand", "future", "since", "timer")
+
+    tried: tuple[Worker, ...]
+    demand: Demand
+    future: asyncio.Future[Worker]
+    since: float
+    timer: asyncio.TimerHandle
+
+
+class Waiting:
+    """The requests that wait for a worker of one model.
+
+    may_serve  (excluded workers, now) -> whether waiting helps: some worker is only full
+    hand_over  takes a free worker
+    on_wait    called with the seconds that a request waited
+    on_refuse  called with the reason of every refusal
+    """
+
+    def __init__(
+        self,
+        policy: QueuePolicy,
+        clock: Callable[[], float],
+        may_serve: Callable[[Sequence[Worker], float], bool],
+        hand_over: HandOver,
+        on_wait: Callable[[float], None],
+        on_refuse: Callable[[Refusal], None],
+    ) -> None:
+        self.policy = policy
+        self.queue: Queue[Request] = Queue()
+        self._clock = clock
+        self._may_serve = may_serve
+        self._hand_over = hand_over
+        self._on_wait = on_wait
+        self._on_refuse = on_refuse
+        self._speed = Speed()
+
+    def enter(self, tried: tuple[Worker, ...], priority: int, now: float, demand: Demand) -> Request:
+        """A request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of it.
+
+        Raises GatewayError: NO_WORKER, `Busy`."""
+        policy = self.policy
+        cold = not self._may_serve(tried, now)
+        if cold and (tried or not policy.cold_start_s):
+            self._on_refuse("no_worker")
+            raise no_worker()
+        tokens = demand.prompt + demand.output or demand.size // _BYTES_PER_TOKEN + _OUTPUT
+        request = Request(demand.tenant, priority, tokens, demand.size, tried)
+        if not tried:  # a retry has waited already, and the retry budget bounds how many there are
+            if not cold:
+                self._check_wait(request, demand.until, now)
+            self._make_room(request, now)
+        loop = asyncio.get_running_loop()
+        request.demand, request.since = demand, now
+        request.future = loop.create_future()
+        request.timer = loop.call_later(policy.cold_start_s if cold else policy.timeout_s, self._expire, request)
+        self.queue.add(request)
+        self.serve()  # those before may exclude the worker that is free
+        return request
+
+    def leave(self, request: Request) -> None:
+        """Its wait is over."""
+        request.timer.cancel()
+        if request.queued:
+            self.queue.remove(request)
+        now = self._clock()
+        if not self.queue.count:
+            self._speed.rest(now)
+        self._on_wait(now - request.since)
+
+    def serve(self) -> None:
+        """Hands out the workers that are free; refuses whom none can serve."""
+        now, queue = self._clock(), self.queue
+        if not self._may_serve((), now):
+            self._speed.rest(now)
+            for request in list(queue.all_retries() if self.policy.cold_start_s else queue):
+                self._refuse(request, no_worker(), "no_worker")
+            return
+        self._speed.run(now)
+        while self._serve_retry(now) or self._serve_next(now):
+            pass
+
+    def _serve_retry(self, now: float) -> bool:
+        for request in self.queue.retries():
+            if self._give(request, now):
+                return True
+            if not self._may_serve(request.tried, now):
+                self._refuse(request, no_worker(), "no_worker")
+                return True
+        return False
+
+    def _serve_next(self, now: float) -> bool:
+        request = self.queue.first()
+        return request is not None and self._give(request, now)
+
+    def _give(self, request: Request, now: float) -> bool:
+        """Whether `request` is off the queue: served, or nobody's any more."""
+        if request.future.done():  # cancelled, and not told yet
+            self.queue.remove(request)
+            return True
+        worker = self._hand_over(request.tried, now, request.demand)
+        if worker is None:
+            return False
+        self.queue.take(request)
+        self._speed.served(request.tokens, now)
+        request.future.set_result(worker)
+        return True
+
+    # -- refusals ---------------------------------------------------------------------------------------------------
+
+    def _check_wait(self, request: Request, until: float | None, now: float) -> None:
+        """Refuses what would wait for longer than it may: than `timeout_s`, and than its client does."""
+        longest = self.policy.timeout_s if until is None else min(self.policy.timeout_s, until - now)
+        most = self._speed.wait(self.queue.tokens, now)
+        if most is None or most <= longest:
+            return
+        expected = self._speed.wait(self._ahead(request), now)
+        if expected is not None and expected > longest:
+            self._on_refuse("slow")
+            message = f"the wait for a worker would be about {expected:.0f} s, longer than this request may wait"
+            raise Busy(message, "wait_too_long", self._retry_after(request, now))
+
+    def _make_room(self, request: Request, now: float) -> None:
+        queue, policy = self.queue, self.policy
+        over, excess = queue.count + 1 - policy.max_waiting, queue.size + request.size - policy.max_bytes
+        if over <= 0 and (excess <= 0 or not queue.count):  # an empty queue takes a body of any size
+            return
+        going = queue.outranked(request, over, excess)
+        if not going:
+            self._on_refuse("full")
+            raise Busy("the queue of this model is full", "queue_full", self._retry_after(request, now))
+        for other in going:
+            wait = self._retry_after(other, now)
+            message = "the queue of this model is full, and this request had to make room"
+            self._refuse(other, Busy(message, "queue_full", wait), "displaced")
+
+    def _expire(self, request: Request) -> None:
+        now = self._clock()
+        if request.future.done():
+            return
+        if self._may_serve(request.tried, now):
+            message = "all workers of this model stayed busy for too long"
+            wait = self._retry_after(request, now)
+            self._refuse(request, GatewayError(Kind.OVERLOADED, message, retry_after=wait), "late")
+        else:
+            self._refuse(request, no_worker(), "no_worker")
+
+    def _refuse(self, request: Request, error: GatewayError, reason: Refusal) -> None:
+        self.queue.remove(request)
+        if not request.future.done():
+            self._on_refuse(reason)
+            request.future.set_exception(error)
+
+    def _ahead(self, request: Request) -> int:
+        return self.queue.ahead(request.tenant, request.priority, request.tokens)
+
+    def _retry_after(self, request: Request, now: float) -> float:
+        return self._speed.send_back(self._ahead(request), request.tokens, now)
+
+
+def no_worker() -> GatewayError:
+    return GatewayError(Kind.NO_WORKER, "no worker of this model is available", retry_after=1.0)

@@ -1,0 +1,97 @@
+"""Other models for a request: where its model cannot answer (fallback), or as its operator splits the traffic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from hashlib import blake2b
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from gateway.auth import Principal
+from gateway.core.errors import Blame, Busy, GatewayError, Kind
+from gateway.core.http import Headers
+
+UNAVAILABLE, OVERLOADED, CONTEXT_LENGTH, SPLIT = "unavailable", "overloaded", "context_length", "split"
+
+
+class SplitRule(Struct, frozen=True):
+    """model: the one that answers. share: of the requests that match, more than 0, at most 1. keys: of callers; None
+    for all. headers: all that a request must have."""
+
+    model: str
+    share: float = 1.0
+    keys: frozenset[str] | None = None
+    headers: frozenset[tuple[bytes, bytes]] = frozenset()
+
+    def matches(self, headers: Headers, key: str) -> bool:
+        return (self.keys is None or key in self.keys) and (not self.headers or self.headers.issubset(headers))
+
+
+class Split(Struct, frozen=True):
+    """The requests of the model `name` that others answer.
+
+    sessions  headers in which clients name a session, lower case; None where all requests of a key stay together
+    draw      a number from 0 to 1 by chance
+    """
+
+    name: str
+    rules: tuple[SplitRule, ...]
+    sessions: frozenset[bytes] | None
+    draw: Callable[[], float] = random.random
+
+    def choose(self, headers: Headers, principal: Principal) -> str | None:
+        """The model that answers; None for `name` itself. A caller is never sent to a model that it may not use."""
+        place: float | None = None
+        passed = 0.0
+        for rule in self.rules:
+            if not rule.matches(headers, principal.key) or not principal.may_use(rule.model):
+                continue
+            if rule.share >= 1:
+                return rule.model
+            if place is None:
+                place = self._place(headers, principal)
+            passed += rule.share
+            if place < passed:
+                return rule.model
+        return None
+
+    def _place(self, headers: Headers, principal: Principal) -> float:
+        """From 0 to 1, the same for all that stays together."""
+        sticky = (
+            principal.key.encode()
+            if self.sessions is None
+            else next((value for name, value in headers if name in self.sessions and value), None)
+        )
+        if sticky is None:
+            return self.draw()
+        digest = blake2b(sticky, digest_size=8, key=b"split", salt=blake2b(self.name.encode(), digest_size=16).digest())
+        return int.from_bytes(digest.digest(), "big") / 2**64
+
+
+class Detours(Struct, frozen=True):
+    """The detours of one model. fallback: models in the order in which they are asked, for the reasons in `on`."""
+
+    fallback: tuple[str, ...] = ()
+    on: frozenset[str] = frozenset()
+    split: Split | None = None
+
+
+NONE = Detours()
+
+
+def reason_of(error: GatewayError) -> str | None:
+    """Why another model may do better than the one that failed by `error`; None if it would not, or must not try."""
+    if error.kind is Kind.CONTEXT_LENGTH:
+        return CONTEXT_LENGTH
+    if error.kind is Kind.OVERLOADED or isinstance(error, Busy):
+        return OVERLOADED
+    if error.kind is Kind.NO_WORKER or (error.blame is Blame.WORKER and error.retryable):
+        return UNAVAILABLE
+    return None
+
+
+def detour_headers(model: str, why: str) -> Headers:
+    """What a reply says of the model that answered."""
+    return [(b"x-dragoman-model", quote(model, safe="/:@+,;=~!$*()").encode()), (b"x-dragoman-detour", why.encode())]

@@ -1,0 +1,122 @@
+"""Copies of requests for another model. Their replies are dropped, and no client waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from copy import copy
+
+from gateway.core.ability import refuse_beyond
+from gateway.core.errors import GatewayError
+from gateway.core.http import Headers, Response
+from gateway.core.messages import Op
+from gateway.core.ports import WorkerHandle
+from gateway.pipeline.models import ServedModel
+from gateway.pipeline.outgoing import Outgoing
+
+_LONGEST_S = 3600.0
+_MAX_FAULT_BYTES = 1 << 16
+
+
+class Mirror:
+    """The copies of one model's requests for `model`. They pass no limit, are charged to nobody and have no record.
+    Each takes a free worker or none: it does not wait in the queue, and is not tried again.
+
+    share     of the requests
+    most      copies under way at once
+    count     told what became of each: answered | failed | refused (the model cannot do it) | skipped (too many are
+              under way, no worker is free, or the request is heavy)
+    models    by name
+    estimate  tokens of a prompt
+    """
+
+    def __init__(
+        self,
+        model: str,
+        share: float,
+        most: int,
+        count: Callable[[str], None],
+        models: Mapping[str, ServedModel],
+        estimate: Callable[[Op], int],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.model = model
+        self._share = share
+        self._most = most
+        self._count = count
+        self._models = models
+        self._estimate = estimate
+        self._draw = draw
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def copy(self, op: Op, request_id: str, headers: Headers, large: bool) -> None:
+        """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. headers are the
+        client's; large: to write it takes milliseconds."""
+        if self._share < 1 and self._draw() >= self._share:
+            return
+        if large or len(self._tasks) >= self._most:
+            self._count("skipped")
+            return
+        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, headers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, op: Op, request_id: str, headers: Headers) -> None:
+        served = self._models[self.model]
+        try:
+            refuse_beyond(op, served.can)
+            outgoing = Outgoing(op, served, request_id, False, [])
+            outgoing.write()
+            outgoing.check(self._estimate)
+        except GatewayError:
+            self._count("refused")
+            return
+        pool = served.pool
+        demand = pool.demand(op, headers)
+        worker = pool.spare((), demand)
+        if worker is None:
+            self._count("skipped")
+            return
+        generation = worker.generation
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                await _drop_reply(outgoing, served, worker)
+        except GatewayError as error:
+            pool.failed(worker, generation, error)
+            self._count("failed")
+        except BaseException as error:
+            pool.abandoned(worker, generation)
+            if not isinstance(error, TimeoutError):
+                raise
+            self._count("failed")
+        else:
+            pool.succeeded(worker, generation)
+            self._count("answered")
+        finally:
+            pool.release(worker, demand)
+
+    async def settled(self) -> None:
+        """Returns when none is under way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await self.settled()
+
+
+async def _drop_reply(outgoing: Outgoing, served: ServedModel, worker: WorkerHandle) -> None:
+    """Raises GatewayError for what a client would be told, except for what is wrong inside a stream."""
+    if outgoing.unmeasured:
+        await outgoing.measure(worker, _MAX_FAULT_BYTES)
+    exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
+    try:
+        if exchange.status != 200:
+            body = await exchange.body(_MAX_FAULT_BYTES)
+            raise served.backend.fault(Response(exchange.status, exchange.headers, body), outgoing.op)
+        while await exchange.read():
+            pass
+    finally:
+        exchange.close()

@@ -1,0 +1,132 @@
+"""Requests of which workers died: after two deaths one is sent to no other worker, and is refused for a while.
+
+As far as can be told, a worker died of a request if
+
+    its connection broke after the request was sent, or it answered 5xx (503 aside), before any output, and
+    its health probe, made at once, then finds no server at its address
+
+A connection that breaks while its worker goes on is not enough, nor is a worker that is only slow, nor a request that a
+worker refused. Nobody can tell which of the requests that ran on a worker it died of: each is noted with that death,
+and those that were there at two deaths are held. One that is answered in between is cleared: of a prompt that many
+send, some are under way whatever a worker dies of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import TypeVar
+
+from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.http import Request
+from gateway.core.ports import WorkerHandle
+
+V = TypeVar("V")
+
+_DEATHS = 2
+CODE = "request_quarantined"
+MOST = 4096
+"""Requests that are remembered, of those noted and of those held: some 400 bytes each. The oldest are forgotten."""
+
+
+class Quarantine:
+    """The requests of one gateway.
+
+    hold_s   seconds for which one is refused, and for which a death is remembered
+    held     digests of requests -> until when they are refused
+    noted    digests of requests -> when they were noted last, and the deaths. Empty, as `held`, nearly always
+    death_of probes a worker of a model now; gives what names its death, None if it lives
+    on_held  told of (model, digest in hexadecimal) when a request is held from now on
+    clock    monotonic seconds
+    """
+
+    def __init__(
+        self,
+        hold_s: float,
+        death_of: Callable[[str, WorkerHandle], Awaitable[object | None]],
+        on_held: Callable[[str, str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.hold_s = hold_s
+        self.held: dict[bytes, float] = {}
+        self.death_of = death_of
+        self._on_held = on_held
+        self._clock = clock
+        self.noted: dict[bytes, tuple[float, frozenset[object]]] = {}
+        self._probes: dict[WorkerHandle, asyncio.Task[object | None]] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+
+    def suspect(self, model: str, worker: WorkerHandle, request: Request) -> asyncio.Task[None]:
+        """An attempt for `request`, a client's, ended as if its worker had died. The task ends when it is known whether
+        it did; the request need not wait for it."""
+        loop = asyncio.get_running_loop()
+        probe = self._probes.get(worker)
+        if probe is None:  # one for all requests that the worker had
+            probe = self._probes[worker] = loop.create_task(self._probe(model, worker))
+        note = loop.create_task(self._note(model, probe, _digest(request)))
+        self._notes.add(note)
+        note.add_done_callback(self._notes.discard)
+        return note
+
+    async def _probe(self, model: str, worker: WorkerHandle) -> object | None:
+        try:
+            return await self.death_of(model, worker)
+        finally:
+            del self._probes[worker]
+
+    async def _note(self, model: str, probe: asyncio.Task[object | None], digest: bytes) -> None:
+        death = await asyncio.shield(probe)
+        if death is None:
+            return
+        now = self._clock()
+        before, deaths = self.noted.pop(digest, (now, frozenset()))
+        deaths = frozenset((death,)) if now - before > self.hold_s else deaths | {death}
+        if len(deaths) < _DEATHS:
+            self.noted[digest] = now, deaths
+            _bound(self.noted)
+        elif digest not in self.held:
+            self.held[digest] = now + self.hold_s
+            _bound(self.held)
+            self._on_held(model, digest.hex())
+
+    def clear(self, request: Request) -> None:
+        """A worker has answered `request`."""
+        self._expire()
+        if self.noted or self.held:
+            digest = _digest(request)
+            self.noted.pop(digest, None)
+            self.held.pop(digest, None)
+
+    def _expire(self) -> None:
+        """Forgets what is over, so that bodies are looked at only while there is something to find."""
+        now = self._clock()
+        while self.noted and (oldest := next(iter(self.noted.items())))[1][0] + self.hold_s < now:
+            del self.noted[oldest[0]]
+        while self.held and (first := next(iter(self.held.items())))[1] <= now:
+            del self.held[first[0]]
+
+    def refuse_held(self, request: Request) -> None:
+        """Raises GatewayError(UPSTREAM, code CODE) if `request` is held."""
+        self._expire()
+        left = self.held.get(_digest(request), 0.0) - self._clock() if self.held else 0.0
+        if left > 0:
+            # No 4xx: the request may only have been beside what its workers died of.
+            raise GatewayError(
+                Kind.UPSTREAM,
+                "two workers died while they had this request; it is refused for a while",
+                code=CODE,
+                retry_after=left,
+                blame=Blame.US,
+                retryable=False,
+            )
+
+
+def _bound(found: dict[bytes, V]) -> None:
+    while len(found) > MOST:
+        del found[next(iter(found))]
+
+
+def _digest(request: Request) -> bytes:
+    """Of what a client sent, whichever model answers it. A path may name the model."""
+    return blake2b(request.body, digest_size=16, key=blake2b(request.path.encode(), digest_size=16).digest()).digest()

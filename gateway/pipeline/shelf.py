@@ -1,0 +1,162 @@
+"""What clients may refer to later: texts by name, each for one owner alone, for a time.
+
+In memory the oldest go first when there are too many bytes; in Redis all gateways share them. A text that is not there
+any more is an error for whoever refers to it, never a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Protocol
+
+from gateway.core.errors import GatewayError, Kind
+
+_TIMEOUT_S = 2.0
+# What Python keeps for an entry beside its text.
+_ENTRY = 512
+_MOST_WRITES = 1000
+# One response takes at most this part of the memory, so that it does not push out those of many others.
+_SHARE = 16
+
+
+class Shelf(Protocol):
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        """The text of each of `names`, None for one that is not there. Raises GatewayError(OVERLOADED) if nobody can
+        say."""
+        ...
+
+    async def remove(self, owner: str, names: Iterable[str]) -> None:
+        """Forgets what has one of `names`. Raises GatewayError(OVERLOADED) if that cannot be done now."""
+        ...
+
+    def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
+        """Keeps `texts`, or drops those that it cannot keep. Returns at once."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class MemoryShelf:
+    """ttl_s: how long a text is kept, in seconds; max_bytes: of all texts together. Both may be changed."""
+
+    def __init__(self, ttl_s: float, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ttl_s = ttl_s
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._clock = clock
+        # By age; each with the second in which it ends.
+        self._texts: OrderedDict[tuple[str, str], tuple[float, bytes]] = OrderedDict()
+
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        self._expire()
+        return {name: self._texts.get((owner, name), (0.0, None))[1] for name in names}
+
+    async def remove(self, owner: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._remove((owner, name))
+
+    def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
+        if sum(map(len, texts.values())) > self.max_bytes // _SHARE:
+            return
+        ends = self._clock() + self.ttl_s
+        for name, text in texts.items():
+            self._remove((owner, name))
+            self._texts[owner, name] = (ends, text)
+            self.bytes += len(text) + _ENTRY
+        self._expire()
+
+    async def close(self) -> None:
+        pass
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._texts:
+            oldest = next(iter(self._texts))
+            if self.bytes <= self.max_bytes and self._texts[oldest][0] > now:
+                return
+            self._remove(oldest)
+
+    def _remove(self, place: tuple[str, str]) -> None:
+        found = self._texts.pop(place, None)
+        if found is not None:
+            self.bytes -= len(found[1]) + _ENTRY
+
+
+class RedisShelf:
+    """connect: gives (client, all that must be closed in the end); called once, at the first use. on_failure: told the
+    class of an error that kept texts from being written."""
+
+    def __init__(
+        self, ttl_s: float, connect: Callable[[], tuple[Any, list[Any]]], on_failure: Callable[[str], None]
+    ) -> None:
+        self._ttl_ms = max(1, round(ttl_s * 1000))
+        self._connect = connect
+        self._on_failure = on_failure
+        self._client: Any = None
+        self._to_close: list[Any] = []
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        found = list(names)
+        return dict(zip(found, await self._each("get", owner, found), strict=True))
+
+    async def remove(self, owner: str, names: Iterable[str]) -> None:
+        await self._each("delete", owner, list(names))
+
+    async def _each(self, command: str, owner: str, names: list[str]) -> list[Any]:
+        # A task of its own: a request's first steps run outside of any, and time-outs need one.
+        return await asyncio.get_running_loop().create_task(self._asked(command, owner, names))
+
+    async def _asked(self, command: str, owner: str, names: list[str]) -> list[Any]:
+        if self._writes:  # one of them may be what is meant
+            await asyncio.wait(self._writes)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                pipeline = self._connected().pipeline(transaction=False)
+                for name in names:
+                    getattr(pipeline, command)(_key(owner, name))
+                found: list[Any] = await pipeline.execute()
+                return found
+        except Exception as error:  # whatever the server or the network does
+            message = "what is stored cannot be reached now"
+            raise GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=1.0) from error
+
+    def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
+        if len(self._writes) >= _MOST_WRITES:
+            self._on_failure("Backlog")
+            return
+        write = asyncio.get_running_loop().create_task(self._write(owner, texts))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+
+    async def _write(self, owner: str, texts: Mapping[str, bytes]) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                pipeline = self._connected().pipeline(transaction=False)
+                for name, text in texts.items():
+                    pipeline.set(_key(owner, name), text, px=self._ttl_ms)
+                await pipeline.execute()
+        except Exception as error:  # whatever the server or the network does, requests go on
+            self._on_failure(type(error).__name__)
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            self._client, self._to_close = self._connect()
+        return self._client
+
+    async def close(self) -> None:
+        if self._writes:
+            await asyncio.wait(self._writes)
+        for client in self._to_close:
+            with contextlib.suppress(Exception):
+                await client.aclose()
+
+
+def _key(owner: str, name: str) -> str:
+    """Names come from clients: a digest has a fixed length, and no owner can spell another one's."""
+    return f"dragoman:stored:{sha256(owner.encode()).hexdigest()[:32]}:{sha256(name.encode()).hexdigest()[:32]}"
