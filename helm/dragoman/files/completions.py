@@ -1,6 +1,7 @@
 """`helm test`: a real completion in every dialect, streamed and not. Exit status 0 when all were whole, else 1.
 
-It runs in the gateway's image with Python's own library alone. From the environment:
+It runs in the gateway's image with Python's own library alone. What it asks of each dialect is in dialects.json beside
+it (`make docs` makes that from the gateway). From the environment:
 
 GATEWAY    address of the gateway, such as http://dragoman:80
 MODEL      the model to ask
@@ -20,17 +21,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-OWN_PREFIXES = {
-    "openai": "",
-    "sagemaker": "/sagemaker",
-    "azure": "/azure",
-    "ollama": "/ollama",
-    "friendli": "/friendli",
-}
-QUESTION = [{"role": "user", "content": "Name three colours."}]
+QUESTION = "Name three colours."
+# The last event of a stream whose events have types.
+LAST = ("message_stop", "response.completed")
 
 
 class Wrong(Exception):
@@ -47,42 +44,78 @@ class Case(NamedTuple):
 
 
 def cases(dialects: list[str], prefixes: Mapping[str, str], model: str) -> list[Case]:
-    """Two requests for each dialect: plain and streamed. Raises KeyError for a dialect that is not known."""
+    """Two requests for each dialect that generates: plain and streamed. Raises KeyError for a dialect that is not
+    known."""
+    known = json.loads(Path(__file__).with_name("dialects.json").read_text())
     found = []
     for dialect in dialects:
-        prefix = prefixes.get(dialect, OWN_PREFIXES[dialect]).rstrip("/")
+        facts = known[dialect]
+        if not facts["generates"]:
+            continue
+        path = prefixes.get(dialect, facts["prefixes"][0]).rstrip("/") + facts["path"].replace(
+            "MODEL", quote(model, "")
+        )
         # Enough for a few words; greedy, so that two runs say the same.
-        asked = {"model": model, "messages": QUESTION, "max_tokens": 24, "temperature": 0}
-        path, streamed = f"{prefix}/v1/chat/completions", events
-        if dialect == "sagemaker":
-            path, asked = f"{prefix}/endpoints/{quote(model, safe='')}/invocations", {**asked}
-            del asked["model"]
-        elif dialect == "azure":
-            path = f"{prefix}/chat/completions?api-version=2024-05-01-preview"
-        elif dialect == "ollama":
-            path, streamed = f"{prefix}/chat/completions", lines
-        plain = message if dialect == "ollama" else choice
-        found.append(Case(f"{dialect}, plain", path, {**asked, "stream": False}, plain))
-        found.append(Case(f"{dialect}, streamed", path, {**asked, "stream": True}, streamed))
+        body = _filled(facts["body"], model) | {"max_tokens": 24, "temperature": 0}
+        found.append(Case(f"{dialect}, plain", path, {**body, "stream": False}, plain))
+        found.append(Case(f"{dialect}, streamed", path, {**body, "stream": True}, streamed))
     return found
 
 
-def choice(body: bytes) -> str:
-    """The text of a plain reply with choices (OpenAI, SageMaker, Azure, Friendli)."""
-    return _text(_first(_json(body)).get("message"))
+def _filled(value: Any, model: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(inner, model) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, model) for inner in value]
+    return {"MODEL": model, "hello": QUESTION}.get(value, value) if isinstance(value, str) else value
 
 
-def message(body: bytes) -> str:
-    """The text of a plain Ollama-style reply."""
+def plain(body: bytes) -> str:
+    """The text of a plain reply, by its form."""
     reply = _json(body)
+    if "choices" in reply:
+        return _text(_first(reply).get("message"))
+    if "done" in reply:
+        return message(reply)
+    if "output" in reply:
+        return items(reply)
+    return blocks(reply)
+
+
+def items(reply: dict[str, Any]) -> str:
+    """The text of a plain reply made of items (OpenAI's Responses API). It is incomplete where a limit ended it."""
+    if reply.get("status") not in ("completed", "incomplete") or not isinstance(reply["output"], list):
+        raise Wrong(f"the reply's status is {reply.get('status')!r}")
+    parts = [part for item in reply["output"] for part in item.get("content") or ()]
+    return "".join(str(part.get("text") or "") for part in parts)
+
+
+def blocks(reply: dict[str, Any]) -> str:
+    """The text of a plain reply made of blocks (Anthropic)."""
+    content = reply.get("content")
+    if not isinstance(content, list) or not reply.get("stop_reason"):
+        raise Wrong("the reply has no content, or no end")
+    return "".join(str(block.get("text") or block.get("thinking") or "") for block in content)
+
+
+def message(reply: dict[str, Any]) -> str:
+    """The text of a plain Ollama-style reply."""
     if reply.get("done") is not True:
         raise Wrong("the reply does not say that it is done")
     return _text(reply.get("message"))
 
 
+def streamed(body: bytes) -> str:
+    """The text of a stream, by its form."""
+    return events(body) if body.startswith((b"data:", b"event:", b":")) else lines(body)
+
+
 def events(body: bytes) -> str:
-    """The text of a stream of server-sent events; its last must be [DONE], and a choice must have finished."""
+    """The text of a stream of server-sent events. Chunks end with a finish reason and [DONE]; events with types end
+    with one of LAST."""
     frames = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+    if frames and b'"type"' in frames[0] and b'"choices"' not in frames[0]:
+        return typed([_json(frame) for frame in frames])
     if not frames or frames[-1] != b"[DONE]":
         raise Wrong("the stream was cut: its last event is not [DONE]")
     chunks = [_json(frame) for frame in frames[:-1]]
@@ -90,6 +123,14 @@ def events(body: bytes) -> str:
     if not any(one.get("finish_reason") for one in picked):
         raise Wrong("the stream ended without a finish reason")
     return "".join(_text(one.get("delta")) for one in picked)
+
+
+def typed(found: list[dict[str, Any]]) -> str:
+    """The text of events with types."""
+    if found[-1].get("type") not in LAST:
+        raise Wrong(f"the stream was cut: its last event is none of {', '.join(LAST)}")
+    deltas = [one.get("delta") for one in found]
+    return "".join(one if isinstance(one, str) else str((one or {}).get("text") or "") for one in deltas)
 
 
 def lines(body: bytes) -> str:
@@ -105,7 +146,7 @@ def _json(text: bytes) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         raise Wrong(f"not JSON: {text[:80]!r}") from None
-    if not isinstance(value, dict) or "error" in value:
+    if not isinstance(value, dict) or value.get("error") is not None:
         raise Wrong(f"an error: {text[:200]!r}")
     return value
 

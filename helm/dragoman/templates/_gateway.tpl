@@ -17,6 +17,9 @@ close connections, and 2 s to spare. */ -}}
 {{- if .Values.auth.existingSecret -}}
   {{- $_ := set $config "keys_file" (printf "/run/dragoman/keys/%s" .Values.auth.secretKey) -}}
 {{- end -}}
+{{- if .Values.console.enabled -}}
+  {{- $_ := set $config "console" (dict "enabled" true "key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey)) -}}
+{{- end -}}
 {{- if ne .Values.redis.mode "none" -}}
   {{- $_ := set $config "redis" (include "dragoman.gatewayRedis" . | fromJson) -}}
   {{- $copies := ternary .Values.gateway.autoscaling.minReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}
@@ -78,6 +81,7 @@ Secret arrives in a running Pod. */ -}}
 {{- define "dragoman.gatewaySecrets" -}}
 {{- $found := dict -}}
 {{- with .Values.auth.existingSecret -}}{{- $_ := set $found "keys" . -}}{{- end -}}
+{{- with .Values.console.existingSecret -}}{{- $_ := set $found "console" . -}}{{- end -}}
 {{- if include "dragoman.redisPassword" . -}}{{- $_ := set $found "redis" .Values.redis.existingSecret -}}{{- end -}}
 {{- if and (eq .Values.redis.mode "external") .Values.redis.external.caSecret.name -}}
   {{- $_ := set $found "redis-ca" .Values.redis.external.caSecret.name -}}

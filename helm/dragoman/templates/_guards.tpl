@@ -14,6 +14,9 @@
   {{- if $config.cache_salt -}}{{- fail "gateway.config.cache_salt: has no effect with auth.mode: open, where all callers are one" -}}{{- end -}}
 {{- end -}}
 
+{{- if and $v.console.enabled (not $v.console.existingSecret) -}}{{- fail "console.existingSecret: name the Secret with the console's key: other Pods can call its port" -}}{{- end -}}
+{{- if and $v.console.existingSecret (not $v.console.enabled) -}}{{- fail "console.existingSecret: has no effect without console.enabled" -}}{{- end -}}
+
 {{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
 {{- if and (include "dragoman.redisPassword" .) (not $v.redis.existingSecret) -}}
@@ -29,6 +32,7 @@
     {{- fail "gateway.config.limits: without Redis each gateway counts for itself; set redis.mode, or gateway.replicas: 1" -}}
   {{- end -}}
   {{- if and $config.accounting $config.accounting.redis_stream -}}{{- fail "gateway.config.accounting.redis_stream: needs Redis; set redis.mode" -}}{{- end -}}
+  {{- if and $config.store (eq (toString $config.store.where) "redis") -}}{{- fail "gateway.config.store.where: needs Redis; set redis.mode" -}}{{- end -}}
 {{- end -}}
 
 {{- with $v.gateway.autoscaling -}}
@@ -86,7 +90,7 @@
     {{- fail (printf "%s.model: is a folder outside cache.mountPath, which is all that is mounted" $at) -}}
   {{- end -}}
 {{- else -}}
-  {{- range $flag := list "--host" "--port" "--name" "--model-file" "--parallel" -}}
+  {{- range $flag := list "--host" "--port" "--name" "--model-file" "--grace" "--parallel" -}}
     {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- fail (printf "%s.args: the chart sets %s itself" $at $flag) -}}{{- end -}}
   {{- end -}}
   {{- if eq $model.discovery "redis" -}}{{- fail (printf "%s.discovery: embedded workers enter no registry; leave it at auto" $at) -}}{{- end -}}

@@ -14,7 +14,7 @@
 dragoman-role: {{ default "leader" .role }}
 {{- end -}}
 
-{{- /* --grace: what is left of stopSeconds when the preStop pause (at most 10 s) and vLLM's own end (30 s) are taken off. */ -}}
+{{- /* --grace: what is left of stopSeconds when the preStop pause (at most 10 s) and the engine's own end (30 s) are taken off. */ -}}
 {{- define "dragoman.graceSeconds" -}}{{ sub (int .model.stopSeconds) 40 }}{{- end -}}
 
 {{- /* "true" where `args` has one of `flags`, alone or with `=`. (dict "args" LIST "flags" LIST) */ -}}
@@ -48,6 +48,7 @@ dragoman-role: {{ default "leader" .role }}
 {{- if eq $model.engine "embedded" -}}
   {{- $flags := list "--host" (ternary "::" "0.0.0.0" .root.Values.ipv6) "--port" "8000" "--name" .name -}}
   {{- if $model.model -}}{{- $flags = concat $flags (list "--model-file" $model.model) -}}{{- end -}}
+  {{- $flags = concat $flags (list "--grace" (include "dragoman.graceSeconds" .)) -}}
   {{- if $model.sequences -}}{{- $flags = concat $flags (list "--parallel" (toString $model.sequences)) -}}{{- end -}}
   {{- concat $flags $model.args | toJson -}}
 {{- else -}}
