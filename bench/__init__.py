@@ -1,1 +1,1 @@
-"""CPU time of the gateway beside a plain reverse proxy: `make bench` (see docs/benchmarks.md)."""
+"""`make bench`: CPU time of the gateway beside a plain reverse proxy (see docs/benchmarks.md)."""

@@ -16,9 +16,9 @@ import uvloop
 
 from bench import report
 from bench.load import HOST, Sample, Target, measure
-from bench.process import BenchError, Process, Stopped, cores, cpu_seconds, free_port
+from bench.process import BenchError, Process, Stopped, cores, cpu_seconds_now, free_port
 from bench.rows import REFERENCE, ROWS, Row
-from bench.subjects import SUBJECTS, Subject
+from bench.subjects import SUBJECTS, Subject, before
 
 OUT = Path(__file__).parent / "out"
 
@@ -28,6 +28,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="CPU per request and per streamed chunk.")
     parser.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name contains TEXT")
     parser.add_argument("--subjects", default="nginx,dragoman,limits", metavar="A,B", help=f"of: {', '.join(SUBJECTS)}")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="TREE",
+        help="also measure the gateway of another checkout, in turns with this one",
+    )
     parser.add_argument("--no-nginx", action="store_true", help="do without the comparison")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured, in turns")
     parser.add_argument("--seconds", type=float, default=5, help="length of one window")
@@ -61,14 +67,14 @@ def start(
 
 
 def requests(subject: Subject, rows: Sequence[Row]) -> list[Row]:
-    """What this subject is sent."""
+    """The requests for this subject."""
     rows = [row for row in rows if subject.rows in row.name]
     return rows if subject.understands else [REFERENCE[kind] for kind in dict.fromkeys(row.kind for row in rows)]
 
 
 def target(row: Row, port: int, process: Process) -> Target:
-    """A row against a subject that runs."""
-    return Target(row, port, functools.partial(cpu_seconds, process.popen.pid))
+    """The target for a row of a running subject."""
+    return Target(row, port, functools.partial(cpu_seconds_now, process.popen.pid))
 
 
 def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence[Row]) -> report.Report:
@@ -97,7 +103,7 @@ def run(options: argparse.Namespace, subjects: Sequence[Subject], rows: Sequence
                 found = uvloop.run(measure(targets, connections, options.warm_up, options.seconds))
                 for (_, subject, row), taken in zip(members, found, strict=True):
                     samples.setdefault((subject.name, row.name), []).append(taken)
-                    label = f"round {number + 1}/{options.rounds}  {subject.name:9} {row.name:30}"
+                    label = f"round {number + 1}/{options.rounds}  {subject.name:16} {row.name:30}"
                     print(f"{label} {taken.micros:8.1f} µs", file=sys.stderr)
     return report.Report(
         taken=report.now(),
@@ -119,7 +125,10 @@ def main(arguments: Sequence[str]) -> int:
             raise BenchError(f"no row contains {options.rows!r}; there are: {', '.join(row.name for row in ROWS)}")
         if unknown := [name for name in names if name not in SUBJECTS]:
             raise BenchError(f"no such subject: {', '.join(unknown)}")
-        result = run(options, [SUBJECTS[name] for name in names], rows)
+        subjects = [SUBJECTS[name] for name in names]
+        if options.against is not None:
+            subjects += [before(one, options.against.resolve()) for one in subjects if one.understands]
+        result = run(options, subjects, rows)
     except Stopped as error:
         return error.status
     except BenchError as error:

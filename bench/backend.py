@@ -2,11 +2,11 @@
 
     python -m bench.backend PORT [PORT...]
 
-A request that asks for a stream gets one chunk each INTERVAL until its client leaves. All streams get theirs at the
-same moment, as after an engine's step, so that what is measured does not depend on when they happened to begin.
+A request for a stream gets one chunk every INTERVAL until its client leaves. All streams get theirs at the same moment,
+as after an engine's step, so that the figures do not depend on when the streams began.
 
-A request with a `seed` says how many chunks it wants, since that is a field that every proxy hands on: the first comes
-at once, the last is followed by the stream's own end. With a seed of 0 one chunk comes and then nothing, for ever.
+The field `seed`, which every proxy passes on, is the number of chunks: the first comes at once, the last is followed by
+the stream's end. With a seed of 0 one chunk comes, and then nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The load generator: raw HTTP/1.1 over asyncio, so that it costs less than what it measures."""
+"""The load generator: raw HTTP/1.1 over asyncio, so that it costs less than the measured subject."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Sample(Struct, frozen=True):
 
 
 SLICE = 0.25
-"""Seconds that a plain row runs before it is another one's turn."""
+"""Seconds that a plain row runs in one turn."""
 RUN_UP = 0.05
-"""Seconds of each turn that do not count: the subject's code and data come back into the processor's caches."""
+"""Seconds at the start of each turn that do not count, while the subject's code and data return to the CPU caches."""
 
 
 class Load:
-    """What all connections of one run share. resting: who has its reply does not ask again; busy: those still waiting
-    for one."""
+    """The state that all connections of one run share. resting: connections with a reply send no further request;
+    busy: connections that wait for a reply."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
@@ -53,7 +53,7 @@ class Load:
             self.failure.set_exception(BenchError(reason))
 
     async def wait(self, seconds: float) -> None:
-        """Sleeps, or raises what `fail` was told, or Stopped."""
+        """Sleeps. Raises the error given to `fail`, or Stopped."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:
@@ -106,7 +106,7 @@ class Plain(Connection):
 
 
 class Stream(Connection):
-    """Counts chunks by the mark in each one's text, wherever the blocks are cut and however they are framed."""
+    """Counts chunks by the mark in each one's text, whatever their framing and the boundaries of blocks."""
 
     tail = b""
     started = False
@@ -124,7 +124,7 @@ class Stream(Connection):
 
 
 class Target(Struct, frozen=True):
-    """What is sent where. cpu: seconds that whoever listens at this port has used so far."""
+    """A request and where to send it. cpu: CPU seconds that the listener at this port has used so far."""
 
     row: Row
     port: int
@@ -150,7 +150,7 @@ class Run:
             self.opened.append(connection)
 
     async def take(self, seconds: float) -> None:
-        """Adds a window to what was taken."""
+        """Adds a window to the sample."""
         load, loop = self.load, asyncio.get_running_loop()
         count, used, start = load.count, self.target.cpu(), loop.time()
         await load.wait(seconds)
@@ -162,7 +162,7 @@ class Run:
         )
 
     async def rest(self) -> None:
-        """Returns when all replies are in; nothing more is asked."""
+        """Sends no further requests; returns when all replies are in."""
         self.load.rested.clear()
         self.load.resting = True
         while not self.load.rested.is_set():
@@ -175,7 +175,7 @@ class Run:
             connection.transport.write(self.load.request)
 
     def sample(self) -> Sample:
-        """What was taken. Raises BenchError when that is nothing."""
+        """The sample. Raises BenchError if it is empty."""
         if self.taken.count == 0:
             raise BenchError(f"{self.target.row.name}: nothing was received")
         return self.taken
@@ -184,8 +184,8 @@ class Run:
 async def measure(targets: Sequence[Target], connections: int, warm_up: float, seconds: float) -> list[Sample]:
     """Loads each target on that many connections, for `seconds` after `warm_up` seconds.
 
-    Plain rows take turns of `SLICE`: what slows the machine down for a second or a minute then slows all of them, and
-    their differences stay true. Streams cannot be halted; each has its window after the other's.
+    Plain rows take turns of `SLICE`, so that a slow second or minute of the machine slows all of them and their
+    differences stay true. Streams cannot be paused; they have their windows one after the other.
     """
     if targets[0].row.kind == "stream":
         return [await _alone(Run(target), connections, warm_up, seconds) for target in targets]
@@ -220,7 +220,7 @@ async def _alone(run: Run, connections: int, warm_up: float, seconds: float) -> 
 
 
 async def hang_up(connections: Sequence[Connection]) -> None:
-    """Closes all, and lets the far side notice before the next run starts."""
+    """Closes all connections, and waits until the other side has noticed."""
     for connection in connections:
         connection.transport.abort()
     await asyncio.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Processes of a benchmark: where they run, and what CPU time a whole tree of them has used (Linux only)."""
+"""Processes of a benchmark: their CPUs, and the CPU time of a whole process tree (Linux only)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on; the message says why and what to do."""
+    """The benchmark cannot continue; the message says why and what to do."""
 
 
 class Stopped(BenchError):
@@ -28,7 +28,7 @@ class Stopped(BenchError):
 
     @classmethod
     def watch(cls) -> None:
-        """From now on a signal is noted. Not raised: an event loop would take it for a protocol's own failure."""
+        """Notes signals from now on. An exception would look like a protocol's failure to the event loop."""
 
         def note(number: int, frame: FrameType | None) -> None:
             cls.status = 128 + number
@@ -102,7 +102,7 @@ def _tree(root: int) -> dict[int, int]:
 
 
 def cores() -> tuple[set[int], set[int]]:
-    """CPUs for (what is measured, worker and load generator): one core of its own each where there are two."""
+    """CPUs for (the measured subject, worker and load generator): a core each, if there are two."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) == 1:
         return set(allowed), set(allowed)

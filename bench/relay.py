@@ -1,8 +1,8 @@
-"""The least a Python gateway could do: bytes from one socket to another, no HTTP at all.
+"""The minimum that a Python gateway could do: copies bytes from one socket to another, without HTTP.
 
     python -m bench.relay PORT WORKER_PORT
 
-The floor below which no gateway on this event loop can go.
+No gateway on this event loop can cost less.
 """
 
 from __future__ import annotations

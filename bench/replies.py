@@ -1,4 +1,4 @@
-"""What the canned worker answers: one table, keyed by the path of the request.
+"""The answers of the canned worker, by the path of the request.
 
 The JSON is vLLM 0.33's, key for key: a buffered reply is a full model dump, nulls included; a streamed chunk carries
 only the fields that vLLM sets. Every streamed chunk holds MARK once, in its text, so that the load generator can count
@@ -16,6 +16,8 @@ MODEL = "bench-model"
 MARK = b" lorem"
 ID = "6f1de0a2b37c4f9c9c1b0e1d2a3f4b5c"
 CREATED = 1763720000
+DOCUMENTS = 20
+"""Of a ranking."""
 FINGERPRINT = "vllm-0.33.0-1f0c7a2e"
 
 
@@ -148,6 +150,18 @@ _COMPLETION_CHUNK = _event(
     }
 )
 
+_RANKING = _json(
+    {
+        "id": f"rerank-{ID}",
+        "model": MODEL,
+        "usage": {"prompt_tokens": 260, "total_tokens": 260},
+        "results": [
+            {"index": index, "document": {"text": "…", "multi_modal": None}, "relevance_score": 0.9 - index / DOCUMENTS}
+            for index in range(DOCUMENTS)
+        ],
+    }
+)
+
 _MODELS = _json(
     {
         "object": "list",
@@ -180,6 +194,7 @@ REPLIES: dict[bytes, Canned] = {
         + b"data: [DONE]\n\n",
     ),
     b"/v1/completions": Canned(whole=_COMPLETION, chunk=_COMPLETION_CHUNK),
+    b"/v1/rerank": Canned(whole=_RANKING),
     b"/v1/models": Canned(whole=_MODELS),
     b"/health": Canned(whole=b""),
     b"/metrics": Canned(whole=_METRICS),

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from bench.load import Sample
-from bench.rows import LIMITED, LIMITER_ROW, LIMITER_US, Kind, Row
+from bench.rows import BEFORE, LIMITED, LIMITER_ROW, LIMITER_US, Kind, Row
 
 
 class Cell(Struct, frozen=True):
@@ -89,7 +89,7 @@ def ratio(report: Report, cell: Cell) -> float | None:
 
 
 def markdown(report: Report) -> str:
-    """The table, and below it what one needs to judge it."""
+    """The table, and below it the versions, the machine and the method."""
     lines = [
         "| subject | row | unit | CPU µs: median | min | max | to nginx | units/s | n | rounds |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|--:|",
@@ -101,6 +101,12 @@ def markdown(report: Report) -> str:
         shown = "" if times is None else f"{times:.2f}"
         rest = f"{shown} | {cell.rate:,.0f} | {cell.n:,} | {len(cell.micros)}"
         lines.append(f"| {cell.subject} | {cell.row} | {unit} | {figures} | {rest} |")
+    for cell in report.cells:
+        pairs = against(report, cell)
+        if pairs is not None:
+            low, _, high = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else pairs * 3
+            told = f"{statistics.median(pairs):.3f} times before, quartiles {low:.3f} to {high:.3f}"
+            lines += ["", f"{cell.subject}, {cell.row}: {told}, {len(pairs)} pairs."]
     added = limiter_us(report)
     if added is not None:
         lines += ["", f"Redis and three limits add {added:.1f} µs to a request."]
@@ -118,8 +124,17 @@ def limiter_us(report: Report) -> float | None:
     return statistics.median(limited - free for limited, free in pairs)
 
 
+def against(report: Report, cell: Cell) -> list[float] | None:
+    """Round by round the figure as a multiple of that of the other checkout, or None where that was not measured."""
+    named = cell.subject + BEFORE
+    found = next((other for other in report.cells if (other.subject, other.row) == (named, cell.row)), None)
+    if found is None:
+        return None
+    return [now / then for now, then in zip(cell.micros, found.micros, strict=True)]
+
+
 def verdict(report: Report, rows: Sequence[Row]) -> list[str]:
-    """What exceeds its row's limits; a limit that could not be checked is a failure too."""
+    """A line for each row that exceeds its limits, or whose limit could not be checked."""
     failures = []
     for row in rows:
         if row.limit_us is None and row.limit_ratio is None:

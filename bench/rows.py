@@ -10,13 +10,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bench.replies import MODEL
+from bench.replies import DOCUMENTS, MODEL
 
 Kind = Literal["plain", "stream"]
 BODY_SIZE = 1024
 
 
-# What a real client sends beside the body: OpenAI's for Python, version 3. It is not asked who it is.
+# The headers of a real client, OpenAI's for Python, version 3. It needs no key here.
 CLIENT = (
     ("accept-encoding", "gzip, deflate"),
     ("connection", "keep-alive"),
@@ -83,7 +83,7 @@ MESSAGES = json.loads(chat(False))["messages"]
 
 
 def said(**members: object) -> bytes:
-    """The same conversation in a dialect's own members."""
+    """The same conversation, with a dialect's own members."""
     return json.dumps({"messages": MESSAGES, **members}).encode()
 
 
@@ -91,8 +91,29 @@ AZURE = "/azure/chat/completions?api-version=2024-05-01-preview"
 SAGEMAKER = "/sagemaker/invocations"
 ENDPOINT = f"/sagemaker/endpoints/{MODEL}/invocations"
 OLLAMA = "/ollama/chat/completions"
+OLLAMA_NATIVE = "/ollama/api/chat"
+TGI = "/tgi/"
 FRIENDLI = "/friendli/v1/completions"
 ANTHROPIC = "/anthropic/v1/messages"
+RESPONSES = "/v1/responses"
+DEPLOYMENT = f"/openai/deployments/{MODEL}/chat/completions?api-version=2024-10-21"
+
+
+def asked(**members: object) -> bytes:
+    """The same conversation as items of the Responses API."""
+    return json.dumps({"model": MODEL, "input": MESSAGES, "max_output_tokens": 256, **members}).encode()
+
+
+def inputs(**members: object) -> bytes:
+    """The same text in the members of TGI's API."""
+    body = {"model": MODEL, "inputs": "Tell me more about it. " * 38, "parameters": {"max_new_tokens": 256}}
+    return json.dumps({**body, **members}).encode()
+
+
+def ranked() -> bytes:
+    """Documents of together about the same size."""
+    documents = [f"Document {number} tells more about it. " for number in range(DOCUMENTS)]
+    return json.dumps({"model": MODEL, "query": "Tell me more about it.", "documents": documents}).encode()
 
 
 def prompt(**members: object) -> bytes:
@@ -100,13 +121,16 @@ def prompt(**members: object) -> bytes:
     return json.dumps({"model": MODEL, "prompt": "Tell me more about it. " * 38, "max_tokens": 256, **members}).encode()
 
 
-# What a proxy that knows no dialect is given: the worker's own wire, once per kind.
+# The requests for a proxy that knows no dialect: the worker's own wire, once per kind.
 REFERENCE: dict[Kind, Row] = {
     "plain": Row("plain", "plain", "/v1/chat/completions", chat(False)),
     "stream": Row("stream", "stream", "/v1/chat/completions", chat(True)),
 }
 
-# What the limiter costs: this row of this subject less that of `dragoman`.
+# Ends the name of a subject that runs from another checkout.
+BEFORE = ", before"
+
+# The cost of the limiter is this row of this subject, less the same row of `dragoman`.
 LIMITED = "limits"
 LIMITER_ROW = "openai → vllm plain"
 LIMITER_US = 15.0
@@ -132,5 +156,14 @@ ROWS: tuple[Row, ...] = (
         said(model=MODEL, max_tokens=256, stream=True),
         limit_ratio=2,
     ),
+    Row("responses → vllm plain", "plain", RESPONSES, asked()),
+    Row("responses → vllm stream", "stream", RESPONSES, asked(stream=True), limit_ratio=2),
+    Row("azure_openai → vllm plain", "plain", DEPLOYMENT, chat(False)),
+    Row("azure_openai → vllm stream", "stream", DEPLOYMENT, chat(True), limit_ratio=2),
+    Row("ollama_native → vllm plain", "plain", OLLAMA_NATIVE, said(model=MODEL, stream=False)),
+    Row("ollama_native → vllm stream", "stream", OLLAMA_NATIVE, said(model=MODEL), limit_ratio=2),
+    Row("tgi → vllm plain", "plain", TGI, inputs()),
+    Row("tgi → vllm stream", "stream", TGI, inputs(stream=True), limit_ratio=2),
+    Row("rerank → vllm plain", "plain", "/v2/rerank", ranked()),
     Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2),
 )

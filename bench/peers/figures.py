@@ -1,4 +1,5 @@
-"""The figures of the comparison. Each is taken from every subject in turns, so that a slow second falls on all."""
+"""The figures of the comparison. Each is measured on all subjects in turns, so that a slow second affects all of
+them."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ Taken = dict[str, list[float]]
 
 
 class Lost(Struct):
-    """What did not come back as it was sent, over all figures."""
+    """Chunks that did not come back as they were sent, over all figures."""
 
     asked: dict[str, int] = {}
     frames: dict[str, int] = {}
@@ -61,7 +62,7 @@ class Lost(Struct):
         self.asked[name] = self.asked.get(name, 0) + wanted * len(taken)
         missing = sum(abs(wanted - one.chunks) + (not one.ended) for one in taken)
         self.frames[name] = self.frames.get(name, 0) + missing
-        # A few are told in the table. Many make the other figures meaningless.
+        # The table reports a few. Many make the other figures meaningless.
         if missing and self.frames[name] > max(self.asked[name] * MOST_LOST, wanted * CONNECTIONS):
             said = next((one.refusal for one in taken if one.refusal), "fewer chunks than were sent")
             raise BenchError(f"{name}: {self.frames[name]} of {self.asked[name]} chunks were lost: {said}")
@@ -93,7 +94,8 @@ async def plain(subjects: Sequence[Running], size: int, rounds: int, requests: i
 
 
 async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
-    """CPU microseconds a streamed chunk: what STREAMS streams of LONG chunks take beyond those of SHORT ones."""
+    """CPU microseconds for a streamed chunk: STREAMS streams of LONG chunks, less as many streams of SHORT chunks,
+    divided by the chunks between."""
     taken: Taken = {}
     for turn in _turns(subjects, rounds):
         for one in turn:
@@ -210,7 +212,7 @@ async def memory(subjects: Sequence[Running]) -> tuple[Taken, Taken]:
 
 
 def _heard(future: asyncio.Future[load.Taken]) -> None:
-    """The streams are hung up on; that they end so is no fault."""
+    """Closes the streams; their incomplete end does not count as a loss."""
     if not future.cancelled():
         future.exception()
 

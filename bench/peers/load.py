@@ -1,4 +1,4 @@
-"""The load of the comparison: raw HTTP/1.1 that counts what comes back, and when."""
+"""The load of the comparison: raw HTTP/1.1 that counts chunks and takes their times."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def request(path: str, headers: dict[str, str], data: bytes) -> bytes:
 
 
 class Taken(Struct):
-    """What one request brought: chunks of text, whether the stream said that it ended, and seconds to the first
-    chunk and to the end. refusal: the beginning of a reply that was no 200."""
+    """The reply to one request: chunks of text, whether the stream had its terminal mark, and seconds to the first
+    chunk and to the end. refusal: the beginning of a reply with any status but 200."""
 
     refusal: str = ""
     chunks: int = 0

@@ -1,4 +1,4 @@
-"""Who is compared: how each is configured, started and addressed. What is on and off is in `on`."""
+"""The subjects of the comparison: how each is configured, started and addressed. `on` says which features are on."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Peer(Struct, frozen=True):
     version   as the table shows it
     ready     a path that answers 200 once it serves
     path      where it takes OpenAI chats
-    headers   what its requests carry beside the body: (setup) -> fields
+    headers   further headers of its requests: (setup) -> fields
     beside    a server that it needs and that is not measured, on the spare port; or None
-    on        what it does with a request, for the table
-    slow      it takes milliseconds where others take microseconds: it is sent fewer requests
+    on        the features that are on, for the table
+    slow      takes milliseconds where others take microseconds, so it is sent fewer requests
     streams   whether it is sent requests for streams
     """
 

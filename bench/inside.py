@@ -1,0 +1,263 @@
+"""`python -m bench.inside`: the CPU time of the gateway's own code for a request, without sockets.
+
+A real gateway runs in this process, between a client and a worker that are byte strings: its server protocol gets
+requests, its worker connections get replies. The work of the kernel and libuv for sockets is left out. Every line of
+the gateway, both HTTP parsers, and asyncio's tasks, futures and callbacks are included.
+
+The measured code is warm: nothing else runs between two requests. Under load other work displaces the code from the CPU
+caches, and the same steps take longer. So use it for shares and differences. It is steadier than `make bench`, because
+it reports the fastest of many batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from bench.backend import CHUNK, OPENING, WHOLE, Worker
+from bench.replies import MODEL
+from bench.rows import ROWS, Row
+from gateway.app import KNOWN, Gateway
+from gateway.config import Config, load
+from gateway.observe.log import Log
+from gateway.server import Edge
+from gateway.server.protocol import EdgeProtocol, protocol_class
+from gateway.transport.connection import Connection
+from gateway.transport.pooled import Origin
+
+CLIENTS = 32
+TURNS = 20
+LEAST_SHARE = 0.008
+KEY = "sk-bench-0123456789abcdef0123456789abcdef"
+CONFIG = """\
+auth: keys
+keys:
+  bench: {{hash: "sha256:{digest}"}}
+models:
+  {model}: {{backend: vllm, workers: ["http://127.0.0.1:{port}"]}}
+limits:
+  - {{name: requests, kind: requests, limit: 1000000000, scope: [key]}}
+  - {{name: tokens, kind: tokens, limit: 100000000000, scope: [model]}}
+  - {{name: concurrency, kind: concurrency, limit: 1000000, scope: [key, model]}}
+limiter: {{store: memory}}
+"""
+
+
+class Pipe:
+    """A transport that collects what is sent in `written`."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        # A real one: what asks the kernel about it is answered.
+        self._socket, self._other = socket.socketpair()
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, blocks: Sequence[bytes]) -> None:
+        self.written += b"".join(blocks)
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"socket": self._socket, "peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)}.get(name)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self._socket.close()
+        self._other.close()
+
+    close = abort
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Sampler:
+    """Samples the stack every millisecond of CPU time. shares: for each function of the gateway, the share of samples
+    in which it, or a function that it called, was running."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._found: Counter[str] = Counter()
+
+    def start(self) -> None:
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+
+    def stop(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _look(self, number: int, frame: FrameType | None) -> None:
+        self._looks += 1
+        under_way = set()
+        while frame is not None:
+            code = frame.f_code
+            if (at := code.co_filename.find("/gateway/")) >= 0:
+                under_way.add(f"{code.co_filename[at + 9 :]} {code.co_qualname}")
+            frame = frame.f_back
+        self._found.update(under_way)
+
+    @property
+    def shares(self) -> list[tuple[str, float]]:
+        return [(name, count / self._looks) for name, count in self._found.most_common()]
+
+
+class Inside:
+    """The gateway, CLIENTS connections to it, and as many to its worker. They carry the requests of `row`."""
+
+    def __init__(self, gateway: Gateway, port: int, row: Row) -> None:
+        loop = asyncio.get_running_loop()
+        self._request = row.request("bench").replace(b"\r\n", f"\r\nauthorization: Bearer {KEY}\r\n".encode(), 1)
+        self._stream = row.kind == "stream"
+        self._path = b""  # at the worker
+        protocol = protocol_class(Edge(), gateway.refused)
+        config, state = (
+            uvicorn.Config(gateway, http=protocol, interface="asgi3", log_config=None, proxy_headers=False),
+            ServerState(),
+        )
+        self._clients: list[tuple[EdgeProtocol, Pipe]] = []
+        for _ in range(CLIENTS):
+            client = protocol(config, state, {}, loop)
+            client.connection_made(cast("asyncio.Transport", pipe := Pipe()))
+            self._clients.append((client, pipe))
+        self._workers: list[tuple[Connection, Pipe]] = []
+        pooled, address = gateway.state.transports[MODEL], f"http://127.0.0.1:{port}"
+        origin = pooled.origins[address] = Origin(pooled, address)
+        for _ in range(CLIENTS):
+            worker = Connection(origin)
+            worker.connection_made(cast("asyncio.Transport", pipe := Pipe()))
+            worker.since = loop.time()
+            origin.keep(worker)
+            self._workers.append((worker, pipe))
+
+    async def warm_up(self) -> None:
+        if self._stream:
+            await self._ask()
+        for _ in range(50):
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Carries a request of every client, or a chunk of every stream."""
+        if self._stream:
+            await self._answer(CHUNK[self._path])
+        else:
+            await self._ask()
+
+    async def _ask(self) -> None:
+        for client, _ in self._clients:
+            client.data_received(self._request)
+        await self._until(self._workers)
+        for _, pipe in self._workers:
+            self._path = bytes(pipe.written.split(b" ", 2)[1])
+            pipe.written.clear()
+        # Two chunks: a dialect may hold each back until the next.
+        reply = OPENING[self._path] + 2 * CHUNK[self._path] if self._stream else WHOLE[self._path]
+        await self._answer(reply, b"HTTP/1.1 200")
+
+    async def _answer(self, data: bytes, begins: bytes = b"") -> None:
+        size = len(data)
+        for worker, _ in self._workers:
+            worker.get_buffer(size)[:size] = data
+            worker.buffer_updated(size)
+        await self._until(self._clients)
+        for _, pipe in self._clients:
+            if not pipe.written.startswith(begins):
+                raise SystemExit(f"not a 200: {bytes(pipe.written[:600])!r}")
+            pipe.written.clear()
+
+    async def _until(self, ends: Sequence[tuple[object, Pipe]]) -> None:
+        for _ in range(200):
+            if all(pipe.written for _, pipe in ends):
+                return
+            await asyncio.sleep(0)
+        raise SystemExit("the gateway did not write")
+
+    def close(self) -> None:
+        for end, pipe in (*self._clients, *self._workers):
+            end.connection_lost(None)
+            pipe.abort()
+
+
+async def measure(row: Row, batches: int, seen: Sampler | None, directory: Path) -> list[float]:
+    """CPU microseconds for a request or a chunk, by batch. directory: for its files; seen: a sampler, if any."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Worker(loop), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    log = Log("info", out=(directory / "log").open("wb", buffering=0))
+    gateway = Gateway(configuration(directory / "gateway.yaml", port), log)
+    await gateway.start()
+    inside = Inside(gateway, port, row)
+    await inside.warm_up()
+    # As `dragoman serve` does.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    taken = []
+    if seen is not None:
+        seen.start()
+    for _ in range(batches):
+        began = time.thread_time()
+        for _ in range(TURNS):
+            await inside.turn()
+        taken.append((time.thread_time() - began) / (TURNS * CLIENTS) * 1e6)
+    if seen is not None:
+        seen.stop()
+    inside.close()
+    await gateway.close()
+    log.close()
+    server.close()
+    return taken
+
+
+def configuration(place: Path, port: int) -> Config:
+    """Keys, three limits in memory, one worker."""
+    place.write_text(CONFIG.format(digest=sha256(KEY.encode()).hexdigest(), model=MODEL, port=port))
+    return load(place, KNOWN)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.inside", description=__doc__.partition("\n")[0])
+    parser.add_argument("--row", default=ROWS[0].name, choices=[row.name for row in ROWS])
+    parser.add_argument("--batches", type=int, default=40, help=f"each of {TURNS * CLIENTS} requests or chunks")
+    parser.add_argument("--ledger", action="store_true", help="also say which functions take it")
+    options = parser.parse_args(arguments)
+    row = next(row for row in ROWS if row.name == options.row)
+    seen = Sampler() if options.ledger else None
+    with tempfile.TemporaryDirectory() as directory:
+        taken = uvloop.run(measure(row, options.batches, seen, Path(directory)))
+    middle = statistics.median(taken)
+    for name, share in seen.shares if seen is not None else ():
+        if share >= LEAST_SHARE:
+            print(f"{share * middle:6.1f} µs {share:6.1%}  {name}")
+    print(f"{min(taken):.1f} µs at least, median {middle:.1f}, n {len(taken) * TURNS * CLIENTS:,}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

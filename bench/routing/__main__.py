@@ -1,0 +1,113 @@
+"""`python -m bench.routing`: hit rate, time to first token and spread of load, for each pick policy and peer.
+
+See docs/routing.md. Workers live in this process, gateways in their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import uvloop
+
+from bench.load import HOST
+from bench.peers.subjects import PEERS, Setup
+from bench.process import BenchError, Process, Stopped, free_port
+from bench.replies import MODEL
+from bench.routing.run import Figures, fleet, play
+from bench.routing.traces import Conversation, trace
+from gateway.fleet.pick import POLICIES
+
+REPLICAS = 3
+SUBJECTS = (*POLICIES, f"prefix x{REPLICAS}", "sglang-router", "vllm-router")
+HEADER = """\
+| subject | requests | hit rate | TTFT p50, ms | TTFT p99, ms | work, busiest / mean | requests, busiest / mean |
+|---|--:|--:|--:|--:|--:|--:|"""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.routing", description="Pick policies on prefix caches.")
+    parser.add_argument("--subjects", default=",".join(POLICIES), metavar="A,B", help=f"of: {', '.join(SUBJECTS)}")
+    parser.add_argument("--seconds", type=float, default=60.0, help="in which conversations begin")
+    parser.add_argument("--rate", type=float, default=3.0, help="conversations that begin in a second")
+    parser.add_argument("--seed", type=int, default=1, help="of the trace")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.subjects.split(",")) - set(SUBJECTS):
+        parser.error(f"unknown subjects: {', '.join(sorted(unknown))}")
+    return options
+
+
+def commands(name: str, directory: Path, workers: Sequence[int]) -> list[tuple[int, list[str], str]]:
+    """(port, command, path that is ready) of each process of a subject."""
+    directory.mkdir(parents=True)
+    setup = Setup(directory, free_port(), free_port(), workers)
+    if name in PEERS:
+        return [(setup.port, PEERS[name].command(setup), PEERS[name].ready)]
+    policy, _, replicas = name.partition(" x")
+    found = []
+    for number in range(int(replicas or 1)):
+        port = free_port()
+        config = {
+            "listen": {"host": HOST, "port": port},
+            "auth": "open",
+            "log": {"requests": False},
+            "models": {MODEL: {"backend": "vllm", "workers": setup.urls(), "policy": policy}},
+        }
+        path = setup.write(f"gateway{number}.yaml", json.dumps(config))
+        command = str(Path(sys.executable).with_name("dragoman"))
+        found.append((port, [command, "serve", "--config", path], "/readyz"))
+    return found
+
+
+async def measure(name: str, directory: Path, conversations: Sequence[Conversation]) -> Figures:
+    """Starts a subject and fresh workers, plays the trace, stops both."""
+    cpus = os.sched_getaffinity(0)
+    async with AsyncExitStack() as stack:
+        workers = fleet()
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        urls = []
+        ports = [worker.port for worker in workers]
+        for number, (port, words, ready) in enumerate(commands(name, directory, ports)):
+            process = Process(f"{name} {number}", words, cpus, directory / f"log{number}")
+            stack.push_async_callback(asyncio.to_thread, process.stop)
+            await asyncio.to_thread(process.wait_ready, f"http://{HOST}:{port}{ready}", 60)
+            urls.append(f"http://{HOST}:{port}")
+        return await play(name, urls, workers, conversations)
+
+
+def row(one: Figures) -> str:
+    """A line of the table."""
+    return (
+        f"| {one.name} | {one.requests:,} | {one.hits:.3f} | {one.percentile(0.5):.0f} | {one.percentile(0.99):.0f}"
+        f" | {one.work:.2f} | {one.busiest:.2f} |"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit status: 0, 2 when nothing could be measured."""
+    options = parse(arguments)
+    conversations = trace(options.seed, options.seconds, options.rate)
+    print(HEADER, flush=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="dragoman-routing-") as scratch:
+            for number, name in enumerate(options.subjects.split(",")):
+                print(row(uvloop.run(measure(name, Path(scratch, str(number)), conversations))), flush=True)
+    except Stopped as stopped:
+        return stopped.status
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
