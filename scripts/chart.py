@@ -1,4 +1,5 @@
-"""Writes what of the chart is made from elsewhere: its README, and the options of gateway.yaml in its values schema.
+"""Writes the generated parts of the chart: its README, the options of gateway.yaml in its values schema, and what it
+knows of dialects.
 
 Run by `make docs`. Descriptions come from the comments in values.yaml, types from values.schema.json, and the options
 of gateway.yaml from the gateway itself, so that a wrong option is refused by `helm install` already.
@@ -14,12 +15,15 @@ from typing import Any
 
 import yaml
 
+from gateway import dialects
 from gateway.config import json_schema
+from gateway.core.http import Route
+from gateway.core.ports import Dialect, Settings
 
 CHART = Path(__file__).resolve().parent.parent / "helm" / "dragoman"
 BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
-# Sections of gateway.yaml that the chart writes itself, and options of other sections likewise.
-OWN_SECTIONS = ("auth", "keys", "keys_file", "models", "redis", "metrics")
+# Sections, and options of other sections, of gateway.yaml that the chart writes itself.
+OWN_SECTIONS = ("auth", "console", "keys", "keys_file", "models", "redis", "metrics")
 OWN_OPTIONS = {
     "Listen": ("host", "port"),
     "Relay": ("drain_s", "notice_s"),
@@ -32,7 +36,7 @@ _NO_TEXT = ("description", "default", "title")
 
 
 def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
-    """The values schema with the gateway's own definitions in it: those that a value of the chart may hold."""
+    """The values schema, with the gateway's definitions that the chart's values may hold."""
     source = json_schema()
     own = {name: one for name, one in schema["$defs"].items() if not name[0].isupper()}
     sections = {name: one for name, one in source["properties"].items() if name not in OWN_SECTIONS}
@@ -51,7 +55,7 @@ def with_gateway_options(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bare(value: Any) -> Any:
-    """Without descriptions, defaults and what was set to None: the chart's README leads to the gateway's pages."""
+    """`found` without descriptions, defaults and nulls. The chart's README links to the gateway's pages instead."""
     if isinstance(value, list):
         return [_bare(one) for one in value]
     if not isinstance(value, dict):
@@ -66,7 +70,7 @@ def _bare(value: Any) -> Any:
 
 
 def _reached(definitions: dict[str, Any]) -> set[str]:
-    """Definitions that GatewayConfig and GatewayModel lead to, those two included."""
+    """The definitions that GatewayConfig and GatewayModel refer to, themselves included."""
     found: set[str] = set()
     waiting = {"GatewayConfig", "GatewayModel"}
     while waiting:
@@ -133,12 +137,48 @@ def readme(page: str, text: str, schema: dict[str, Any]) -> str:
     return f"{before}{BEGIN}\n\n{table(text, schema)}\n\n{END}{rest.partition(END)[2]}"
 
 
+def dialect(made: Dialect) -> dict[str, Any]:
+    """What the chart knows of one dialect.
+
+    prefixes  its own, "/" for the root
+    root      where its paths begin at the root
+    fixed     where its paths begin under every prefix
+    path      of its usual chat, below a prefix, with the query; MODEL stands for the model
+    body      of that chat
+    generates whether its clients ask a model to generate: else there is no completion to be had
+    """
+    example = (made.examples.get("chat") or next(iter(made.examples.values())))[0]
+    route = next(route for route in made.routes if route.name == example.route and not route.absolute)
+    path = re.sub(r"\{\w+(:path)?\}", "MODEL", route.path)
+    return {
+        "prefixes": [prefix or "/" for prefix in made.prefixes],
+        "root": _begin([one for one in made.routes if not one.absolute]),
+        "fixed": _begin([one for one in made.routes if one.absolute]),
+        "path": path + (f"?{example.query.decode()}" if example.query else ""),
+        "body": dict(example.body) | ({} if "MODEL" in path else {"model": "MODEL"}),
+        "generates": not {"chat", "complete"}.isdisjoint(made.examples),
+    }
+
+
+def _begin(routes: list[Route]) -> list[str]:
+    """The first segments of their paths, each once; those that are no more than the root are left out."""
+    return list(dict.fromkeys("/" + first for one in routes if (first := one.path.strip("/").split("/")[0])))
+
+
+def dialect_facts() -> dict[str, Any]:
+    """Of every dialect."""
+    return {name: dialect(dialects.create(name, Settings())) for name in dialects.REGISTRY}
+
+
 def main() -> None:
-    """Writes both files."""
+    """Writes the three files."""
     schema_file, readme_file = CHART / "values.schema.json", CHART / "README.md"
     schema = with_gateway_options(json.loads(schema_file.read_text()))
+    schema["$defs"]["dialect"]["enum"] = list(dialects.REGISTRY)
     schema_file.write_text(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
     readme_file.write_text(readme(readme_file.read_text(), (CHART / "values.yaml").read_text(), schema))
+    facts = json.dumps(dialect_facts(), indent=2, ensure_ascii=False)
+    (CHART / "files" / "dialects.json").write_text(facts + "\n")
 
 
 if __name__ == "__main__":

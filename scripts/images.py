@@ -2,8 +2,8 @@
 
     python scripts/images.py [--builder docker] [--tag TAG] [--pip-config FILE] [gateway embedded worker] [-- WORDS]
 
-They are called dragoman/gateway, dragoman/embedded (on the gateway's image) and dragoman/worker (on vLLM's). Words
-after `--` go to the builder. Needs nothing beyond Python and a builder: docker, podman or buildah.
+The images are dragoman/gateway, dragoman/embedded (based on the gateway's) and dragoman/worker (based on vLLM's).
+Arguments after `--` go to the builder. This script needs only Python and a builder: docker, podman or buildah.
 """
 
 from __future__ import annotations

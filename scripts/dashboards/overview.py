@@ -1,9 +1,17 @@
-"""All gateways: what is asked, how it ends, how long it takes."""
+"""All gateways: requests, their outcomes and their times."""
 
 from __future__ import annotations
 
 from scripts.dashboards.grafana import Board, Panel, Query
-from scripts.dashboards.promql import BY_NAMESPACE, FAILED, FIRST, OUTCOMES, RATE, WHOLE, quantiles, rate, share
+from scripts.dashboards.panels import (
+    CLIENTS_THAT_LEFT,
+    QUEUE,
+    REQUESTS_BY_OUTCOME,
+    share_of_failures,
+    time_added,
+    times,
+)
+from scripts.dashboards.promql import BY_NAMESPACE, FAILED, RATE, rate, share
 
 BOARD = Board(
     "overview",
@@ -68,21 +76,9 @@ BOARD = Board(
             4,
             alarm=1,
         ),
-        Panel(
-            "Requests by outcome",
-            f"Requests a second, by their end. {OUTCOMES}",
-            "reqps",
-            (Query(rate("dragoman_requests_total{*}", "outcome"), "{{outcome}}"),),
-            stacked=True,
-        ),
-        Panel(
-            "Share of failures by model",
-            "Failed requests of a model, of all of its requests that ended.",
-            "percentunit",
-            (Query(share(FAILED, "dragoman_requests_total{*}", "model"), "{{model}}"),),
-        ),
-        Panel("Time to the first output", FIRST, "s", quantiles("dragoman_first_output_seconds")),
-        Panel("Time of a request", WHOLE, "s", quantiles("dragoman_request_seconds")),
+        REQUESTS_BY_OUTCOME,
+        share_of_failures("Share of failures by model"),
+        *times(),
         Panel(
             "Requests by client API",
             "Requests a second, by dialect.",
@@ -103,12 +99,7 @@ BOARD = Board(
             "cps",
             (Query(rate("dragoman_tokens_total{*}", "direction"), "{{direction}}"),),
         ),
-        Panel(
-            "Queue",
-            "Requests that wait for a worker, because all of the model's are at `max_in_flight`.",
-            "short",
-            (Query("sum by (model) (dragoman_queue_length{*})", "{{model}}"),),
-        ),
+        QUEUE,
         Panel(
             "Ready workers",
             "Workers that the gateways find ready, by model.",
@@ -122,11 +113,27 @@ BOARD = Board(
             (Query(rate("dragoman_retries_total{*}", "model"), "{{model}}"),),
         ),
         Panel(
+            "Other models, second workers",
+            "A second: requests that another model answered than the one they named; copies for another one; requests "
+            "for embeddings that a second worker was asked for; requests that are held, as two workers died of them.",
+            "ops",
+            (
+                Query(f"{rate('dragoman_detours_total{*}')} or vector(0)", "other models"),
+                Query(f"{rate('dragoman_mirrored_requests_total{*}')} or vector(0)", "copies"),
+                Query(f"{rate('dragoman_hedges_total{*}')} or vector(0)", "second workers"),
+                Query(f"{rate('dragoman_quarantined_requests_total{*}')} or vector(0)", "held"),
+            ),
+        ),
+        Panel(
             "Refused connections",
-            "Connections a second that the server ended itself, before a dialect saw a whole request, by status. A 503 "
-            "means that the gateway was full.",
+            "Connections a second that the server ended itself, before a dialect saw a whole request, by status: a 503 "
+            "means that the gateway was full. And requests refused because the event loop was late, or their key had "
+            "too much open.",
             "cps",
-            (Query(rate("dragoman_refused_connections_total{*}", "status"), "{{status}}"),),
+            (
+                Query(rate("dragoman_refused_connections_total{*}", "status"), "{{status}}"),
+                Query(rate("dragoman_shed_requests_total{*}", "reason"), "{{reason}}"),
+            ),
         ),
         Panel(
             "Dropped fields",
@@ -141,19 +148,8 @@ BOARD = Board(
             (Query("sum by (result) (increase(dragoman_reloads_total{*}[$__range]))", "{{result}}"),),
             "bargauge",
         ),
-        Panel(
-            "Time that the gateway adds",
-            "A request's time less the time with its workers. Its upload and its wait in the queue are in it.",
-            "s",
-            quantiles("dragoman_added_seconds"),
-        ),
-        Panel(
-            "Clients that left",
-            "Requests a second whose client left, by what it waited for: `reading` (its own request), `queued`, "
-            "`first_output`, or `streaming` (more of a stream).",
-            "reqps",
-            (Query(rate("dragoman_cancelled_requests_total{*}", "phase"), "{{phase}}"),),
-        ),
+        time_added(),
+        CLIENTS_THAT_LEFT,
         Panel(
             "Client connections",
             "Connections that are open now, idle ones included, by gateway.",
@@ -178,6 +174,13 @@ BOARD = Board(
             "Retries that may be made now, by gateway. Below 1 none is made.",
             "short",
             (Query("min by (instance) (dragoman_retry_budget{*})", "{{instance}}"),),
+        ),
+        Panel(
+            "Log lines lost",
+            "In the time that is shown, by gateway: standard output took none for too long.",
+            "short",
+            (Query("sum by (instance) (increase(dragoman_log_lines_lost_total{*}[$__range]))", "{{instance}}"),),
+            "bargauge",
         ),
         Panel(
             "Versions",

@@ -31,6 +31,4 @@ def share(part: str, whole: str, *by: str) -> str:
 
 
 FAILED = 'dragoman_requests_total{*,outcome="failed"}'
-FIRST = "From the request's head to the first output of a stream, as the client sees it."
-WHOLE = "From the request's head to the end of its reply."
 OUTCOMES = "`ok`; `refused` is a 4xx; `failed` is an error behind the gateway or in it; `cancelled`: the client left."

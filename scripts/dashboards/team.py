@@ -1,4 +1,4 @@
-"""Who uses the gateway."""
+"""Requests and tokens by team."""
 
 from __future__ import annotations
 

@@ -53,6 +53,12 @@ BOARD = Board(
             stacked=True,
         ),
         Panel(
+            "Capacity of workers",
+            "Most requests of all gateways that a worker gets at once, configured or learnt.",
+            "short",
+            (Query('sum by (worker) (dragoman_worker_capacity{*,model=~"$model"})', "{{worker}}"),),
+        ),
+        Panel(
             "Left out by the breaker",
             "Gateways whose breaker leaves the worker out now.",
             "short",
