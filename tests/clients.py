@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gateway import dialects
 from gateway.core.fields import WORDS, Example, Field, with_field
 from gateway.core.http import Route
+from gateway.core.messages import Score
 from gateway.core.ports import Settings
 
 DIALECTS = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
@@ -34,6 +35,8 @@ class Way(NamedTuple):
         fields = [one for one in DIALECTS[self.dialect].fields[self.operation] if one.where == "body"]
         return (
             next((one for one in fields if one.name == name), None)
+            or next((one for one in fields if one.targets == (name,)), None)
+            or next((one for one in fields if one.name.endswith(f".{name}")), None)
             or next((one for one in fields if name in one.targets and "." not in one.name), None)
             or next((one for one in fields if name in one.targets), None)
         )
@@ -69,7 +72,10 @@ def _with_text(value: Any, text: str) -> Any:
 
 def operation_of(op: object) -> str:
     """By which name the tables of a dialect have what it read."""
-    return {"CountTokens": "count"}.get(type(op).__name__, type(op).__name__.lower())
+    name = type(op).__name__.lower()
+    if isinstance(op, Score):
+        return "score" if isinstance(op.memo, str) else "rerank"
+    return {"counttokens": "count"}.get(name, name)
 
 
 def like_openai(dialect: str) -> bool:
@@ -99,7 +105,8 @@ def ways() -> Iterator[Way]:
         for operation, examples in dialect.examples.items():
             for example in examples:
                 for route in dialect.routes:
-                    if route.name == example.route:
+                    # Where the path alone names the model, another path of the same route takes it from the body.
+                    if route.name == example.route and "{deployment}" not in route.path:
                         yield Way(name, operation, example, route)
 
 
@@ -112,8 +119,10 @@ def usual(dialect: str) -> Way:
     return next((way for way in found if way.operation == "chat"), found[0])
 
 
+GENERATING = [name for name, made in DIALECTS.items() if {"chat", "complete"} & made.examples.keys()]
+"""The dialects whose clients ask a model to generate."""
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
-    name: (usual(name).path(), usual(name).body("hello", stream=False, max_tokens=10)) for name in DIALECTS
+    name: (usual(name).path(), usual(name).body("hello", stream=False, max_tokens=10)) for name in GENERATING
 }
 """Dialect -> path and body, without a model, of its usual chat."""

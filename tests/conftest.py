@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import ssl
 from collections import Counter
-from pathlib import Path
+from typing import Any
 
+import certifi
 import pytest
 from hypothesis import settings
 
@@ -19,20 +22,31 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests that fail since branches were joined, mostly cases of the newest dialect in tests over all dialects. Mend and
-# remove each line.
-KNOWN_FAILURES = frozenset(Path(__file__).with_name("known_failures.txt").read_text().splitlines())
+_create_default_context = ssl.create_default_context
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Failures of the list are shown as expected ones."""
-    for item in items:
-        if item.nodeid in KNOWN_FAILURES:
-            item.add_marker(pytest.mark.xfail(reason="in known_failures.txt", strict=False))
+@functools.cache
+def _with_authorities(file_name: str) -> ssl.SSLContext:
+    return _create_default_context(cafile=file_name)
+
+
+def _shared_context(purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH, **given: Any) -> ssl.SSLContext:
+    """httpx makes one for each client, and reads all the web's authorities for it: 20 ms each time."""
+    web = os.environ.get("SSL_CERT_FILE") or certifi.where()
+    return _with_authorities(web) if given == {"cafile": web} else _create_default_context(purpose, **given)
+
+
+ssl.create_default_context = _shared_context
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a third of the time, tests wait for processes of theirs."""
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many cases of each kind ran: a test of conformance or of transcripts is many."""
+    """How many cases of each kind ran: a test of conformance or of transcripts is many. Which clients of other makers
+    ran, their versions, and how many tests of each."""
     tests: Counter[str] = Counter()
     cases: Counter[str] = Counter()
     for report in terminalreporter.stats.get("passed", ()):
@@ -46,3 +60,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if told:
         terminalreporter.write_line("; ".join(told))
+    clients = Counter(
+        str(told)
+        for report in terminalreporter.stats.get("passed", ())
+        for name, told in report.user_properties
+        if name == "client"
+    )
+    for client, count in sorted(clients.items()):
+        terminalreporter.write_line(f"{client}: n = {count}")

@@ -31,10 +31,19 @@ T = TypeVar("T")
 
 
 class Captured(io.BytesIO):
-    """Where a stack's log goes: `lines()` are its records."""
+    """Where a stack's log goes: `lines()` are its records. Each line is parsed once, however often it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parsed: list[dict[str, Any]] = []
+        self._end = 0
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.getvalue().splitlines()]
+        new = self.getvalue()[self._end :]
+        new = new[: new.rfind(b"\n") + 1]
+        self._end += len(new)
+        self._parsed += [json.loads(line) for line in new.splitlines()]
+        return [dict(line) for line in self._parsed]
 
 
 class Stack:

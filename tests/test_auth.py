@@ -365,3 +365,13 @@ def test_no_secret_shows(caplog: pytest.LogCaptureFixture) -> None:
     ]
     assert all(secret not in text for text in shown)
     assert repr(RING) == "Keyring(open=False, keys=2)"
+
+
+# -- what may be remembered -------------------------------------------------------------------------------------------
+
+
+def test_who_calls_may_be_remembered_unless_a_clock_was_asked() -> None:
+    lasting = ring(a=entry(KEY)).identify(bearer(KEY))
+    expiring = ring(a=entry(KEY, expires=datetime(2030, 1, 1, tzinfo=UTC))).identify(bearer(KEY))
+    assert (lasting.lasting, expiring.lasting) == (True, False)
+    assert Keyring(Config(models=MODELS, auth="open")).identify([]).lasting

@@ -20,7 +20,12 @@ from gateway.config.source import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKEN = ROOT / "tests" / "broken_configs"
-KNOWN = Available({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
+KNOWN = Available(
+    {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
+    backends=frozenset({"openai", "vllm"}),
+    handing=frozenset({"vllm"}),
+    adapting=frozenset({"vllm"}),
+)
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
 HASH = "sha256:" + "ab" * 32
 

@@ -17,7 +17,12 @@ from gateway.config.reference import documented, json_schema, reference_markdown
 from gateway.config.source import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-KNOWN = Available({"openai": ("/openai", "/"), "ollama": ("/ollama",)}, frozenset({"openai", "vllm"}))
+KNOWN = Available(
+    {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
+    backends=frozenset({"openai", "vllm"}),
+    handing=frozenset({"vllm"}),
+    adapting=frozenset({"vllm"}),
+)
 
 
 def test_the_example_is_valid_and_matches_the_schema() -> None:

@@ -93,10 +93,72 @@ _MESSAGES: dict[str, Any] = {
     "metadata": {"user_id": "u"},
     "stream": True,
 }
+_RESPONSE: dict[str, Any] = {
+    "input": [
+        {"role": "developer", "content": [{"type": "input_text", "text": "be"}]},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "a"},
+                {"type": "input_image", "image_url": "http://x/y.png", "detail": "low"},
+            ],
+        },
+        {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "g"}]},
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "hm"}],
+            "content": [{"type": "reasoning_text", "text": "hm"}],
+        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "only"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "d", "name": "h", "namespace": "n", "input": "x"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "x"}]},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "x"},
+    ],
+    "tools": [
+        {"type": "function", "name": "f", "description": "d", "parameters": _SCHEMA},
+        {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "h", "format": {"type": "text"}}]},
+    ],
+    "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": _SCHEMA}},
+    "reasoning": {"summary": "auto"},
+    "stream": True,
+}
+
+
+def free(dialect: str) -> set[str]:
+    """`FREE` as this dialect has it: the `input` of a response is its prompt, and `format` at Ollama's a schema."""
+    own = {"responses": FREE - {"input"}, "ollama_native": FREE | {"format"}}
+    return own.get(dialect, FREE)
+
+
+_OLLAMA: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "what", "images": [PNG]},
+        {"role": "assistant", "thinking": "hm", "tool_calls": [{"function": {"name": "f", "arguments": {"a": {}}}}]},
+        {"role": "tool", "content": "x", "tool_name": "f"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": _SCHEMA}}],
+    "format": _SCHEMA,
+    "options": {"temperature": 0.5},
+}
+# Nothing behind these has a place for what their objects do not define.
+_ALWAYS_NAMED = {"anthropic", "responses"}.union(["ollama_native"])
+_TGI: dict[str, Any] = {"inputs": "hi", "stream": True, "parameters": {"details": True, "max_new_tokens": 5}}
+
+
+def is_free(dialect: str, place: Place) -> bool:
+    """Whether it is inside a JSON schema or an object of arguments. The `parameters` of TGI's requests are neither."""
+    return bool(free(dialect).intersection(map(str, place[1:] if dialect == "tgi" else place)))
 
 
 def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
     """A request with every kind of object that the dialect reads and the backend can execute."""
+    if dialect == "ollama_native":
+        return _OLLAMA if operation == "chat" else {"prompt": "hi", "raw": True, "options": {"temperature": 0.5}}
+    if (dialect, operation) == ("tgi", "complete"):
+        return _TGI
     if operation == "complete":
         body = {**_TEXT, "response_format": _FORMAT} if dialect == "sagemaker" else _TEXT
         body = _FRIENDLI if dialect == "friendli" else body
@@ -105,6 +167,8 @@ def rich(dialect: str, operation: str, backend: str) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name not in lacks.get(backend, ())}
     if dialect == "anthropic":
         return _MESSAGES
+    if dialect == "responses":
+        return _RESPONSE
     body = _CHAT if backend == "tgi" else {**_CHAT, "messages": [*_CHAT["messages"], _AUDIO]}
     if dialect == "ollama":
         image = {"role": "user", "content": "what", "images": [PNG]}
@@ -125,7 +189,7 @@ PAIRS = [
     if operation in ("chat", "complete")
     for backend in BACKENDS
     # A worker of OpenAI's own wire gives no token ids, which Friendli's completions are made of.
-    if (dialect, operation, backend) != ("friendli", "complete", "openai")
+    if (dialect, operation, backend) not in {(one, "complete", "openai") for one in ("friendli", "tgi")}
 ]
 
 
@@ -218,7 +282,7 @@ def handling(
         return Handling("carried")
     if [named(one) for one in places] == [named(place)]:
         return Handling("moved")
-    if FREE.intersection(map(str, place)) and str(place[-1]) in json.dumps(sent):
+    if is_free(dialect, place) and str(place[-1]) in json.dumps(sent):
         return Handling("inside")
     if place[0] in dropped:
         return Handling("named whole")
@@ -246,11 +310,11 @@ def test_no_object_loses_a_member(dialect: str, operation: str, backend: str, po
 
 def allowed(dialect: str, operation: str, backend: str, policy: ExtrasPolicy, place: Place) -> set[str]:
     """What may become of a member in the object at `place`."""
-    if FREE.intersection(map(str, place)):
+    if is_free(dialect, place):
         return {"carried", "inside"}
     if policy == "error":
         return {"refused"}
-    if policy == "drop" or (operation == "complete" and dialect == "friendli") or dialect == "anthropic":
+    if policy == "drop" or (operation == "complete" and dialect in ("friendli", "tgi")) or dialect in _ALWAYS_NAMED:
         return {"named"}
     if operation == "complete" and backend in ("tgi", "llamacpp"):
         return {"named"}

@@ -12,9 +12,11 @@ import pytest
 
 from gateway.app.cors import EXPOSED
 from gateway.config import ConfigError
+from gateway.server import Edge
 from tests.app.asking import GONE, key
 from tests.clients import CHAT, REQUESTS
 from tests.harness import Stack
+from tests.server.raw import Raw
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PAGE = "https://chat.example.com"
@@ -82,7 +84,8 @@ def test_a_preflight_of_another_origin_is_refused(stack: Stack) -> None:
 
 
 def test_what_is_no_preflight_is_an_ordinary_request(stack: Stack) -> None:
-    reply = httpx.options(stack.url + PATHS[-1], headers={"origin": PAGE, "api-key": SECRET})
+    path = REQUESTS["openai"][0]
+    reply = httpx.options(stack.url + path, headers={"origin": PAGE, "api-key": SECRET})
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
     assert cors(reply)["access-control-allow-origin"] == PAGE
 
@@ -96,7 +99,7 @@ def test_what_is_asked_for_is_only_ever_repeated_as_names(stack: Stack) -> None:
 CALLS: dict[str, tuple[set[int], dict[str, Any]]] = {
     "whole": ({200}, {"model": "m"}),
     "stream": ({200}, {"model": "m", "stream": True}),
-    "wrong-field": ({400}, {"model": "m", "max_tokens": "x"}),
+    "wrong-field": ({400, 422}, {"model": ["m"]}),
     "unknown-model": ({400, 404}, {"model": "nothing"}),
     "no-worker": ({503}, {"model": "gone"}),
 }
@@ -124,6 +127,33 @@ def test_refusals_too(stack: Stack, dialect: str, origin: str | None) -> None:
     headers = {"origin": origin} if origin else {}
     told(httpx.post(stack.url + path, json={**body, "model": "m"}, headers=headers), origin)
     told(httpx.post(stack.url + path.partition("?")[0] + "/nothing", json=body, headers=headers), origin)
+
+
+_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n%b"
+LATE: dict[int, bytes] = {
+    400: _HEAD + b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
+    408: _HEAD + b"x: ",
+    413: _HEAD + b"authorization: Bearer " + SECRET.encode() + b"\r\ncontent-length: 100000000\r\n\r\n",
+    431: _HEAD + b"x: " + b"a" * 40_000,
+}
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[Stack]:
+    """It waits no longer for a head than tests do."""
+    config = {"cors": {"origins": [PAGE]}, "keys": ENTRY}
+    with Stack(config=config, edge=Edge(header_timeout_s=0.2)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("status", LATE)
+@pytest.mark.parametrize("origin", [PAGE, STRANGER, None])
+def test_what_the_server_refuses_before_any_dialect_too(hurried: Stack, status: int, origin: str | None) -> None:
+    with Raw(hurried) as client:
+        client.send(LATE[status] % (f"origin: {origin}\r\n".encode() if origin else b""))
+        found, headers, body = client.response()
+    assert found == status
+    told(httpx.Response(status, headers=headers, content=body), origin)
 
 
 def told(reply: httpx.Response, origin: str | None) -> None:

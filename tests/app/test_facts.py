@@ -59,7 +59,8 @@ def served(props: bytes, backend: str = "llamacpp", **options: Any) -> Iterator[
     try:
         address = f"http://127.0.0.1:{server.server_address[1]}"
         models = {"m": {"backend": backend, "workers": [address], **options}}
-        with Stack((), {"models": models}) as stack, httpx.Client(base_url=stack.url) as client:
+        config = {"models": models, "routing": {"scrape_s": 0}}
+        with Stack((), config) as stack, httpx.Client(base_url=stack.url) as client:
             yield server, client
     finally:
         server.shutdown()

@@ -107,3 +107,17 @@ def test_keys_change_with_a_reload() -> None:
         assert httpx.get(stack.url + "/v1/models").status_code == 401
         headers = {"authorization": f"Bearer {secret}"}
         assert httpx.get(stack.url + "/v1/models", headers=headers).status_code == 200
+
+
+def test_a_connection_that_goes_on_does_not_keep_a_key_that_was_taken_away() -> None:
+    """Who calls is remembered with a connection's head; not beyond the configuration that said so."""
+    secret, entry = key("k")
+    _, other = key("other")
+    ask = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    with Stack() as stack, httpx.Client(base_url=stack.url) as client:
+        headers = {"authorization": f"Bearer {secret}"}
+        for changed, status in ((entry, 200), (entry, 200), (other, 401), (other, 401), (entry, 200)):
+            stack.run(stack.gateway.reload(stack.config({"keys": changed})))
+            for _ in range(3):
+                assert client.post("/v1/chat/completions", json=ask, headers=headers).status_code == status
+        assert len(stack.server.server_state.connections) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 
@@ -25,15 +27,18 @@ def test_the_route_table_is_what_is_served(stack: Stack) -> None:
             if path in own:
                 assert client.get(path).status_code == 200
                 continue
-            concrete = path.replace("{model:path}", "m").replace("{name:path}", "m")
-            refused = client.delete(concrete)
+            concrete = re.sub(r"\{\w+(:path)?\}", "m", path)
+            refused = client.patch(concrete)
             assert refused.status_code == 405, path
             if "GET" in methods:
                 methods = {*methods, "HEAD"}
             assert set(refused.headers["allow"].split(", ")) == methods
             for method in methods:
                 reply = client.request(method, concrete, json={} if method == "POST" else None)
-                assert reply.status_code not in (404, 405), (method, path)
+                if "{response}" in path:  # nothing is stored
+                    assert reply.status_code == 404
+                else:
+                    assert reply.status_code not in (404, 405), (method, path)
 
 
 def test_every_dialect_is_listed() -> None:
@@ -48,7 +53,13 @@ def test_a_disabled_dialect_is_not_served() -> None:
 
 
 def fallbacks() -> list[tuple[str, str]]:
-    return [(prefix.rstrip("/"), dialect.name) for dialect in active_dialects(Config()) for prefix in dialect.prefixes]
+    """Who answers for unknown paths: of the dialects of a prefix those with a header test, and the first without."""
+    found: dict[tuple[str, str], str] = {}
+    for dialect in active_dialects(Config()):
+        test = next((str(route.when) for route in dialect.routes if route.when is not None), "")
+        for prefix in dialect.prefixes:
+            found.setdefault((prefix.rstrip("/"), test), dialect.name)
+    return [(prefix, name) for (prefix, _), name in found.items()]
 
 
 @pytest.mark.parametrize(("prefix", "dialect"), fallbacks())
@@ -98,6 +109,26 @@ def test_no_request_is_meant_for_two() -> None:
         ("POST", "/v1/files", {}, "openai"),
         ("POST", "/v1/chat/completions", {"anthropic-version": "2023-06-01"}, "openai"),
         ("POST", "/v1/messages?beta=true", {}, "anthropic"),
+        ("GET", "/v1/responses/resp_1", {"authorization": "Bearer k"}, "responses"),
+        ("DELETE", "/openai/v1/responses/resp_1", {"authorization": "Bearer k"}, "responses"),
+        ("GET", "/openai/responses/resp_1/input_items?api-version=preview", {"api-key": "k"}, "responses"),
+        ("POST", "/openai/deployments/m/chat/completions?api-version=2024-10-21", {"api-key": "k"}, "azure_openai"),
+        ("POST", "/openai/v1/deployments/m/completions?api-version=preview", {"api-key": "k"}, "azure_openai"),
+        ("POST", "/openai/chat/completions", {"api-key": "k"}, "azure_openai"),
+        ("GET", "/openai/models?api-version=2024-10-21", {"api-key": "k"}, "azure_openai"),
+        ("GET", "/openai/models/m?api-version=2024-10-21", {"api-key": "k"}, "azure_openai"),
+        ("POST", "/openai/v1/chat/completions", {"authorization": "Bearer k"}, "openai"),
+        ("GET", "/openai/v1/models?api-version=preview", {"api-key": "k"}, "openai"),
+        ("POST", "/api/chat", {"authorization": "Bearer k"}, "ollama_native"),
+        ("POST", "/ollama/api/generate", {}, "ollama_native"),
+        ("POST", "/ollama/chat/completions", {}, "ollama"),
+        ("POST", "/api/embed", {}, "ollama_native"),
+        ("GET", "/api/tags", {}, "ollama_native"),
+        ("GET", "/ollama/api/version", {}, "ollama_native"),
+        ("GET", "/", {}, "ollama_native"),
+        ("POST", "/tgi", {"authorization": "Bearer k"}, "tgi"),
+        ("POST", "/tgi/generate_stream", {}, "tgi"),
+        ("GET", "/tgi/info", {}, "tgi"),
         ("HEAD", "/", {"user-agent": "Bun/1.3"}, "anthropic"),
         ("HEAD", "/anthropic/api/hello", {"user-agent": "Bun/1.3"}, "anthropic"),
     ],

@@ -49,7 +49,8 @@ BODIES: tuple[dict[str, Any], ...] = (CHAT, {"prompt": "x", "max_tokens": 2}, {"
 
 @pytest.fixture
 def stack() -> Iterator[Stack]:
-    with Stack(config={"dialects": {name: {"default_model": "m"} for name in REGISTRY}}) as stack:
+    config = {"dialects": {name: {"default_model": "m"} for name in REGISTRY}, "routing": {"scrape_s": 0}}
+    with Stack(config=config) as stack:
         yield stack
 
 
@@ -93,7 +94,8 @@ def test_no_credential_of_a_client_reaches_a_worker(stack: Stack) -> None:
 
 def test_the_workers_own_key_and_headers_do_and_win() -> None:
     model = {"api_key_env": "UPSTREAM_KEY", "headers": {"X-Project": "search"}, "upstream_model": "sim"}
-    with Stack(config={"models": {"m": model}}, environ={"UPSTREAM_KEY": "sk-upstream"}) as stack:
+    config = {"models": {"m": model}, "routing": {"scrape_s": 0}}
+    with Stack(config=config, environ={"UPSTREAM_KEY": "sk-upstream"}) as stack:
         everything(stack, **CREDENTIALS)
         entries = asked(stack)
         assert entries
@@ -132,7 +134,7 @@ def test_a_model_name_is_no_path(stack: Stack, model: str) -> None:
         "/v1/load_lora_adapter",
         "/v1/../metrics",
         "/v1/chat/completions/../../../metrics",
-        "/tokenize",
+        "/tokenizer_info",
         "/v1/responses",
         "/pause",
         "/openai/v1/files",

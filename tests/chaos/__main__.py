@@ -16,11 +16,15 @@ from tests.chaos.row import FULL, PARTS, ROWS, SEED, Findings
 TABLES = [
     import_module(f"tests.chaos.{name}")
     for name in (
+        "abusive",
         "alike",
         "arriving",
         "balanced",
         "broken",
         "connections",
+        "cut",
+        "deadly",
+        "failed_over",
         "failing",
         "far_redis",
         "frozen",
@@ -29,12 +33,19 @@ TABLES = [
         "large",
         "leaks",
         "limits",
+        "many",
+        "overload",
         "redis_away",
         "routes",
         "salts",
         "scraped",
         "secrets",
+        "shipped",
+        "slow",
+        "smuggled",
+        "spiteful",
         "stalled",
+        "strayed",
         "tenants",
     )
 ]

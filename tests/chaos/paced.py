@@ -75,14 +75,16 @@ class Load:
 
 @contextlib.asynccontextmanager
 async def paced(at: House, rate: float, body: dict[str, Any], name: str = "paced") -> AsyncIterator[Load]:
-    """Sends `body` `rate` times a second, at uneven times; at the end waits for what is under way."""
+    """Sends chats like `body` `rate` times a second, at uneven times, each with words of its own, as conversations that
+    have nothing in common; at the end waits for what is under way."""
     load, draw, over = Load(at, name), random.Random(SEED), False
 
     async def send() -> None:
         due = time.monotonic()
         async with asyncio.TaskGroup() as group:
             while not over:
-                group.create_task(load.ask(body))
+                words = {"role": "user", "content": f"{name} {len(load.asked)} {draw.random()}"}
+                group.create_task(load.ask({**body, "messages": [words]}))
                 due += draw.uniform(0.5, 1.5) / rate
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 

@@ -42,7 +42,7 @@ class Findings(Struct):
 
 Row = Callable[[Findings], Coroutine[Any, Any, None]]
 ROWS: dict[str, tuple[str, Row]] = {}
-PARTS = {"F12": "F11"}
+PARTS = {"B8": "B7", "F12": "F11", "S4": "S2", "S10": "S5", "S11": "S5", "S12": "C1"}
 """Rows of the scoreboard that another one holds."""
 
 

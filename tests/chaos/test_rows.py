@@ -6,12 +6,13 @@ import random
 
 import pytest
 
-from tests.chaos import alike, salts
+from tests.chaos import alike, salts, shipped
 from tests.chaos.__main__ import main
 from tests.chaos.alike import ALIKE, told_apart, welch
 from tests.chaos.arriving import at_once, share
 from tests.chaos.limits import Admit, fullest
 from tests.chaos.row import ROWS, Findings, percentile
+from tests.helm.chart import objects, pods
 from tests.repo.tree import ROOT
 
 QUICK = ("S1", "S6", "S7", "S8")
@@ -41,6 +42,15 @@ def test_every_row_is_on_the_page_and_an_unknown_one_is_refused() -> None:
     page = (ROOT / "docs" / "chaos.md").read_text()
     assert [name for name in ROWS if f"| {name}" not in page] == []
     assert main(["nothing"]) == 2
+
+
+def test_a_pod_that_lacks_something_is_named() -> None:
+    among = objects("minimal")
+    policies = [one["spec"]["podSelector"]["matchLabels"] for one in among if one["kind"] == "NetworkPolicy"]
+    (pod,) = [pod for where, pod in pods(among) if where == "Deployment/dragoman"]
+    assert all(shipped.fields(pod, policies).values())
+    bare = {"metadata": pod["metadata"], "spec": {"containers": [{"name": "gateway"}]}}
+    assert not any(shipped.fields(bare, []).values())
 
 
 def test_kinds_of_which_one_is_slower_are_told_apart_and_equal_ones_are_not() -> None:

@@ -15,6 +15,7 @@ from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import Checker
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
+from gateway.dialects.friendli import Friendli
 from gateway.wire.openai.defaults import ReplyDefaults
 from tests.conformance.clients import CLIENTS, Client
 from tests.conformance.scenarios import SCENARIOS, START, Scenario
@@ -25,6 +26,8 @@ CAN = Capabilities("sim")
 # Ids that a backend draws and the time are the same in every run of a case.
 DEFAULTS = ReplyDefaults(lambda: float(START.created), lambda prefix: prefix + "0" * 24)
 DIALECTS: dict[str, Dialect] = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
+# The seeds that this dialect draws are the same in every run of a case.
+DIALECTS["friendli"] = Friendli(draw=lambda below: 7)
 BACKENDS: dict[str, Backend] = {name: backends.create(name, DEFAULTS) for name in backends.REGISTRY}
 OPS: dict[str, Chat | Complete] = {
     "chat": Chat(model="m", messages=()),

@@ -25,7 +25,7 @@ class Scenario(Struct, frozen=True):
     framing  how its frames are written, where its wire leaves a choice
     asks     the request's members beside model and content, in OpenAI's words
     quirk    how an engine of OpenAI's wire may differ from vLLM's newest
-    needs    what a dialect or a worker must have a word for: "n", "tools", "refusal", "thinking"
+    needs    what a dialect or a worker must have a word for: "n", "tools", "refusal", "thinking", "stop sequences"
     """
 
     name: str
@@ -108,7 +108,13 @@ _OF_BOTH = (
     Scenario("text in one chunk", "chat", (*part("text", "Hello", last=True), *finish())),
     Scenario("no text", "chat", finish()),
     Scenario("two choices", "chat", TWO, "alone", asks={"n": 2}, needs=frozenset({"n"})),
-    Scenario("stop sequence", "chat", (*part("text", "one "), *finish(stop="END")), asks={"stop": ["END"]}),
+    Scenario(
+        "stop sequence",
+        "chat",
+        (*part("text", "one "), *finish(stop="END")),
+        asks={"stop": ["END"]},
+        needs=frozenset({"stop sequences"}),
+    ),
     Scenario("content filter", "chat", (*part("text", "He"), *finish("content_filter"))),
     Scenario("usage alone", "chat", HELLO, "alone"),
     Scenario("usage on the last chunk", "chat", HELLO, "last"),

@@ -121,11 +121,14 @@ def test_it_is_logged_and_counted_as_any_request(local: Stack) -> None:
     assert b"unheard-of" not in local.output.getvalue()
 
 
+IN_TURN = {"models": {"m": {"policy": "round_robin"}}}
+
+
 def test_a_failed_attempt_is_shown_beside_the_one_that_worked() -> None:
     with Stack(config={**OPEN, "models": {"m": {"workers": ["http://127.0.0.1:9"]}}}) as stack:
         lines = play(stack)
     assert some(lines, "client", "head")[0]["status"] >= 500
-    with Stack(workers=({"fault": "status:500"}, {}), config=OPEN) as stack:
+    with Stack(workers=({"fault": "status:500"}, {}), config={**OPEN, **IN_TURN}) as stack:
         found = [play(stack) for _ in range(2)]
     requests = [[line["address"] for line in some(lines, "worker", "request")] for lines in found]
     assert max(map(len, requests)) == 2

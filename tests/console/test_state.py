@@ -11,14 +11,8 @@ from gateway.console.state import Histogram, Served, State, read_state
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.pick import least_busy
-from gateway.fleet.pool import Pool, QueuePolicy
 from gateway.fleet.worker import Worker
 from gateway.observe.metrics import Metrics
-
-
-def pool(*workers: Worker) -> Pool:
-    return Pool(workers, least_busy, QueuePolicy(), 0.5, clock=lambda: 0.0)
 
 
 def worker(**attributes: Any) -> Worker:
@@ -46,7 +40,7 @@ def test_every_counter_of_a_model_and_a_team() -> None:
     finish(metrics, status=500, outcome="failed")
     finish(metrics, model="other", usage=Usage(1000, 1000), team="blue")
     metrics.begun("openai")
-    found = state(metrics, Served("m", ("a",), "vllm", pool()))
+    found = state(metrics, Served("m", ("a",), "vllm", []))
     (model,) = found.models
     assert (model.requests, model.input_tokens, model.output_tokens) == ({"ok": 2, "failed": 1}, 33, 55)
     assert model.first_output is not None
@@ -61,7 +55,7 @@ def test_every_counter_of_a_model_and_a_team() -> None:
 
 
 def test_a_model_without_requests_has_zeros() -> None:
-    (model,) = state(Metrics(), Served("m", (), "vllm", pool())).models
+    (model,) = state(Metrics(), Served("m", (), "vllm", [])).models
     assert (model.requests, model.input_tokens, model.first_output, model.waiting) == ({}, 0, None, 0)
 
 
@@ -75,7 +69,7 @@ def test_a_model_without_requests_has_zeros() -> None:
     ],
 )
 def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -> None:
-    (model,) = state(Metrics(), Served("m", (), "vllm", pool(worker(in_flight=2, **attributes)))).models
+    (model,) = state(Metrics(), Served("m", (), "vllm", [worker(in_flight=2, **attributes)])).models
     (found,) = model.workers
     assert (found.condition, found.in_flight, found.max_in_flight) == (condition, 2, 8)
 
@@ -83,14 +77,14 @@ def test_the_condition_of_a_worker(attributes: dict[str, Any], condition: str) -
 def test_a_worker_that_is_left_out() -> None:
     out = worker(ready=True)
     out.breaker.fail(0.0, 0, may_eject=True)
-    (model,) = state(Metrics(), Served("m", (), "vllm", pool(out))).models
+    (model,) = state(Metrics(), Served("m", (), "vllm", [out])).models
     assert model.workers[0].condition == "ejected"
 
 
 def test_its_json_can_be_read_again() -> None:
     metrics = Metrics()
     finish(metrics, ttft_ms=1e9)
-    found = state(metrics, Served("m", (), "vllm", pool(worker())))
+    found = state(metrics, Served("m", (), "vllm", [worker()]))
     assert msgspec.json.decode(msgspec.json.encode(found), type=State) == found
     assert isinstance(found.models[0].first_output, Histogram)
     assert found.models[0].first_output.counts[-1] == 1

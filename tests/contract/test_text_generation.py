@@ -14,7 +14,9 @@ import text_generation
 from text_generation import errors
 from text_generation.types import Grammar, GrammarType
 
-from tests.clients import WAYS
+from tests.clients import DIALECTS, WAYS, Way, operation_of
+from tests.conformance.clients import CLIENTS, Client
+from tests.fidelity.matrix import asking
 from tests.harness import Stack, sse_data
 from tests.standins.tgi import PROMPT_TOKENS, Tgi
 
@@ -133,8 +135,21 @@ def test_chat_stream() -> None:
 
 # -- every dialect through the gateway ------------------------------------------------------------------------------
 
-CHATS = {way.dialect: way.path() for way in reversed(WAYS) if way.operation == "chat"}
-TEXTS = {way.dialect: way.path() for way in reversed(WAYS) if way.operation == "complete"}
+# (dialect, operation) -> how it is asked, and its client as the conformance suite reads replies.
+USUAL: dict[tuple[str, str], tuple[Way, Client]] = {}
+for _client in CLIENTS:
+    for _way in WAYS:
+        if (_way.dialect, _way.operation, _way.route.path) == (_client.dialect, _client.operation, _client.path):
+            USUAL.setdefault((_way.dialect, _way.operation), (_way, _client))
+CHATS = [dialect for dialect, operation in USUAL if operation == "chat"]
+# A prompt that goes through a chat template is a chat.
+TEXTS = [
+    dialect
+    for (dialect, operation), (way, *_) in USUAL.items()
+    if operation == "complete"
+    and operation_of(DIALECTS[dialect].read(asking(way.example, way.example.body))) == "complete"
+]
+CHAT, TEXT_ONLY = (USUAL["openai", operation][0].path() for operation in ("chat", "complete"))
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -142,31 +157,21 @@ def post(stack: Stack, path: str, **body: Any) -> httpx.Response:
     return httpx.post(stack.url + path, json={"model": "m", **body}, timeout=5)
 
 
-def chat_text(dialect: str, body: dict[str, Any]) -> str:
-    return str((body["message"] if dialect == "ollama" else body["choices"][0]["message"])["content"])
-
-
-def streamed_text(dialect: str, body: bytes) -> str:
-    """All text of a finished stream, chat or text."""
-    lines = body.splitlines() if dialect == "ollama" else [data for data in sse_data(body) if data.startswith(b"{")]
-    texts = []
-    for line in lines:
-        chunk = json.loads(line)
-        if dialect == "ollama":
-            texts.append(chunk["message"]["content"])
-        elif chunk.get("event") == "token_sampled":
-            texts.append(chunk["text"])
-        else:
-            for choice in chunk.get("choices", ()) if "event" not in chunk else ():
-                texts.append(choice["text"] if "text" in choice else choice["delta"].get("content") or "")
-    return "".join(texts)
+def heard_text(stack: Stack, dialect: str, operation: str, *, stream: bool, **members: Any) -> str:
+    """What the dialect's client hears of a reply to "hi". Members have their canonical names, or are extensions."""
+    way, heard = USUAL[dialect, operation]
+    body = way.body("hi", **{"stream": stream, "max_tokens": 9, **members})
+    extensions = {name: value for name, value in members.items() if way.field(name) is None}
+    reply = post(stack, way.path(), **body, **extensions)
+    assert reply.status_code == 200, reply.text
+    said = (heard.hear if stream else heard.read)(reply.content)
+    assert said.complete
+    return said.of(0).text
 
 
 @pytest.mark.parametrize("dialect", CHATS)
 def test_a_chat_of_every_dialect(stack: Stack, worker: Tgi, dialect: str) -> None:
-    reply = post(stack, CHATS[dialect], messages=MESSAGES, temperature=0.5, max_tokens=9)
-    assert reply.status_code == 200, reply.text
-    assert chat_text(dialect, reply.json()) == TEXT
+    assert heard_text(stack, dialect, "chat", stream=False, temperature=0.5) == TEXT
     sent = worker.seen[-1]
     assert sent.path == "/v1/chat/completions"
     assert (sent.body["model"], sent.body["temperature"], sent.body["max_tokens"]) == ("tgi", 0.5, 9)
@@ -175,19 +180,14 @@ def test_a_chat_of_every_dialect(stack: Stack, worker: Tgi, dialect: str) -> Non
 
 @pytest.mark.parametrize("dialect", CHATS)
 def test_a_streamed_chat_of_every_dialect(stack: Stack, dialect: str) -> None:
-    reply = post(stack, CHATS[dialect], messages=MESSAGES, stream=True)
-    assert reply.status_code == 200, reply.text
-    assert streamed_text(dialect, reply.content) == TEXT
+    assert heard_text(stack, dialect, "chat", stream=True) == TEXT
     assert stack.records()[-1]["usage"]["input"] == PROMPT_TOKENS
 
 
 @pytest.mark.parametrize("dialect", TEXTS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_text_of_every_dialect(stack: Stack, worker: Tgi, dialect: str, stream: bool) -> None:
-    reply = post(stack, TEXTS[dialect], prompt="hi", stream=stream, max_tokens=9, seed=7, top_k=3)
-    assert reply.status_code == 200, reply.text
-    text = streamed_text(dialect, reply.content) if stream else reply.json()["choices"][0]["text"]
-    assert text == TEXT
+    assert heard_text(stack, dialect, "complete", stream=stream, seed=7, top_k=3) == TEXT
     sent = worker.seen[-1]
     assert sent.path == ("/generate_stream" if stream else "/generate")
     assert sent.body["inputs"] == "hi"
@@ -203,12 +203,11 @@ def test_a_text_of_every_dialect(stack: Stack, worker: Tgi, dialect: str, stream
     assert (usage["input"], usage["output"]) == (PROMPT_TOKENS, 4)
 
 
-@pytest.mark.parametrize("dialect", CHATS)
+@pytest.mark.parametrize("dialect", [one for one in CHATS if USUAL[one, "chat"][0].field("stop") is not None])
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_stop_sequence_is_no_part_of_the_text(stack: Stack, dialect: str, stream: bool) -> None:
-    reply = post(stack, CHATS[dialect], messages=MESSAGES, stop=[", w", "lo, world"], stream=stream)
-    text = streamed_text(dialect, reply.content) if stream else chat_text(dialect, reply.json())
-    assert text == "Hel", "TGI leaves it there"
+    said = heard_text(stack, dialect, "chat", stream=stream, stop=[", w", "lo, world"])
+    assert said == "Hel", "TGI leaves it there"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -217,7 +216,7 @@ def test_a_tool(stream: bool) -> None:
         Tgi(call={"city": "Oslo"}) as worker,
         Stack((), {"models": {"m": {"backend": "tgi", "workers": [worker.url]}}}) as stack,
     ):
-        reply = post(stack, CHATS["openai"], messages=MESSAGES, tools=[TOOL], stream=stream)
+        reply = post(stack, CHAT, messages=MESSAGES, tools=[TOOL], stream=stream)
         if not stream:
             choice = reply.json()["choices"][0]
             assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Oslo"}'
@@ -229,7 +228,7 @@ def test_a_tool(stream: bool) -> None:
         assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("path", [CHATS["openai"], TEXTS["openai"]])
+@pytest.mark.parametrize("path", [CHAT, TEXT_ONLY])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("kind", "status"), [("generation", 502), ("overloaded", 503), ("incomplete_generation", 502)])
 def test_errors_before_the_first_token(path: str, stream: bool, kind: str, status: int) -> None:
@@ -243,7 +242,7 @@ def test_errors_before_the_first_token(path: str, stream: bool, kind: str, statu
     assert "CANCELLED" not in reply.text, "what failed inside the worker is not the client's business"
 
 
-@pytest.mark.parametrize("path", [CHATS["openai"], TEXTS["openai"]])
+@pytest.mark.parametrize("path", [CHAT, TEXT_ONLY])
 @pytest.mark.parametrize("stream", [False, True])
 def test_too_long_a_request(stack: Stack, path: str, stream: bool) -> None:
     given = {"messages": MESSAGES} if "chat" in path else {"prompt": "hi"}
@@ -252,7 +251,7 @@ def test_too_long_a_request(stack: Stack, path: str, stream: bool) -> None:
     assert reply.json()["error"]["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("path", [CHATS["openai"], TEXTS["openai"]])
+@pytest.mark.parametrize("path", [CHAT, TEXT_ONLY])
 @pytest.mark.parametrize("options", [{"fail": "generation"}, {"cut": True}])
 def test_a_stream_that_breaks_ends_in_an_error(path: str, options: dict[str, Any]) -> None:
     gate = threading.Event()

@@ -16,6 +16,7 @@ from gateway.core.messages import (
     Beams,
     Chat,
     Complete,
+    Detokenize,
     Embed,
     Image,
     Logprobs,
@@ -25,14 +26,18 @@ from gateway.core.messages import (
     Output,
     Part,
     Sampling,
+    Score,
     Text,
     Thinking,
+    Tokenize,
     Tool,
     ToolCall,
 )
 from gateway.core.ports import Backend, Capabilities
 
-ALL = frozenset({"tools", "vision", "audio", "reasoning", "json", "json_schema", "regex", "beams", "embeddings"})
+ALL = frozenset(
+    {"tools", "vision", "audio", "reasoning", "json", "json_schema", "regex", "beams", "embeddings", "scores"}
+)
 ALL |= {"completions", "logprobs", "token_ids", "prompt_tokens"}
 
 
@@ -59,6 +64,7 @@ ROWS: list[tuple[Op, str, str | None]] = [
     (Complete(model="m", prompts=("hi",), beams=Beams(2)), "beams", "num_beams"),
     (Complete(model="m", prompts=((1, 2),)), "prompt_tokens", "prompt"),
     (Embed(model="m", inputs=("hi",)), "embeddings", None),
+    (Score(model="m", queries=("q",), documents=("d",)), "scores", None),
 ]
 
 
@@ -119,3 +125,13 @@ def test_what_a_backend_refuses_to_write_is_left_out_where_it_is_optional(
     )
     assert request.dropped == ("theirs",)
     assert absent not in json.loads(request.body)
+
+
+@pytest.mark.parametrize("features", [{"embeddings"}, {"scores"}, {"embeddings", "scores"}])
+def test_a_model_that_only_pools_takes_no_chat(features: set[str]) -> None:
+    with pytest.raises(GatewayError) as caught:
+        refuse_beyond(chat(), Capabilities("m", features=frozenset(features)))
+    assert (caught.value.kind, caught.value.code) == (Kind.UNSUPPORTED, "beyond_model")
+    assert refuse_beyond(chat(), Capabilities("m", features=frozenset())) == (), "a plain chat needs no feature"
+    for question in (Tokenize(model="m", prompt="hi", special=True), Detokenize(model="m", tokens=(1,))):
+        assert refuse_beyond(question, Capabilities("m", features=frozenset(features))) == ()

@@ -49,10 +49,20 @@ def test_it_lists_its_packages(name: str) -> None:
 
 
 def test_gateway_and_worker_are_built_alike() -> None:
-    """Two files, because their bases differ; in the worker's, the base's user need not be root."""
-    gateway, worker = ([line for line in instructions(name) if line != "USER 0"] for name in ("gateway", "worker"))
+    """Two files, because their bases differ: in the worker's, the base's user need not be root. A worker sends no
+    traces; vLLM does."""
+    gateway, worker = (
+        [re.sub("( -r)? requirements/tracing.txt", "", line) for line in instructions(name) if line != "USER 0"]
+        for name in ("gateway", "worker")
+    )
     ends = [lines.index("FROM ${BASE}") for lines in (gateway, worker)]
     assert gateway[1 : ends[0]] == worker[1 : ends[1]]
+
+
+def test_the_gateway_can_do_what_its_configuration_can_ask_for() -> None:
+    """The chart and compose take the section `tracing`, which needs packages of its own."""
+    (line,) = [line for line in instructions("gateway") if "requirements/run.txt" in line and line.startswith("RUN")]
+    assert "-r requirements/run.txt -r requirements/tracing.txt" in line
 
 
 def test_the_context_holds_what_is_copied_and_nothing_else() -> None:

@@ -13,11 +13,13 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Start
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice, ReplyPart
-from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op
+from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op, Settled
 from gateway.core.ports import Dialect, Settings
 from gateway.core.usage import Usage
 from gateway.dialects import create
-from gateway.dialects.openai import FIELDS, OpenAI, _write_model
+from gateway.dialects.openai import OpenAI
+from gateway.wire.openai.fields import FIELDS
+from gateway.wire.openai.operations import write_model
 from gateway.wire.openai.writing import ERRORS, error_event
 
 DIALECT = OpenAI()
@@ -35,7 +37,7 @@ def request(body: Any, route: str = "chat", **params: str) -> Request:
 
 def read(route: str = "chat", dialect: Dialect = DIALECT, **members: Any) -> Op:
     op = dialect.read(request({**BODIES[route], **members}, route))
-    assert not isinstance(op, ListModels)
+    assert not isinstance(op, (ListModels, Settled))
     return op
 
 
@@ -48,7 +50,7 @@ def test_each_route_has_its_operation(route: str, kind: type[Op | ListModels]) -
 
 
 def test_one_model_is_asked_for_by_its_name() -> None:
-    assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(write=_write_model, model="org/name")
+    assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(write=write_model, model="org/name")
 
 
 @pytest.mark.parametrize("operation", FIELDS)

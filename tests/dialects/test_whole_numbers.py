@@ -11,7 +11,9 @@ from gateway import backends, dialects
 from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Field, with_field
+from gateway.core.messages import ListModels, Question, Settled
 from gateway.core.ports import Capabilities, Settings
+from gateway.core.whole import ask
 from tests.clients import DIALECTS
 from tests.fidelity.matrix import asking
 
@@ -46,7 +48,9 @@ def sent(name: str, operation: str, field: Field, value: Any) -> Any:
     dialect = dialects.create(name, Settings())
     example = dialect.examples[operation][0]
     op = dialect.read(asking(example, with_field(example.body, field, value)))
-    outgoing = backends.create("vllm").write(totals.without(op), Capabilities("m"))  # type: ignore[arg-type,type-var]
+    assert not isinstance(op, (ListModels, Settled))
+    backend, can = backends.create("vllm"), Capabilities("m")
+    outgoing = ask(op, backend, can).request if isinstance(op, Question) else backend.write(totals.without(op), can)
     body = json.loads(outgoing.body)
     if field.name != "seed":
         body.pop("seed", None)  # drawn anew each time

@@ -17,16 +17,17 @@ from gateway.backends.llamacpp import LlamaCpp
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
-from gateway.core.lifecycle import Reply, fold
-from gateway.core.messages import Chat, Complete, Embed
+from gateway.core.lifecycle import Detokenized, Reply, TokenCount, Tokens, WholeReply, fold
+from gateway.core.messages import Chat, Complete, Embed, ListModels, Question, Score, Settled
 from gateway.core.ports import Capabilities
+from gateway.core.whole import ask
 from gateway.fleet.discovery import FoundWorker, able
 from tests.e2e.conftest import command
 from tests.fidelity import matrix
 
 BACKEND = LlamaCpp()
-# Wanted of the model's chat template, which has no words for them: the engine says so, and the gateway refuses.
-TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "think"}
+# Wanted of the model or its chat template, which cannot: the engine says so, and the gateway refuses.
+TEMPLATE = {"tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "think", "images"}
 
 
 class Engine:
@@ -57,6 +58,12 @@ class Engine:
         """Drops the answers so far: the same request is sent again."""
         self._answers.clear()
 
+    def answer(self, op: Question) -> WholeReply:
+        """To what needs no model."""
+        asked = ask(op, BACKEND, self.can)
+        found = self.client.post(asked.request.path, content=asked.request.body)
+        return asked.read(Response(found.status_code, [], found.content))
+
     def reply(self, op: Chat | Complete) -> Reply:
         response = self.ask(op)
         if response.status != 200:
@@ -86,16 +93,21 @@ ROWS = [row for row in matrix.rows() if row.outcomes["llamacpp"].what != "refuse
 def test_what_is_sent_is_accepted(row: matrix.Row, engine: Engine) -> None:
     request = matrix.request_with(row.dialect, row.operation, row.field)
     op = matrix.DIALECTS[row.dialect].read(request)
-    assert isinstance(op, (Chat, Complete, Embed))
+    assert not isinstance(op, (ListModels, Settled))
     op.model = op.model or "smollm2"
+    if isinstance(op, Question):
+        reply = engine.answer(op)
+        assert isinstance(reply, (TokenCount, Tokens, Detokenized))
+        assert reply.text if isinstance(reply, Detokenized) else reply.tokens
+        return
     if row.field.name in TEMPLATE:
         with pytest.raises(GatewayError) as caught:
             refuse_beyond(op, engine.can)
         assert caught.value.kind is Kind.UNSUPPORTED
         return
     refuse_beyond(op, engine.can)
-    if isinstance(op, Embed):
-        assert BACKEND.fault(engine.ask(op)).kind is Kind.UNSUPPORTED
+    if isinstance(op, (Embed, Score)):
+        assert BACKEND.fault(engine.ask(op), op).kind is Kind.UNSUPPORTED
         return
     if isinstance(op, Complete):
         op.max_total = op.min_total = None  # settled before a worker is asked: tests/core/test_totals.py

@@ -7,12 +7,19 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from gateway.core.messages import Chat
 from tests import clients
 from tests.conformance.clients import CLIENTS, Client
+from tests.fidelity.matrix import asking
 from tests.harness import sse_data
 
 QUESTION = "What is the capital of France?"
 PROMPT = "The capital of France is"
+# Operations that are greedy unless told to sample, and refuse a temperature of 0.
+GREEDY = {("tgi", "complete")}
+# The small model repeats it without end, as a chat and as a text, when greedy. What it ends by itself may be over
+# before anybody looks.
+ENDLESS = "a b " * 30
 MESSAGES = [{"role": "user", "content": QUESTION}]
 
 
@@ -68,6 +75,12 @@ class Way(NamedTuple):
         return self.way.operation
 
     @property
+    def templated(self) -> bool:
+        """Whether the model reads its text by the chat template, whatever the operation is called."""
+        read = clients.DIALECTS[self.way.dialect].read(asking(self.way.example, self.way.body(PROMPT, stream=False)))
+        return isinstance(read, Chat)
+
+    @property
     def path(self) -> str:
         return self.way.path("smollm2")
 
@@ -78,6 +91,10 @@ class Way(NamedTuple):
         """Asks `text`, absent: what every way is asked. fields: by their names on OpenAI's wire."""
         if stream and self.way.field("stream_options") is not None:
             fields["stream_options"] = {"include_usage": True}
+        if self.way.field("details") is not None:
+            fields["details"] = True
+        if fields.get("temperature") == 0 and (self.way.dialect, self.kind) in GREEDY:
+            del fields["temperature"]
         text = text or (QUESTION if self.kind == "chat" else PROMPT)
         # A parameter of the path, or the default model, where the body names none.
         return self.way.body(text, stream=stream, **{"model": "smollm2", **fields})

@@ -19,8 +19,9 @@ from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Example, Field, with_field
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.messages import Complete, CountTokens, ListModels, Op
+from gateway.core.messages import Complete, ListModels, Op, Question, Settled
 from gateway.core.ports import Capabilities, Dialect, Settings
+from gateway.core.whole import ask
 
 CAN = Capabilities("the-model")
 BACKENDS = {name: backends.create(name) for name in backends.REGISTRY}
@@ -30,6 +31,8 @@ REFERENCE = "vllm"
 
 # (backend, field) that does not reach the worker although it reaches vLLM, and why that loses nothing.
 UNSAID = {
+    ("tgi", "parameters.details"): "details come in any case",
+    ("tgi", "return_token_strs"): "texts come in any case",
     ("tgi", "ignore_eos"): "the value that is measured is neutral",
     ("tgi", "include_output_logprobs"): "logprobs come in any case",
     ("tgi", "parallel_tool_calls"): "false is measured, and its grammar of tools makes one call at most",
@@ -86,7 +89,10 @@ def measure(dialect: str, operation: str, field: Field, backend: str) -> Outcome
 
 def _measure(dialect: str, operation: str, field: Field, value: Any, backend: str) -> Outcome:
     example = DIALECTS[dialect].examples[operation][0]
-    beside = {**example.body, **{name: one for name, one in field.beside.items() if one is not None}}
+    given = {name: one for name, one in field.beside.items() if one is not None}
+    # What stands beside it may replace what the example has.
+    gone = {name for name in field.beside if name not in given} if given else set()
+    beside = {name: one for name, one in {**example.body, **given}.items() if name not in gone}
     least, request = asking(example, beside), _with(example, field, value)
     try:
         # Twice: what differs between the two is drawn anew each time, such as a seed.
@@ -141,10 +147,10 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
     op: Op | None = None
     try:
         asked = DIALECTS[dialect].read(request)
-        assert not isinstance(asked, ListModels)
+        assert not isinstance(asked, (ListModels, Settled))
         op = asked
-        if isinstance(op, CountTokens):
-            return op, _flat(BACKENDS[backend].count(op.prompt_of, CAN).request), op.dropped
+        if isinstance(op, Question):
+            return op, _flat(ask(op, BACKENDS[backend], CAN).request), op.dropped
         outgoing = write_possible(BACKENDS[backend], totals.without(op), CAN)
         if totals.length_request(op, BACKENDS[backend], CAN) is not None:
             assert isinstance(op, Complete)

@@ -53,6 +53,64 @@ SPECIFIED: Mapping[tuple[str, str], tuple[str, ...]] = {
         "model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control",
         "context_management", "mcp_servers", "betas", "speed",
     ),
+    # The parameters of `responses.create` in the reference, and what its clients were seen to send beside them.
+    ("responses", "chat"): (
+        "model", "input", "instructions", "stream", "stream_options", "max_output_tokens", "temperature", "top_p",
+        "top_logprobs", "user", "service_tier", "metadata", "safety_identifier", "tools", "tool_choice",
+        "parallel_tool_calls", "text.format", "text.verbosity", "reasoning.effort", "reasoning.summary",
+        "reasoning.generate_summary", "reasoning.context", "reasoning.mode", "include", "store", "previous_response_id",
+        "conversation", "background", "truncation", "prompt", "max_tool_calls", "moderation", "context_management",
+        "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "client_metadata", "access_programs",
+        "image",
+    ),
+    ("responses", "count"): (
+        "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text",
+        "truncation", "previous_response_id", "conversation", "prompt",
+    ),
+    # OpenAI's bodies, and what Azure's reference adds.
+    ("azure_openai", "chat"): (
+        "messages", "model", "stream", "stream_options", "n", "logprobs", "top_logprobs", "tools", "tool_choice",
+        "function_call", "functions", "max_tokens", "max_completion_tokens", "response_format", "stop", "temperature",
+        "top_p", "seed", "user", "store", "metadata", "reasoning_effort", "data_sources", "dataSources", "enhancements",
+    ),
+    ("azure_openai", "complete"): ("prompt", "model", "stream", "suffix", "echo", "best_of", "logprobs"),
+    ("azure_openai", "embed"): ("input", "model", "encoding_format", "dimensions", "user"),
+    # Ollama's reference of its API, and what its clients were seen to send.
+    ("ollama_native", "chat"): (
+        "model", "messages", "tools", "think", "format", "options", "stream", "keep_alive", "logprobs", "top_logprobs",
+        "truncate", "shift", "_debug_render_only",
+    ),
+    ("ollama_native", "complete"): (
+        "model", "prompt", "suffix", "system", "template", "context", "stream", "raw", "format", "keep_alive", "images",
+        "options", "think", "truncate", "shift", "logprobs", "top_logprobs", "_debug_render_only",
+    ),
+    ("ollama_native", "embed"): ("model", "input", "prompt", "truncate", "dimensions", "keep_alive", "options"),
+    # The references of Cohere (both versions) and Jina, TEI's OpenAPI file, and vLLM's request classes.
+    ("rerank", "rerank"): (
+        "model", "query", "documents", "top_n", "max_tokens_per_doc", "max_chunks_per_doc", "return_documents",
+        "rank_fields", "relevant_spans", "priority", "texts", "raw_scores", "return_text", "truncate",
+        "truncation_direction", "truncate_prompt_tokens", "max_tokens_per_query", "instruction", "chat_template_kwargs",
+        "use_activation", "user", "padding", "truncation_side", "cache_salt", "mm_processor_kwargs",
+    ),
+    ("rerank", "score"): (
+        "model", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2", "max_tokens_per_doc",
+        "max_tokens_per_query", "truncate_prompt_tokens", "instruction", "chat_template_kwargs", "use_activation",
+        "user", "padding", "truncation_side", "cache_salt", "mm_processor_kwargs", "priority",
+    ),
+    ("rerank", "tokenize"): (
+        "model", "prompt", "messages", "tools", "add_special_tokens", "return_token_strs", "add_generation_prompt",
+        "continue_final_message", "chat_template", "chat_template_kwargs", "media_io_kwargs", "mm_processor_kwargs",
+    ),
+    ("rerank", "detokenize"): ("model", "tokens"),
+    # TGI's OpenAPI file. Its chat is OpenAI's.
+    ("tgi", "complete"): (
+        "inputs", "stream", "parameters", "parameters.max_new_tokens", "parameters.do_sample", "parameters.temperature",
+        "parameters.top_k", "parameters.top_p", "parameters.typical_p", "parameters.repetition_penalty",
+        "parameters.frequency_penalty", "parameters.seed", "parameters.stop", "parameters.truncate",
+        "parameters.return_full_text", "parameters.best_of", "parameters.details", "parameters.decoder_input_details",
+        "parameters.top_n_tokens", "parameters.grammar", "parameters.watermark", "parameters.adapter_id",
+    ),
+    ("tgi", "chat"): ("messages", "model", "stream", "max_tokens", "temperature", "tools", "response_format"),
     # As the same client sends it.
     ("friendli", "chat"): (
         "messages", "model", "stream", "frequency_penalty", "presence_penalty", "max_tokens", "n", "stop",

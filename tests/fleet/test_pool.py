@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.demand import Demand
+from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.pick import least_busy, round_robin
-from gateway.fleet.pool import Pool, QueuePolicy
+from gateway.fleet.pick import LeastBusy, PickPolicy, RoundRobin
+from gateway.fleet.pool import Pool
+from gateway.fleet.waiting import QueuePolicy, Refusal
 from gateway.fleet.worker import Worker
 
+POLICIES: tuple[PickPolicy, ...] = (LeastBusy(), RoundRobin())
 BROKEN = GatewayError(Kind.UPSTREAM, "broken")
 REFUSED = GatewayError(Kind.BAD_REQUEST, "refused")
 
@@ -38,7 +41,7 @@ def workers(count: int, max_in_flight: int | None = None, failures: int = 2) -> 
 
 def pool(
     members: Sequence[Worker],
-    policy: Callable[[Sequence[Worker], float], Worker] = least_busy,
+    policy: PickPolicy | None = None,
     max_waiting: int = 100,
     timeout_s: float = 30.0,
     max_eject_share: float = 0.5,
@@ -47,24 +50,30 @@ def pool(
     on_eject: Callable[[Worker], None] = lambda worker: None,
     on_return: Callable[[Worker], None] = lambda worker: None,
     on_wait: Callable[[float], None] = lambda seconds: None,
+    on_refuse: Callable[[Refusal], None] = lambda reason: None,
+    max_bytes: int = 1 << 20,
+    cold_start_s: float = 0.0,
 ) -> Pool:
     return Pool(
         members,
-        policy,
-        QueuePolicy(max_waiting, timeout_s),
+        policy or LeastBusy(),
+        QueuePolicy(max_waiting, timeout_s, max_bytes, cold_start_s),
         max_eject_share,
         clock=clock or Clock(),
         on_suspect=on_suspect,
         on_eject=on_eject,
         on_return=on_return,
         on_wait=on_wait,
+        on_refuse=on_refuse,
     )
 
 
-async def waiting(pool: Pool, exclude: Sequence[Worker] = (), priority: int = 0) -> asyncio.Task[Worker]:
+async def waiting(
+    pool: Pool, exclude: Sequence[Worker] = (), priority: int = 0, demand: Demand | None = None
+) -> asyncio.Task[Worker]:
     """A request that waits already."""
     before = pool.waiting
-    task = asyncio.create_task(pool.acquire(exclude, priority))
+    task = asyncio.create_task(pool.acquire(exclude, priority, demand))
     await asyncio.sleep(0)
     assert pool.waiting == before + 1
     return task
@@ -80,7 +89,7 @@ async def kind_of(job: asyncio.Task[Worker]) -> Kind:
 
 
 async def test_round_robin_takes_turns() -> None:
-    one = pool(workers(3), round_robin)
+    one = pool(workers(3), RoundRobin())
     assert [(await one.acquire()).address[-1] for _ in range(7)] == list("0120120")
 
 
@@ -101,11 +110,9 @@ async def test_least_busy_takes_the_least_busy_and_takes_turns_among_equals() ->
     assert Counter(idle) == dict.fromkeys(members, 2)
 
 
-@pytest.mark.parametrize("policy", [least_busy, round_robin])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("count", [2, 4])
-async def test_a_returning_worker_takes_a_growing_share(
-    policy: Callable[[Sequence[Worker], float], Worker], count: int
-) -> None:
+async def test_a_returning_worker_takes_a_growing_share(policy: PickPolicy, count: int) -> None:
     clock = Clock()
     members = workers(count)
     one = pool(members, policy, clock=clock)
@@ -128,10 +135,10 @@ async def test_a_returning_worker_takes_a_growing_share(
 async def test_workers_keep_their_turns_from_pool_to_pool() -> None:
     """As at a reload: the new pool does not send everything to whoever was served first by it."""
     members = workers(3)
-    before = pool(members, round_robin)
+    before = pool(members, RoundRobin())
     for _ in range(1000):
         before.release(await before.acquire())
-    after = pool(members, round_robin)
+    after = pool(members, RoundRobin())
     assert [(await after.acquire()).address[-1] for _ in range(6)] == list("120120")
     joined = workers(1)[0]
     joined.turn = 5000  # it was in another pool before
@@ -207,7 +214,9 @@ async def test_a_full_queue_is_refused_at_once() -> None:
     one = pool(workers(1, max_in_flight=1), max_waiting=1)
     await one.acquire()
     task = await waiting(one)
-    assert await kind_of(asyncio.create_task(one.acquire())) is Kind.OVERLOADED
+    with pytest.raises(Busy, match="the queue of this model is full") as caught:
+        await one.acquire()
+    assert (caught.value.kind, caught.value.code, caught.value.retry_after) == (Kind.LIMITED, "queue_full", 1.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert one.waiting == 0
@@ -221,6 +230,110 @@ async def test_too_long_a_wait_is_refused() -> None:
         await task
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     assert one.waiting == 0
+
+
+async def test_a_team_that_fills_the_queue_makes_room_for_another() -> None:
+    reasons: list[Refusal] = []
+    one = pool(workers(1, max_in_flight=1), max_waiting=3, on_refuse=reasons.append)
+    worker = await one.acquire()
+    flood = [await waiting(one, demand=Demand(tenant="loud")) for _ in range(3)]
+    quiet = asyncio.create_task(one.acquire(demand=Demand(tenant="quiet")))
+    with pytest.raises(Busy, match="had to make room") as caught:
+        await flood[-1]
+    assert (caught.value.code, reasons) == ("queue_full", ["displaced"])
+    assert one.waiting == 3
+    with pytest.raises(Busy, match="is full"):
+        await one.acquire(demand=Demand(tenant="loud"))
+    one.release(worker)
+    assert await flood[0] is worker
+    one.release(worker)
+    assert await quiet is worker, "its turn comes before the rest of the flood"
+    assert reasons == ["displaced", "full"]
+    flood[1].cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_bytes_that_wait_are_bounded_but_one_body_always_may() -> None:
+    one = pool(workers(1, max_in_flight=1), max_bytes=1000)
+    await one.acquire()
+    large = await waiting(one, demand=Demand(tenant="a", size=5000))
+    with pytest.raises(Busy):
+        await one.acquire(demand=Demand(tenant="a", size=1))
+    large.cancel()
+    await asyncio.gather(large, return_exceptions=True)
+    few = [await waiting(one, demand=Demand(tenant="a", size=300)) for _ in range(3)]
+    with pytest.raises(Busy):
+        await one.acquire(demand=Demand(tenant="a", size=300))
+    for task in few:
+        task.cancel()
+    await asyncio.gather(*few, return_exceptions=True)
+
+
+async def test_a_wait_longer_than_the_clients_own_is_refused_at_once() -> None:
+    clock, reasons = Clock(), list[Refusal]()
+    one = pool(workers(1, max_in_flight=1), clock=clock, on_refuse=reasons.append, timeout_s=20)
+    worker = await one.acquire()
+    tasks = [await waiting(one, demand=Demand(tenant="a", size=4096)) for _ in range(12)]
+    for task in tasks[:4]:  # each takes its worker for two seconds
+        clock.now += 2.0
+        one.release(worker)
+        assert await task is worker
+    patient = await waiting(one, demand=Demand(tenant="a", size=4096, until=clock.now + 16.5))
+    with pytest.raises(Busy, match="would be about 17 s") as caught:
+        await one.acquire(demand=Demand(tenant="a", size=4096, until=clock.now + 16.5))
+    assert caught.value.code == "wait_too_long"
+    assert caught.value.retry_after == pytest.approx(17.4, rel=0.01)
+    assert reasons == ["slow"]
+    # Another team's request has only its own turn to wait for.
+    other = await waiting(one, demand=Demand(tenant="b", size=4096, until=clock.now + 16.5))
+    # Without a deadline, the queue's own age counts.
+    last = await waiting(one, demand=Demand(tenant="a", size=4096))
+    with pytest.raises(Busy, match=r"would be about 2\d s"):
+        await one.acquire(demand=Demand(tenant="a", size=4096))
+    left = [*tasks[4:], patient, other, last]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+async def test_an_empty_queue_takes_a_request_however_slow_it_was() -> None:
+    clock = Clock()
+    one = pool(workers(1, max_in_flight=1), clock=clock, timeout_s=5)
+    worker = await one.acquire()
+    first = await waiting(one)
+    clock.now = 1000.0
+    one.release(worker)
+    assert await first is worker
+    second = await waiting(one)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+
+
+async def test_requests_wait_for_the_first_worker() -> None:
+    clock, reasons = Clock(), list[Refusal]()
+    one = pool((), clock=clock, cold_start_s=60, on_refuse=reasons.append)
+    assert one.awaited
+    assert not one.ready
+    tasks = [await waiting(one, priority=number) for number in range(3)]
+    clock.now = 50.0
+    (worker,) = members = workers(1, max_in_flight=1)
+    one.change(members)
+    assert await tasks[2] is worker
+    worker.ready = False
+    worker.freed()
+    assert not tasks[1].done(), "it waits on: the worker may come back"
+    worker.ready = True
+    for task in tasks[1::-1]:
+        one.release(worker)
+        assert await task is worker
+    assert reasons == []
+
+
+async def test_the_wait_for_the_first_worker_ends() -> None:
+    reasons: list[Refusal] = []
+    one = pool((), cold_start_s=0.01, timeout_s=3600, on_refuse=reasons.append)
+    assert await kind_of(await waiting(one)) is Kind.NO_WORKER
+    assert reasons == ["no_worker"]
 
 
 async def test_one_who_waits_is_not_handed_a_worker_that_it_tried() -> None:
@@ -279,7 +392,7 @@ async def test_two_pools_of_one_worker_hear_of_each_other() -> None:
 async def test_random_cancelling_leaks_nothing(seed: int) -> None:
     chance = random.Random(seed)
     members = workers(3, max_in_flight=2)
-    one = pool(members, chance.choice([least_busy, round_robin]), max_waiting=1000)
+    one = pool(members, chance.choice(POLICIES), max_waiting=1000)
     most = 0
 
     async def request() -> None:
@@ -375,9 +488,9 @@ async def test_never_too_many_and_never_the_last(count: int, share: float, out: 
     assert sum(worker.breaker.ejected for worker in members) == out
 
 
-@pytest.mark.parametrize("policy", [least_busy, round_robin])
+@pytest.mark.parametrize("policy", POLICIES)
 async def test_workers_that_return_together_take_little_each(
-    policy: Callable[[Sequence[Worker], float], Worker],
+    policy: PickPolicy,
 ) -> None:
     """Their shares add up: four of five, at the tenth of their slow start, under one that has all the load."""
     clock = Clock()

@@ -72,8 +72,14 @@ class _Records:
     def finished(self, record: RequestRecord) -> None:
         self.last = record
 
+    def hedged(self, model: str, won: bool) -> None:
+        raise AssertionError("no model of the transcripts asks second workers")
+
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         """There is one worker only: no other is asked."""
+
+    def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
+        """The one worker computes its prompts."""
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         raise error

@@ -84,7 +84,31 @@ def _checksum(among: Sequence[Object]) -> bool:
     return bool(annotated == hashlib.sha256(text.encode()).hexdigest())
 
 
+def _console(among: Sequence[Object]) -> bool:
+    """It asks for a key, which comes from a mounted Secret."""
+    file = "/run/dragoman/console/console.key"
+    mounts = {mount["mountPath"]: mount["name"] for mount in gateway(among)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in at(deployment(among), "template.spec.volumes")}
+    secret = at(volumes[mounts[file.rpartition("/")[0]]], "secret.secretName")
+    return bool(gateway_yaml(among)["console"] == {"enabled": True, "key_file": file} and secret == "dragoman-console")
+
+
 ALL = (
+    Property(
+        "the console has a key from a Secret",
+        "everything",
+        _console,
+        (
+            (GATEWAY, '"key_file" (printf "/run/dragoman/console/%s" .Values.console.secretKey)', ""),
+            (GATEWAY, '{{- with .Values.console.existingSecret -}}{{- $_ := set $found "console" . -}}{{- end -}}', ""),
+        ),
+    ),
+    Property(
+        "there is no console unless it is asked for",
+        "minimal",
+        lambda among: "console" not in gateway_yaml(among),
+        ((GATEWAY, "{{- if .Values.console.enabled -}}", "{{- if true -}}"),),
+    ),
     Property(
         "the gateway is restarted by /livez alone",
         "minimal",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.dialects import REGISTRY
 from tests.helm.chart import Object, container, find, pods
 from tests.helm.property import Property, at, environment
 
@@ -88,11 +89,12 @@ def _tests_every_dialect(among: Sequence[Object]) -> bool:
         pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
         and pod["spec"]["restartPolicy"] == "Never"
         and one["image"] == container(among, "Deployment", "dragoman")["image"]
-        and variables["DIALECTS"] == "openai,sagemaker,azure"
+        and set(variables["DIALECTS"].split(",")) == set(REGISTRY) - {"ollama", "friendli"}
         and variables["PREFIXES"] == '{"azure":"/foundry"}'
         and variables["MODEL"] == "qwen3-8b"
         and variables["KEY"] == {"secretKeyRef": {"name": "dragoman-test-key", "key": "key"}}
         and "def main()" in find(among, "ConfigMap", "dragoman-completions")["data"]["completions.py"]
+        and "openai" in find(among, "ConfigMap", "dragoman-completions")["data"]["dialects.json"]
     )
 
 
@@ -201,9 +203,21 @@ ALL = (
         ),
         (
             (POLICY, "{{- with $model.egressTo }}", "{{- with false }}"),
-            (POLICY, "{{- if $model.urls }}", "{{- if false }}"),
+            (POLICY, "{{- if $urls }}", "{{- if false }}"),
             (POLICY, "{{- with .jwks_url }}", "{{- with false }}"),
         ),
+    ),
+    Property(
+        "the gateway reaches prefill workers",
+        "gateway-alone",
+        lambda among: _to(_policy(among, "dragoman"), 8007) == [None],
+        ((POLICY, '(dig "prefill" "workers" list $model.gateway)', "list"),),
+    ),
+    Property(
+        "the gateway reaches the collector of traces",
+        "everything",
+        lambda among: _to(_policy(among, "dragoman"), 4318) == [None],
+        ((POLICY, "{{- with .Values.gateway.config.tracing }}", "{{- with false }}"),),
     ),
     Property(
         "an external Redis is reached on its port and address",
@@ -248,8 +262,8 @@ ALL = (
             }
         ),
         (
-            ("_paths.tpl", "default (get $own $dialect) $options.prefixes", "get $own $dialect"),
-            ("_paths.tpl", '(list "/invocations" "/ping")', "list"),
+            ("_paths.tpl", "default $one.prefixes $options.prefixes", "$one.prefixes"),
+            ("_paths.tpl", "concat $found $one.fixed", "$found"),
         ),
     ),
     Property(

@@ -207,6 +207,12 @@ ALL = (
         ),
     ),
     Property(
+        "an embedded worker's grace fits as well",
+        "embedded",
+        lambda among: flags(among, "Deployment", "dragoman-smollm2")["--grace"] == "140",
+        ((WORKER, '{{- $flags = concat $flags (list "--grace" (include "dragoman.graceSeconds" .)) -}}', ""),),
+    ),
+    Property(
         "a worker that is found by DNS waits until it is found no more",
         "no-redis",
         lambda among: at(container(among, "Deployment", QWEN), "lifecycle.preStop.sleep.seconds") == 10,

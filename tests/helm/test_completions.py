@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from gateway.dialects import REGISTRY
+from tests.clients import GENERATING
 from tests.harness import Stack
 from tests.helm.chart import CHART
 
 SCRIPT = CHART / "files" / "completions.py"
-DIALECTS = "openai,sagemaker,azure,ollama,friendli"
+DIALECTS = ",".join(REGISTRY)
+ASKED = 2 * len(GENERATING)
 KEY = "made-elsewhere-0123456789"
 KEYS = {"auth": "keys", "keys": {"test": {"hash": "sha256:" + sha256(KEY.encode()).hexdigest()}}}
 
@@ -59,14 +62,14 @@ def test_every_dialect_answers_streamed_and_not(stack: Stack) -> None:
     status, lines = ran(stack.url, KEY=KEY)
     assert status == 0, lines
     names = [line.split(":")[0].split(maxsplit=1)[1] for line in lines[:-1]]
-    assert names == [f"{dialect}, {how}" for dialect in DIALECTS.split(",") for how in ("plain", "streamed")]
-    assert lines[-1] == "10 of 10 completions were whole"
+    assert names == [f"{dialect}, {how}" for dialect in GENERATING for how in ("plain", "streamed")]
+    assert lines[-1] == f"{ASKED} of {ASKED} completions were whole"
 
 
 def test_without_a_key_it_fails_and_says_which_value_is_missing(stack: Stack) -> None:
     status, lines = ran(stack.url)
     assert status == 1
-    assert [line for line in lines[:10] if not re.match(r"FAILED .*: status 40[13]: ", line)] == []
+    assert [line for line in lines[:ASKED] if not re.match(r"FAILED .*: status 40[13]: ", line)] == []
     assert "test.existingSecret" in lines[-1]
 
 
@@ -81,7 +84,7 @@ def test_a_failure_behind_the_gateway_is_a_failure(fault: str) -> None:
     with Stack(({"fault": fault},)) as stack:
         status, lines = ran(stack.url, TIMEOUT_S="2")
     assert status == 1
-    assert [line for line in lines[:10] if line.startswith("ok")] == []
+    assert [line for line in lines[:ASKED] if line.startswith("ok")] == []
 
 
 def test_a_gateway_that_cannot_be_reached(unused_tcp_port: int) -> None:
@@ -106,13 +109,29 @@ DONE = b"data: [DONE]\n\n"
 LINE = json.dumps({"message": {"content": "red"}, "done": False}).encode() + b"\n"
 LAST = json.dumps({"message": {"content": ""}, "done": True}).encode() + b"\n"
 
+TYPED = b'event: content_block_delta\ndata: {"type": "content_block_delta", "delta": {"text": "red"}}\n\n'
+STOP = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+
 
 def test_whole_replies_are_read(script: ModuleType) -> None:
     assert script.events(SAID + END + DONE) == "red"
     assert script.lines(LINE + LAST) == "red"
-    assert script.choice(b'{"choices": [{"message": {"content": "red"}}]}') == "red"
-    assert script.message(b'{"message": {"content": "red"}, "done": true}') == "red"
-    assert script.choice(b'{"choices": [{"message": {"content": null, "reasoning_content": "hm"}}]}') == "hm"
+    assert script.streamed(LINE + LAST) == "red"
+    assert script.streamed(b": keep-alive\n\n" + TYPED + STOP) == "red"
+    assert script.plain(b'{"choices": [{"message": {"content": "red"}}]}') == "red"
+    assert script.plain(b'{"message": {"content": "red"}, "done": true}') == "red"
+    assert script.plain(b'{"choices": [{"message": {"content": null, "reasoning_content": "hm"}}]}') == "hm"
+    assert script.plain(b'{"content": [{"type": "text", "text": "red"}], "stop_reason": "end_turn"}') == "red"
+
+
+def test_items_are_read_and_no_error_is_none(script: ModuleType) -> None:
+    parts = [{"type": "output_text", "text": "red"}]
+    reply = {"object": "response", "error": None, "output": [{"type": "message", "content": parts}]}
+    for status in ("completed", "incomplete"):
+        assert script.plain(json.dumps({**reply, "status": status}).encode()) == "red"
+    for wrong in ({**reply, "status": "failed"}, {**reply, "status": "completed", "error": {"code": "x"}}, reply):
+        with pytest.raises(script.Wrong):
+            script.plain(json.dumps(wrong).encode())
 
 
 @pytest.mark.parametrize(
@@ -128,11 +147,16 @@ def test_whole_replies_are_read(script: ModuleType) -> None:
         ("lines", LINE),
         ("lines", LAST + LAST),
         ("lines", LINE + b'{"error": {"message": "x"}, "done": true}\n'),
-        ("choice", b"not JSON"),
-        ("choice", b'{"choices": []}'),
-        ("choice", b'{"choices": [{"message": null}]}'),
-        ("choice", b'{"error": {"message": "x"}}'),
-        ("message", b'{"message": {"content": "red"}}'),
+        ("plain", b"not JSON"),
+        ("plain", b'{"choices": []}'),
+        ("plain", b'{"choices": [{"message": null}]}'),
+        ("plain", b'{"error": {"message": "x"}}'),
+        ("plain", b'{"message": {"content": "red"}}'),
+        ("plain", b'{"message": {"content": "red"}, "done": false}'),
+        ("plain", b'{"content": [{"text": "red"}]}'),
+        ("streamed", TYPED),
+        ("streamed", STOP + TYPED),
+        ("streamed", b""),
     ],
 )
 def test_a_reply_that_is_not_whole_is_wrong(script: ModuleType, reader: str, body: bytes) -> None:

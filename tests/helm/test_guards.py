@@ -48,6 +48,16 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         {**OPEN, "gateway": {"config": {"cache_salt": {"secret_file": "/x"}}}},
     ),
     (
+        "console.existingSecret",
+        "name the Secret with the console's key: other Pods can call its port",
+        {"console": {"enabled": True}},
+    ),
+    (
+        "console.existingSecret",
+        "has no effect without console.enabled",
+        {"console": {"existingSecret": "console"}},
+    ),
+    (
         "redis.existingSecret",
         "name the Secret with the password of Redis, or do without it with redis.mode: none",
         {"redis": {}},
@@ -87,6 +97,11 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         "gateway.config.accounting.redis_stream",
         "needs Redis; set redis.mode",
         {"redis": {"mode": "none"}, "gateway": {"config": {"accounting": {"redis_stream": "s"}}}},
+    ),
+    (
+        "gateway.config.store.where",
+        "needs Redis; set redis.mode",
+        {"redis": {"mode": "none"}, "gateway": {"config": {"store": {"where": "redis"}}}},
     ),
     (
         "gateway.autoscaling.minReplicas",

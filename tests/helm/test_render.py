@@ -31,6 +31,8 @@ def secrets() -> dict[str, str]:
     """Files that stand for the Secrets of all value sets, by their path below /run/dragoman."""
     return {
         "keys/keys.yaml": KEYS,
+        "console/key": "a-key-of-the-console",
+        "console/console.key": "a-key-of-the-console",
         "redis/password": "a-password",
         "redis-ca/ca.crt": Path(certifi.where()).read_text(),
         "models/qwen3-8b/key": "worker-key",

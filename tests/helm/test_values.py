@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.chart import BEGIN, CHART, described, readme, table, with_gateway_options
+from scripts.chart import BEGIN, CHART, described, dialect_facts, readme, table, with_gateway_options
 from tests.helm.test_guards import GOOD, refusal
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -110,6 +110,11 @@ def test_a_password_has_no_place(tmp_path: Path) -> None:
 
 def test_the_schema_has_the_gateways_options_of_today() -> None:
     assert with_gateway_options(SCHEMA) == SCHEMA, "run `make docs`"
+
+
+def test_the_chart_knows_every_dialect() -> None:
+    assert json.loads((CHART / "files" / "dialects.json").read_text()) == dialect_facts(), "run `make docs`"
+    assert SCHEMA["$defs"]["dialect"]["enum"] == list(dialect_facts()), "run `make docs`"
 
 
 def test_the_readme_is_that_of_these_values() -> None:

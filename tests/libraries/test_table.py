@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.libraries.table import DRIVERS, LIBRARIES, NODE, ROOT, Library, configuration, page, version
+from tests.libraries.library import DRIVERS, NODE, ROOT, Library, version
+from tests.libraries.readme import AGENTS, TABLE, VARIABLES, readme_lines
+from tests.libraries.table import LIBRARIES, configuration, page
 
 NODE_DRIVERS = {path.stem for path in Path(__file__).with_name("node").glob("*.mjs")} - {"drive"}
 
@@ -27,3 +29,8 @@ def test_a_row(library: Library) -> None:
 def test_every_driver_has_a_row() -> None:
     assert {one.driver for one in LIBRARIES if one.environment == NODE} == NODE_DRIVERS
     assert {one.driver for one in LIBRARIES if one.environment != NODE} == {path.stem for path in DRIVERS.glob("*.py")}
+
+
+def test_the_readme_has_a_line_for_every_client_of_the_agents() -> None:
+    assert set(readme_lines()) == {*AGENTS, *VARIABLES, *(one.name for one in TABLE)}
+    assert len({one.name for one in TABLE}) == len(TABLE)

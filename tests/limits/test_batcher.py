@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from asyncio import Future
 from collections.abc import Callable, Sequence
 from functools import partial
 from socket import gaierror
@@ -14,12 +13,14 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
+from gateway.drive import Answer, Drive, Work
 from gateway.limits import batcher as module
 from gateway.limits.batch import ADMIT, BEAT, PROBE, SETTLE
-from gateway.limits.batcher import Batcher, Heard, Unsent, describe
+from gateway.limits.batcher import Batcher, Heard
 from gateway.limits.model import Plan, Rule, Subject, Verdict
 from gateway.limits.patience import Patience
 from gateway.limits.plan import Layout, Plans
+from gateway.limits.reasons import Unsent, describe
 from gateway.limits.store import StoreDown
 from gateway.redis import Refused
 
@@ -115,11 +116,15 @@ class Bench:
         self.batcher._patience = Patience(0.05)  # what was measured by the other clock counts no more
         return self
 
-    def ask(self, lease: str) -> Future[Verdict]:
+    def ask(self, lease: str) -> Answer[Verdict]:
         return self.batcher.ask(ADMIT, PLAN, (1,), lease)
 
-    def settle(self, lease: str) -> None:
-        self.batcher.post(SETTLE, PLAN, RELEASE, lease)
+    def settle(self, lease: str, needed: bool = True) -> None:
+        self.batcher.post(SETTLE, PLAN, RELEASE, lease, needed)
+
+
+async def awaiting(answer: Answer[Verdict]) -> Verdict:
+    return await answer
 
 
 async def turns() -> None:
@@ -155,6 +160,91 @@ async def test_who_asks_one_thing_after_the_other_is_never_held(bench: Bench) ->
         assert bench.link.calls.pop() == [(SETTLE, f"l{number}")]
         bench.link.answer()
     assert bench.clock.now == 100
+
+
+async def test_what_the_requests_of_one_round_ask_for_and_settle_leaves_at_its_end(bench: Bench) -> None:
+    granted = []
+
+    async def ends() -> None:
+        bench.settle("old")
+
+    async def begins() -> None:
+        granted.append(await bench.ask("new"))
+
+    work = Work.of(asyncio.get_running_loop())
+    for coroutine in (ends(), begins()):
+        Drive(coroutine, work, lambda _: None)
+    await asyncio.sleep(0)
+    assert bench.link.calls == [[(SETTLE, "old"), (ADMIT, "new")]], "in one call, in the same turn of the loop"
+    bench.link.answer()
+    await asyncio.sleep(0)
+    assert granted == [GRANTED]
+
+
+async def test_a_settlement_that_nobody_needs_goes_with_the_next_request(bench: Bench) -> None:
+    bench.settle("old", needed=False)
+    await turns()
+    assert bench.link.calls == []
+    waiting = bench.ask("new")
+    await turns()
+    assert bench.link.calls == [[(SETTLE, "old"), (ADMIT, "new")]]
+    bench.settle("newer", needed=False)
+    bench.link.answer()
+    await turns()
+    assert (await waiting, len(bench.link.calls)) == (GRANTED, 1), "nor does an answer send it"
+    bench.settle("newest")
+    await turns()
+    assert bench.link.calls[1:] == [[(SETTLE, "newer"), (SETTLE, "newest")]]
+
+
+async def test_a_settlement_that_nobody_needs_does_not_wait_for_ever(bench: Bench) -> None:
+    bench.settle("a", needed=False)
+    bench.clock.run_until(100.04)
+    bench.settle("b", needed=False)
+    await turns()
+    assert bench.link.calls == []
+    bench.clock.run_until(100 + module.COMPANY)
+    await turns()
+    assert bench.link.calls == [[(SETTLE, "a"), (SETTLE, "b")]]
+
+
+async def test_a_pause_ends_without_a_call_where_nobody_needs_one(bench: Bench) -> None:
+    await crowd(bench)
+    bench.settle("a", needed=False)
+    bench.clock.run_until(100 + module.PACE)
+    assert bench.link.calls == []
+    waiting = bench.ask("c")  # and the pause is over
+    await turns()
+    assert bench.link.calls == [[(SETTLE, "a"), (ADMIT, "c")]]
+    bench.link.answer()
+    assert await waiting == GRANTED
+
+
+async def test_draining_waits_for_no_company(bench: Bench) -> None:
+    bench.settle("a", needed=False)
+    draining = asyncio.create_task(bench.batcher.drain())
+    await turns()
+    bench.settle("b", needed=False)
+    bench.link.answer()
+    await turns()
+    assert bench.link.calls == [[(SETTLE, "a")], [(SETTLE, "b")]]
+    bench.link.answer()
+    await draining
+
+
+async def test_a_settlement_that_waits_for_company_outlives_a_failure(bench: Bench) -> None:
+    first = bench.ask("first")
+    await turns()
+    bench.settle("a", needed=False)
+    bench.link.fail(ConnectionResetError())
+    with pytest.raises(StoreDown):
+        await first
+    assert bench.clock.timers == []
+    after = bench.ask("after")
+    await turns()
+    assert bench.link.calls[1:] == [[(SETTLE, "a"), (ADMIT, "after")]]
+    bench.link.answer()
+    assert await after == GRANTED
 
 
 async def test_a_settlement_under_way_holds_nobody_for_longer_than_its_call(bench: Bench) -> None:
@@ -233,7 +323,7 @@ async def test_flushing_waits_for_no_pause(bench: Bench) -> None:
     await crowd(bench)
     bench.settle("a")
     waiting = [bench.ask("c"), bench.ask("d")]
-    flushing = asyncio.create_task(bench.batcher.flush())
+    flushing = asyncio.create_task(bench.batcher.drain())
     await turns()
     assert bench.link.calls == [[(SETTLE, "a"), (ADMIT, "c"), (ADMIT, "d")]]
     bench.settle("b")
@@ -243,7 +333,7 @@ async def test_flushing_waits_for_no_pause(bench: Bench) -> None:
     bench.link.answer()
     await flushing
     assert [await one for one in waiting] == [GRANTED] * 2
-    await bench.batcher.flush()  # at rest it returns at once
+    await bench.batcher.drain()  # at rest it returns at once
 
 
 async def test_closing_waits_for_no_pause(bench: Bench) -> None:
@@ -262,9 +352,11 @@ async def test_closing_waits_for_no_pause(bench: Bench) -> None:
 
 async def test_a_pause_with_nothing_to_send_is_just_over(bench: Bench) -> None:
     await crowd(bench)
-    left = bench.ask("c")
+    left = asyncio.create_task(awaiting(bench.ask("c")))
+    await turns()
     left.cancel()
-    await bench.batcher.flush()
+    await turns()
+    await bench.batcher.drain()
     assert bench.link.calls == []
 
 
@@ -276,11 +368,11 @@ async def test_nobody_waits_longer_than_a_call_may_take(bench: Bench) -> None:
     await turns()
     assert bench.link.calls[1:] == [[(ADMIT, "second")]], "it waits for no answer"
     bench.clock.run_until(100.049)
-    assert not first.done()
+    assert not first.done
     bench.clock.run_until(100.052)
     with pytest.raises(StoreDown, match="no answer within 50 ms"):
         await first
-    assert not second.done(), "its own call is not late"
+    assert not second.done, "its own call is not late"
     bench.clock.run_until(100.06)
     bench.link.answer()
     bench.link.answer()
@@ -323,7 +415,7 @@ async def test_a_process_that_was_kept_from_reading_reads_before_it_gives_up(ben
     for timer in [timer for timer in due if timer[0] <= bench.clock.now]:
         due.remove(timer)
         timer[1]()
-    assert not waiting.done()
+    assert not waiting.done
     bench.link.answer()  # the socket is read
     bench.clock.run_until(100.4)
     assert await waiting == GRANTED

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.drive import Answer
 from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject, engine
-from gateway.limits.model import Plan
+from gateway.limits.model import Plan, Verdict
 from gateway.limits.store import StoreDown
 from gateway.limits.store_redis import RedisStore
 from gateway.wire.openai.writing import error_headers
@@ -438,9 +439,9 @@ class Silent(MemoryStore):
     """A store that is up and answers nothing in time."""
 
     def admit(self, plan: Any, costs: Any, lease: str) -> Any:
-        waiter = asyncio.get_running_loop().create_future()
-        waiter.set_exception(StoreDown("no answer within 50 ms"))
-        return waiter
+        answer: Answer[Verdict] = Answer()
+        answer.fail(StoreDown("no answer within 50 ms"))
+        return answer
 
 
 async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
@@ -457,4 +458,35 @@ async def test_what_is_decided_alone_is_counted_and_told_as_a_rate() -> None:
     assert said[0][1] > 0
     await asyncio.sleep(0.1)
     assert len(said) == 1, "nothing happened since"
+    await limiter.close()
+
+
+class Told(MemoryStore):
+    """A store that notes which settlements others may need soon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: list[bool] = []
+
+    def settle(self, plan: Any, lease: str, settlements: Any, needed: bool = True) -> None:
+        self.needed.append(needed)
+        super().settle(plan, lease, settlements)
+
+
+@pytest.mark.parametrize(
+    ("limit", "running", "needed"), [(1, 0, True), (100, 0, False), (100, 60, True), (20, 6, True)]
+)
+async def test_what_is_given_back_is_needed_where_little_is_left(limit: int, running: int, needed: bool) -> None:
+    store = Told()
+    slots = Rule(name="slots", kind="concurrency", limit=limit)
+    limiter = Limiter([slots, Rule(name="tpm", kind="tokens", limit=10_000)], store)
+    await limiter.start()
+    others = [await limiter.reserve(ANN, Cost(10)) for _ in range(running)]
+    limiter.settle(await limiter.reserve(ANN, Cost(10)), 5)
+    assert store.needed == [needed]
+    for other in others:
+        limiter.settle(other, None)
+    # Of any counter: here the tokens run out, and not the slots.
+    limiter.settle(await limiter.reserve(ANN, Cost(9_000)), 5)
+    assert store.needed[-1] is True
     await limiter.close()

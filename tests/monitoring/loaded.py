@@ -1,7 +1,8 @@
 """A gateway with load of every kind that a dashboard shows, and a real Prometheus that scrapes it and its workers.
 
 Load: streams and plain requests in several dialects, of two teams; clients that leave; requests over limits, of the
-wrong form, and with fields that are dropped; workers that fail; reloads, every second one refused.
+wrong form, and with fields that are dropped; workers that fail; prompts computed apart; reloads, every second one
+refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import httpx
 import yaml
 from msgspec import Struct
 
-from tests.chaos.house import CHAT, House, Process, chat, house, program
+from tests.chaos.house import CHAT, House, Process, chat, house, program, start
 from tests.chaos.link import Link
 from tests.limits.server import Server, free_port
 from tests.monitoring.dashboards import FILES, filled, load
@@ -28,10 +29,14 @@ from tests.repo.tree import ROOT
 
 SECONDS = 16
 STREAMS = 8
-KEYS = {"search": {"team": "red"}, "chatbot": {"team": "blue"}, "stray": {}}
+KEYS: dict[str, dict[str, Any]] = {
+    "search": {"team": "red"},
+    "chatbot": {"team": "blue"},
+    "stray": {"limits": {"streams": 1}},
+}
 CONFIG: dict[str, Any] = {
     "auth": "keys",
-    "models": {"m": {"max_in_flight": 3}},
+    "models": {"m": {"max_in_flight": 3, "queue": {"max_waiting": 2}}},
     "health": {"interval_s": 0.5, "timeout_s": 0.5},
     "breaker": {"failures": 2, "eject_s": 1, "slowstart_s": 0},
     "accounting": {"redis_stream": "usage"},
@@ -51,23 +56,46 @@ VALUES = {
 }
 """What Grafana puts for variables, at a scrape a second; `.*` is what it puts for all."""
 
-Samples = list[float]
+
+class Series(Struct):
+    """What a query found of one: its labels, and (Unix seconds, value)."""
+
+    labels: dict[str, str]
+    samples: list[tuple[float, float]]
 
 
 class Seen(Struct):
-    """panels: (dashboard, panel's id, query's letter) -> samples of every series that its query found; choices:
-    (dashboard, variable) -> values; rules: those that Prometheus evaluated, by name, with `health` and `lastError`."""
+    """panels: (dashboard, panel's id, query's letter) -> every series that its query found; choices: (dashboard,
+    variable) -> values; rules: those that Prometheus evaluated, by name, with `health` and `lastError`; between: Unix
+    seconds of the first and the last moment."""
 
-    panels: dict[tuple[str, int, str], list[Samples]]
+    panels: dict[tuple[str, int, str], list[Series]]
     choices: dict[tuple[str, str], list[str]]
     rules: dict[str, Mapping[str, Any]]
+    between: tuple[float, float]
 
 
 async def seen() -> Seen:
     """Loads a gateway for SECONDS and asks Prometheus what every panel asks: of a single moment, one under load."""
     with tempfile.TemporaryDirectory(prefix="monitoring") as name, Server(Path(name)) as redis:
-        config = {**CONFIG, "redis": {"addresses": [redis.address]}}
-        async with house(KEYS, config, 1, (WORKER, WORKER)) as at:
+        ports = free_port(), free_port()
+        generates, computes = (f"http://127.0.0.1:{port}" for port in ports)
+        prefill = {"workers": [computes]}
+        apart = {"backend": "vllm", "upstream_model": "sim", "workers": [generates], "prefill": prefill}
+        config = {
+            **CONFIG,
+            "models": {**CONFIG["models"], "apart": apart},
+            "redis": {"addresses": [redis.address]},
+        }
+
+        async def other_workers(at: House) -> list[str]:
+            """Starts the workers of the model whose prompts are computed apart."""
+            for port in ports:
+                words = ["gateway.cli", "worker", "simulated", "--port", str(port), "--kv-transfer"]
+                at.others.append(await start(at.folder, f"apart{port}", *words, port=port))
+            return [worker.address for worker in at.workers]
+
+        async with house(KEYS, config, 1, (WORKER, WORKER), front=other_workers) as at:
             prometheus = await _prometheus(at)
             began = time.time()
             await _load(at)
@@ -129,6 +157,7 @@ async def _others(at: House, end: float) -> None:
         cut = chat(8, stream=True, text='sim:{"text": "a b c d e f", "fault": "fin@3"}')
         for path, body in (
             (CHAT, chat(4)),
+            (CHAT, {**chat(4), "model": "apart"}),
             (CHAT, {**chat(4), "max_tokens": "many"}),
             (CHAT, cut),
             ("/azure/chat/completions?api-version=2024-05-01-preview", {**chat(4), "unheard_of": 1}),
@@ -165,7 +194,7 @@ async def _reloads(at: House, end: float) -> None:
 
 
 async def _asked(client: httpx.AsyncClient, began: float, ended: float) -> Seen:
-    found = Seen({}, {}, {})
+    found = Seen({}, {}, {}, (began, ended))
     for path in FILES:
         board = load(path)
         for panel in board["panels"]:
@@ -174,11 +203,11 @@ async def _asked(client: httpx.AsyncClient, began: float, ended: float) -> Seen:
                 key = (path.stem, panel["id"], target["refId"])
                 if target["instant"]:
                     result = await _get(client, "query", {**query, "time": ended - 2})
-                    found.panels[key] = [[float(one["value"][1])] for one in result["result"]]
+                    found.panels[key] = [_series(one["metric"], [one["value"]]) for one in result["result"]]
                 else:
                     over = {"start": began, "end": ended, "step": 1}
                     result = await _get(client, "query_range", {**query, **over})
-                    found.panels[key] = [[float(value) for _, value in one["values"]] for one in result["result"]]
+                    found.panels[key] = [_series(one["metric"], one["values"]) for one in result["result"]]
         for one in board["templating"]["list"][1:]:
             metric, _, label = one["definition"].removeprefix("label_values(").removesuffix(")").partition(", ")
             over = {"match[]": metric, "start": began, "end": ended}
@@ -186,6 +215,10 @@ async def _asked(client: httpx.AsyncClient, began: float, ended: float) -> Seen:
     for group in (await _get(client, "rules", {}))["groups"]:
         found.rules |= {rule["name"]: rule for rule in group["rules"]}
     return found
+
+
+def _series(labels: dict[str, str], samples: Sequence[tuple[float, str]]) -> Series:
+    return Series(labels, [(at, float(value)) for at, value in samples])
 
 
 async def _get(client: httpx.AsyncClient, path: str, query: Mapping[str, Any]) -> Any:

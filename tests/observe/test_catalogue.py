@@ -12,7 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.__main__ import main
-from gateway.observe.catalogue import BEGIN, FIGURES, GROUPS, documented
+from gateway.observe.catalogue import FIGURES, GROUPS
+from gateway.observe.page import BEGIN, documented
 from tests.harness import Stack
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -20,7 +21,7 @@ CHAT = "/v1/chat/completions"
 
 
 def chat(**members: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": "hi"}], **members}
+    return {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 10, **members}
 
 
 def shown(page: str) -> Iterator[tuple[str, str, frozenset[str]]]:
@@ -44,6 +45,10 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         "accounting": {"redis_stream": "usage"},
         "dialects": {"openai": {"extras": "drop"}},
         "breaker": {"failures": 1, "max_eject_share": 1},
+        "models": {
+            "away": {"backend": "vllm", "workers": ["http://127.0.0.1:1"], "fallback": ["m"]},
+            "m": {"mirror": {"model": "away"}, "max_in_flight": 100},
+        },
     }
     with Stack(({}, {}), config=config) as stack, httpx.Client(base_url=stack.url) as client:
         for body in (chat(), chat(stream=True), chat(odd=1), chat(max_tokens=10_000)):
@@ -51,12 +56,17 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         client.post(CHAT, json=chat(messages=[{"role": "user", "content": 'sim:{"fault": "reset"}'}]))
         client.post(CHAT, content=b"{")
         client.request("BREW", "/")
+        client.post(CHAT, json=chat(model="away"))
         stalls = [{"role": "user", "content": 'sim:{"text": "a b c d", "fault": "stall@2"}'}]
         with client.stream("POST", CHAT, json=chat(stream=True, messages=stalls)) as reply:
             next(reply.iter_bytes())
         stack.records()
         stack.gateway.metrics.reloads.labels("done")
+        stack.gateway.metrics.prefills.labels("m", "handed")
         stack.gateway.metrics.bugs.inc(0)
+        stack.gateway.metrics.queue_refused.labels("m", "full")
+        stack.gateway.metrics.hedges.labels("m", "first")
+        stack.gateway.metrics.quarantined.labels("m")
         found = {name: (kind, labels) for name, kind, labels in shown(client.get("/metrics").text)}
     assert found == {name: (figure.kind, frozenset(figure.labels)) for name, figure in FIGURES.items()}
 

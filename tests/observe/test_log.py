@@ -85,6 +85,8 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
             usage=Usage(3, 5, cached=1, reasoning=2),
             dropped=("a",),
             limit="per-minute",
+            asked="n",
+            detour="split",
         )
     )
     log.flush()
@@ -106,12 +108,18 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
         "ms": 12.5,
         "queue_ms": 1.5,
         "upstream_ms": 10.25,
+        "overhead_ms": 0.0,
         "ttft_ms": 3.25,
         "attempts": 2,
         "worker": "http://w",
+        "picked": None,
+        "prefill": None,
+        "adapter": None,
         "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "source": "engine"},
         "dropped": ["a"],
         "limit": "per-minute",
+        "asked": "n",
+        "detour": "split",
         "phase": None,
         "trace": None,
     }
@@ -233,6 +241,7 @@ def test_a_line_that_is_no_text_takes_no_other_along(log: Log, output: Output) -
     log.event("info", "after")
     log.close()
     assert [line["event"] for line in output.lines()] == ["before", "log lines lost", "after"]
+    assert log.lost == 1
 
 
 def test_close_writes_what_is_left(output: Output) -> None:
@@ -298,6 +307,10 @@ def test_a_log_that_could_not_be_written_goes_on_and_counts_what_it_lost(
     log.flush()
     assert [line["event"] for line in out.lines()] == ["first", "second", "third", "fourth", "log lines lost"]
     assert out.lines()[-1]["lost"] == 2
+    log.event("info", "seventh")
+    log.flush()
+    assert out.lines()[-1]["event"] == "seventh", "they are told once"
+    assert log.lost == 2, "and counted for good"
     log.event("info", "afterwards")
     log.flush()
     assert out.lines()[-1]["event"] == "afterwards"

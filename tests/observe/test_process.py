@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import platform
 from importlib.metadata import version
 
 from gateway.core.figures import Histogram
+from gateway.observe.log import Log
 from gateway.observe.process import LoopLag, ProcessMetrics
 
 
 def test_the_build_is_told_and_connections_where_somebody_serves() -> None:
-    process = ProcessMetrics()
-    (build,) = process.collect()
+    log = Log("info", True, io.BytesIO())
+    process = ProcessMetrics(log)
+    build, lost = process.collect()
+    assert lost.samples[0].value == 0
     (sample,) = build.samples
     assert sample.labels == {"version": version("dragoman"), "python": platform.python_version()}
     process.connections = lambda: 7
-    _, connections = process.collect()
-    assert connections.samples[0].value == 7
+    log.lost = 3
+    _, lost, connections = process.collect()
+    assert (lost.samples[0].value, connections.samples[0].value) == (3, 7)
+    log.close()
 
 
 async def test_lateness_of_the_loop_is_counted_until_it_is_stopped() -> None:

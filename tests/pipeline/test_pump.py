@@ -161,7 +161,8 @@ def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> N
 def test_failure_before_the_first_byte_goes_to_another_worker(
     wrap: Callable[[Any], Any], fault: str, stream: bool
 ) -> None:
-    with Stack(({"fault": fault}, {}), wrap=wrap) as stack:
+    in_turn = {"models": {"m": {"policy": "round_robin"}}}  # so that the first is asked at all
+    with Stack(({"fault": fault}, {}), in_turn, wrap=wrap) as stack:
         replies = [post(stack, chat(stream=stream)) for _ in range(4)]
         assert [reply.status_code for reply in replies] == [200] * 4
         if stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -58,6 +59,8 @@ class Observer:
     def begun(self, dialect: str) -> None: ...
     def finished(self, record: RequestRecord) -> None: ...
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
+    def hedged(self, model: str, won: bool) -> None: ...
+    def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None: ...
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         self.bugs.append(error)
 
@@ -66,6 +69,7 @@ class Stream:
     """A worker's stream as the reply sees it."""
 
     over = False
+    written_at = 0.0
 
     def __init__(self) -> None:
         self.lane = new_lane()
@@ -171,6 +175,20 @@ async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:
     await case.reply.finish()
     await case.sent.next()
     assert set(await case.sent.body()) == set(b"\n")
+
+
+async def test_a_stream_that_has_output_needs_no_keepalive() -> None:
+    case, stream = Case(keepalive_s=60), Stream()
+    await case.reply.attach(stream)
+    case.reply.keep_alive(new_lane)
+    case.reply._sent_at -= 61  # nothing else was sent for so long
+    stream.written_at = monotonic()
+    case.reply._look(new_lane)
+    assert not stream.opened.is_set()
+    stream.written_at -= 61
+    case.reply._look(new_lane)
+    assert stream.opened.is_set()
+    case.reply.close()
 
 
 async def whole(reply: ClientReply) -> None:

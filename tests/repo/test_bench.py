@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import report
+from bench import guard, report
 from bench.backend import Worker, chunked
 from bench.load import Load, Stream
 from bench.peers import page
@@ -202,3 +202,50 @@ async def test_the_canned_worker_sends_as_many_chunks_as_were_asked_for() -> Non
     await asyncio.wait_for(transport.ended.wait(), 5)
     assert (transport.written.count(MARK), transport.written.count(b"[DONE]")) == (3, 1)
     assert len(body(1024, 3)) == len(body(1024)) == 1024
+
+
+# -- the guard --------------------------------------------------------------------------------------------------------
+
+
+def ran(ours: float, nginx: float = 20.0, bare: float = 20.0) -> report.Report:
+    """Three rounds; the machine is twice as slow in the second."""
+    cells = []
+    for kind in REFERENCE:
+        base: Kind = kind
+        cells += [cell("nginx", base, base, nginx), cell("bare", base, base, bare)]
+    kinds = {row.name: row.kind for row in ROWS}
+    cells += [cell(subject, row, kinds[row], ours) for subject, row in guard.WATCHED]
+    return report.Report("now", {}, {}, {}, cells)
+
+
+def cell(subject: str, row: str, kind: Kind, micros: float) -> report.Cell:
+    return report.Cell(subject, row, kind, 3, [micros, 2 * micros, micros], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "nginx", "bare", "fails"),
+    [
+        (100, 20, 20, False),
+        (114, 20, 20, False),
+        (116, 20, 20, True),
+        (200, 40, 40, False),  # a slower machine
+        (116, 20, 24, False),  # one reference alone had a bad minute
+        (50, 20, 20, False),
+    ],
+)
+def test_the_guard_fails_what_is_worse_than_accepted_by_both_references(
+    ours: float, nginx: float, bare: float, fails: bool
+) -> None:
+    accepted = guard.ratios(ran(100))
+    assert set(accepted["dragoman: openai → vllm plain"].values()) == {5.0}
+    assert len(guard.worse(guard.ratios(ran(ours, nginx, bare)), accepted)) == (len(guard.WATCHED) if fails else 0)
+
+
+def test_the_guard_fails_what_nobody_accepted() -> None:
+    assert len(guard.worse(guard.ratios(ran(100)), {})) == len(guard.WATCHED)
+
+
+def test_the_accepted_figures_are_those_of_what_is_watched() -> None:
+    accepted = msgspec.json.decode(guard.ACCEPTED.read_bytes(), type=guard.Ratios)
+    assert set(accepted) == {f"{subject}: {row}" for subject, row in guard.WATCHED}
+    assert all(set(times) == set(guard.REFERENCES) for times in accepted.values())

@@ -1,14 +1,22 @@
-"""What one more dialect or backend touches is what docs/architecture.md says: no other file has a table of them."""
+"""What one more dialect, backend or pick policy touches is what docs/architecture.md says: no other file has a table of
+them, and what has one names all of them."""
 
 from __future__ import annotations
 
 import ast
+import json
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from gateway import backends, dialects
+from gateway.config.model import Model
+from gateway.config.routing import Policy
+from gateway.fleet.pick import POLICIES
 from tests.repo.tree import ROOT
 
 SECTION = (ROOT / "docs" / "architecture.md").read_text().split("## Adding a dialect", 1)[1].split("\n## ", 1)[0]
@@ -22,15 +30,25 @@ SOURCES = [
 FEW = 2
 
 
-def tables(source: str, names: set[str]) -> Iterator[int]:
+@cache
+def parsed(path: Path) -> ast.AST:
+    return ast.parse(path.read_text())
+
+
+def tables(tree: ast.AST, names: set[str]) -> Iterator[int]:
     """The lines of literals whose items are, or begin with, more than a few of `names`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if not isinstance(node, (ast.Dict, ast.List, ast.Tuple, ast.Set)):
             continue
         items = [*node.keys, *node.values] if isinstance(node, ast.Dict) else node.elts
         texts = [part.value for item in items if item is not None for part in ast.walk(item) if _is_text(part)]  # type: ignore[attr-defined]  # it is a constant
         if len(names.intersection(text.split(" ")[0] for text in texts)) > FEW:
             yield node.lineno
+
+
+def spelled(tree: ast.AST, names: set[str]) -> set[str]:
+    """Those of `names` that are texts of their own in `tree`."""
+    return {node.value for node in ast.walk(tree) if _is_text(node) and node.value in names}  # type: ignore[attr-defined]  # it is a constant
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -47,12 +65,51 @@ def told(path: Path) -> bool:
 @pytest.mark.parametrize("names", [set(dialects.REGISTRY), set(backends.REGISTRY)], ids=["dialects", "backends"])
 def test_no_other_file_lists_them(names: set[str]) -> None:
     found = {
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in SOURCES
-        if not told(path)
-        for line in tables(path.read_text(), names)
+        f"{path.relative_to(ROOT)}:{line}" for path in SOURCES if not told(path) for line in tables(parsed(path), names)
     }
     assert not found, "use the registry or the examples of dialects, or say it in docs/architecture.md"
+
+
+def test_no_other_file_names_most_dialects() -> None:
+    names = set(dialects.REGISTRY)
+    most = len(names) * 2 // 3
+    found = {
+        str(path.relative_to(ROOT)) for path in SOURCES if not told(path) and len(spelled(parsed(path), names)) > most
+    }
+    assert not found, "use the registry or the examples of dialects, or say it in docs/architecture.md"
+
+
+def test_the_places_exist() -> None:
+    places = re.findall(r"`([\w.]+(?:/[\w.]+)*/?)`", re.sub(r"`[^`]*/x[./][^`]*`", "", SECTION))
+    paths = [place for place in places if "/" in place or place.endswith(".md")]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_backend_is_named_where_one_is_chosen() -> None:
+    description = Model.model_fields["backend"].description or ""
+    assert set(re.findall(r"\w+", description.partition(": ")[2])) - {"or"} == set(backends.REGISTRY)
+    chart = json.loads((ROOT / "helm" / "dragoman" / "values.schema.json").read_text())
+    enums = [found["enum"] for found in objects(chart) if "enum" in found and {"vllm", "openai"} <= set(found["enum"])]
+    assert [set(enum) for enum in enums] == [set(backends.REGISTRY)]
+
+
+def test_every_pick_policy_can_be_configured_and_is_on_its_page() -> None:
+    assert set(get_args(Policy)) == set(POLICIES)
+    page = (ROOT / "docs" / "routing.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`", page.partition("\n\n## ")[0], re.MULTILINE)
+    assert rows == list(POLICIES)
+    assert {made().name: name for name, made in POLICIES.items()} == {name: name for name in POLICIES}
+    files = {path.stem for path in (ROOT / "gateway/fleet/pick").glob("*.py") if "\n    needs = " in path.read_text()}
+    assert files == set(POLICIES), "a policy without a line in the table"
+
+
+def objects(found: object) -> Iterator[dict[str, Any]]:
+    """All JSON objects in `found`."""
+    if isinstance(found, dict):
+        yield found
+    for inner in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from objects(inner)
 
 
 def test_ten_lines_are_enough() -> None:
@@ -61,6 +118,6 @@ def test_ten_lines_are_enough() -> None:
 
 def test_a_table_is_found() -> None:
     names = {"a", "b", "c", "d"}
-    assert list(tables('X = {"a": 1, "b": 2, "z": 3}', names)) == []
-    assert list(tables('X = {"a": 1, "b": 2, "c x": 3}', names)) == [1]
-    assert list(tables('\nX = [("a", 1), ("b", 2), ("c", 3)]', names)) == [2]
+    assert list(tables(ast.parse('X = {"a": 1, "b": 2, "z": 3}'), names)) == []
+    assert list(tables(ast.parse('X = {"a": 1, "b": 2, "c x": 3}'), names)) == [1]
+    assert list(tables(ast.parse('\nX = [("a", 1), ("b", 2), ("c", 3)]'), names)) == [2]

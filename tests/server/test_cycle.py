@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
 from email.utils import parsedate_to_datetime
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from gateway.drive import Drive, Work
 from gateway.server import RequestCycle
 from tests.harness import Stack
 from tests.server.raw import LINE, MODELS, Raw, chat, post, scripted, until
@@ -63,11 +63,28 @@ def test_a_stream_says_whether_its_connection_is_kept(stack: Stack, path: bytes,
 )
 def test_only_the_server_says_what_becomes_of_the_connection(said: list[bytes], kept: bool, found: list[bytes]) -> None:
     heads: list[bytes] = []
-    wire = SimpleNamespace(reusable=True, transport=SimpleNamespace(write=heads.append), answered=lambda _: None)
+    transport = SimpleNamespace(write=heads.append)
+    wire = SimpleNamespace(reusable=True, transport=transport, answered=lambda _: None, work=Work())
     cycle = RequestCycle(cast(Any, wire), {"method": "GET"}, kept, False)
     cycle.respond(200, [(b"connection", value) for value in said], b"")
     assert re.findall(rb"\r\nconnection: (.*?)\r\n", heads.pop()) == found
     assert cycle.keep_alive is (found != [b"close"])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_reply_goes_out_at_the_end_of_the_round_but_before_its_connection_ends(kept: bool) -> None:
+    happened: list[object] = []
+    transport = SimpleNamespace(write=lambda data: happened.append(data[-2:]), is_closing=lambda: False)
+    answered = lambda cycle: happened.append("kept" if cycle.keep_alive else "closed")  # noqa: E731
+    wire = SimpleNamespace(reusable=True, transport=transport, answered=answered, work=Work())
+
+    async def answer() -> None:
+        RequestCycle(cast(Any, wire), {"method": "GET"}, kept, False).respond(200, [], b"hi")
+
+    for _ in range(2):
+        Drive(answer(), wire.work, lambda _: None)
+    await asyncio.sleep(0)
+    assert happened == (["kept", "kept", b"hi", b"hi"] if kept else [b"hi", "closed", b"hi", "closed"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -151,13 +168,11 @@ def test_names_of_dropped_fields_break_no_header() -> None:
         assert all(len(name) <= 64 for name in record["dropped"])
 
 
-def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None:
+async def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None:
     sent: list[bytes] = []
-    soon: list[Callable[[], None]] = []
     protocol = SimpleNamespace(
-        transport=SimpleNamespace(write=sent.append),
-        loop=SimpleNamespace(call_soon=lambda call, *rest: soon.append(partial(call, *rest))),
-        outbox=[],
+        transport=SimpleNamespace(write=sent.append, is_closing=lambda: False),
+        work=Work(),
         cut=lambda: sent.append(b"cut"),
     )
     one, two, left = (RequestCycle(cast(Any, protocol), {}, True, False) for _ in range(3))
@@ -166,13 +181,13 @@ def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None:
     left.write(b"nobody reads it")
     one.write(b"c")
     left.gone = True
-    assert (sent, len(soon)) == ([], 1)
-    soon.pop()()
+    assert sent == []
+    await asyncio.sleep(0)
     assert sent == [b"1\r\na\r\n1\r\nc\r\n", b"1\r\nb\r\n"]
     two.write(b"d")
     two.cut()
     assert sent[2:] == [b"1\r\nd\r\n", b"cut"]
-    soon.pop()()
+    await asyncio.sleep(0)
     assert len(sent) == 4
     for _ in range(4):
         one.write(b"x" * 40_000)

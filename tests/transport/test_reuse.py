@@ -140,6 +140,18 @@ async def test_stray_bytes_that_the_loop_has_not_seen_yet(serve: Serve, pooled: 
     assert len(worker.peers) == 2
 
 
+async def test_stray_bytes_that_were_read_and_not_taken_in(serve: Serve, pooled: MakeClient) -> None:
+    """What comes is taken in when all sockets were read; in between its connection must not be used again."""
+    worker, client = await serve(polite), pooled()
+    await ask(client, worker.address)
+    (idle,) = client.origins[worker.address].idle
+    stray = b"HTTP/1.1 408 Timeout\r\ncontent-length: 0\r\n\r\n"
+    idle.get_buffer(0)[: len(stray)] = stray
+    idle.buffer_updated(len(stray))
+    assert (await client.send(ASK, worker.address, SOON)).status == 200
+    assert len(worker.peers) == 2
+
+
 @pytest.mark.parametrize("ending", ["finish", "reset"])
 async def test_stale_connection_is_retried_on_a_fresh_one(ending: str, serve: Serve, pooled: MakeClient) -> None:
     worker, client = await serve(once_then(ending), polite), pooled()

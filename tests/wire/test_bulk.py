@@ -105,8 +105,9 @@ def test_a_body_has_a_thousand_members_at_most() -> None:
 def test_every_dialect_refuses_too_much(name: str) -> None:
     dialect = create(name, Settings())
     body = b'{"messages":[{"role":"user","content":' + array(b'{"type":"x"}', MOST_NESTED)[5:-1] + b"}]}"
+    asking = {example.route for examples in dialect.examples.values() for example in examples}
     for route in dialect.routes:
-        if route.method == "POST":
+        if route.method == "POST" and route.name in asking:
             request = Request("POST", route.path, [], body, b"api-version=2024-05-01-preview", route.name)
             with pytest.raises(GatewayError) as caught:
                 dialect.read(request)

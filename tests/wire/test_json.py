@@ -69,6 +69,15 @@ def test_what_is_no_object_is_refused(body: bytes, words: str) -> None:
     assert words in error.message
 
 
+@pytest.mark.parametrize("name", ["prompt_logprobs", "truncate_prompt_tokens", "x"])
+@pytest.mark.parametrize("value", [b"1e999", b"[-1e400]", b"[" * 100_000 + b"1.5" + b"]" * 100_000])
+def test_numbers_beyond_all_bounds_are_refused_wherever_they_are_read(name: str, value: bytes) -> None:
+    """Those of some names are read as integers before anything else."""
+    with pytest.raises(GatewayError) as caught:
+        settle_unknown(members(request(b'{"%b":%b}' % (name.encode(), value))), frozenset(), "pass")
+    assert (caught.value.kind, caught.value.code) == (Kind.BAD_REQUEST, "invalid_json")
+
+
 def test_nesting_without_end_is_refused() -> None:
     """At the top by the decoder, in a member that only passes through by `check_depth`."""
     deep = b"[" * 100_000 + b"]" * 100_000

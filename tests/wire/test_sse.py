@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from random import Random
 
 import pytest
@@ -193,3 +194,19 @@ def test_a_frame_that_never_ends_is_refused() -> None:
 def test_many_frames_in_one_block_may_exceed_the_limit_of_one() -> None:
     reader = Reader(max_frame=64)
     assert len(reader.feed((b"data: " + b"x" * 40 + b"\r\n\r\n") * 10)) == 10
+
+
+def test_of_a_frame_that_never_ends_nothing_is_kept() -> None:
+    """The error's traceback refers to the reader: as long as that is kept, the frame would be."""
+    reader = Reader(max_frame=4_000_000)
+    tracemalloc.start()
+    try:
+        for _ in range(61):
+            reader.feed(b"x" * 65_536)
+        with pytest.raises(GatewayError) as raised:
+            reader.feed(b"x" * 65_536)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert raised.value.kind is Kind.UPSTREAM
+    assert kept < 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -30,8 +31,7 @@ def worker() -> Iterator[httpx.Client]:
     line = process.stdout.readline()
     found = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", line)
     assert found, line + process.stderr.read()
-    # After a stream it closes the connection without saying so, hence no reuse.
-    with httpx.Client(base_url=found[1], timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client:
+    with httpx.Client(base_url=found[1], timeout=60) as client:
         yield client
     process.send_signal(signal.SIGTERM)
     assert process.wait(5) == 0
@@ -98,6 +98,78 @@ def test_a_leaving_client_stops_the_generation(worker: httpx.Client) -> None:
     stopped = worker.get("/metrics").text
     assert polls < 2000
     assert "llamacpp:requests_processing 0" in stopped
+
+
+def running(*flags: str) -> tuple[subprocess.Popen[str], str]:
+    """A worker of the test's own, and its address."""
+    process = start("--threads", "1", *flags)
+    assert process.stdout is not None
+    found = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())
+    assert found
+    return process, found[1]
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """(exit status, standard error)"""
+    _, said = process.communicate(timeout=20)
+    return process.returncode, said
+
+
+STORY = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "temperature": 0}
+
+
+def refuses(address: str) -> bool:
+    try:
+        httpx.get(address + "/health", timeout=5)
+    except httpx.ConnectError:
+        return True
+    return False
+
+
+def test_on_sigterm_running_streams_end_and_new_requests_are_refused() -> None:
+    process, address = running()
+    with httpx.Client(base_url=address, timeout=60) as idle, httpx.Client(base_url=address, timeout=60) as client:
+        assert idle.get("/health").status_code == 200
+        with client.stream("POST", "/v1/completions", json={**STORY, "max_tokens": 100}) as reply:
+            blocks = reply.iter_text()
+            said = next(blocks)
+            process.send_signal(signal.SIGTERM)
+            while not refuses(address):
+                said += next(blocks)
+            # The connection that was idle is gone, too, so this is a new one.
+            with pytest.raises(httpx.ConnectError):
+                idle.get("/health")
+            said += "".join(blocks)
+    assert said.endswith("data: [DONE]\n\n")
+    usage = [json.loads(line[6:]) for line in said.splitlines() if line.startswith("data: {")][-1]["usage"]
+    assert usage["completion_tokens"] == 100
+    assert ended(process) == (0, "")
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["a second signal", "the grace"])
+def test_what_takes_longer_than_the_grace_is_cut(again: bool) -> None:
+    process, address = running("--context", "4096", "--grace", "60" if again else "1")
+    with httpx.stream("POST", address + "/v1/completions", json={**STORY, "max_tokens": 4000}, timeout=60) as reply:
+        blocks = reply.iter_text()
+        said = next(blocks)
+        process.send_signal(signal.SIGTERM)
+        while again and not refuses(address):
+            said += next(blocks)
+        if again:
+            process.send_signal(signal.SIGTERM)
+        with pytest.raises(httpx.RemoteProtocolError):
+            said += "".join(blocks)
+    assert "[DONE]" not in said, "what is cut does not look whole"
+    assert ended(process)[0] == 3
+
+
+def test_a_body_without_end_is_not_kept(worker: httpx.Client) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * (1 << 20)
+
+    with contextlib.suppress(httpx.WriteError):  # it does not wait for all of it
+        assert worker.post("/v1/completions", content=endless()).status_code == 413
 
 
 def test_signals_while_it_loads() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -35,6 +36,29 @@ async def sdk(sim: Simulated) -> AsyncIterator[openai.AsyncOpenAI]:
 
 def scripted(**script: Any) -> dict[str, Any]:
     return {"model": "sim", "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}]}
+
+
+async def test_a_scripted_conversation(http: httpx.AsyncClient) -> None:
+    """The reply follows from how many assistant messages came after the script; words around the script are allowed."""
+    rounds = [{"tool_calls": [{"name": "look"}]}, {"tool_calls": [{"name": "gone"}]}, {"text": "the end"}]
+    script = "sim:" + json.dumps({"rounds": rounds, "asked": {"sum it up": {"text": "all in all"}}})
+    start = [{"role": "assistant", "content": "before"}, {"role": "user", "content": f"please {script} now"}]
+    turn = {"role": "assistant", "content": "x"}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+
+    async def reply(*more: dict[str, str]) -> dict[str, Any]:
+        body = {"model": "sim", "messages": [*start, *more], "tools": tools}
+        found = await http.post("/v1/chat/completions", json=body)
+        message: dict[str, Any] = found.json()["choices"][0]["message"]
+        return message
+
+    assert [call["function"]["name"] for call in (await reply())["tool_calls"]] == ["look"]
+    assert (await reply(turn))["content"] == "ok", "a tool that is not offered is not called"
+    assert (await reply(turn, turn))["content"] == "the end"
+    assert (await reply(turn, turn, turn))["content"] == "the end"
+    assert (await reply({"role": "user", "content": "now sum it up"}))["content"] == "all in all"
+    broken = {"model": "sim", "messages": [{"role": "user", "content": 'sim:{"rounds": 5}'}]}
+    assert (await http.post("/v1/chat/completions", json=broken)).status_code == 400
 
 
 def frames(text: str) -> list[Any]:
@@ -394,3 +418,97 @@ async def test_reasoning_mode() -> None:
         body = {**CHAT, "include_reasoning": False, "stream": True}
         events = frames((await client.post("/v1/chat/completions", json=body)).text)
         assert not any("reasoning" in event["choices"][0]["delta"] for event in events)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    """Two workers with KV connectors."""
+    async with (
+        Simulated(kv_transfer=True) as one,
+        Simulated(kv_transfer=True) as other,
+        httpx.AsyncClient(base_url=one.url) as first,
+        httpx.AsyncClient(base_url=other.url) as second,
+    ):
+        yield first, second
+
+
+async def kv_of(first: httpx.AsyncClient, **members: Any) -> Any:
+    body = {**CHAT, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}, **members}
+    return await first.post("/v1/chat/completions", json=body)
+
+
+async def test_a_computed_prompt_is_read_by_another_worker(pair: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+    first, second = pair
+    places = (await kv_of(first)).json()["kv_transfer_params"]
+    assert places["do_remote_prefill"] is True
+    assert places["remote_port"] == first.base_url.port
+    body = {**CHAT, "kv_transfer_params": places}
+    plain = (await first.post("/v1/chat/completions", json=CHAT)).json()
+    read = (await second.post("/v1/chat/completions", json=body)).json()
+    assert read["choices"] == plain["choices"]
+    assert read["kv_transfer_params"] is None
+    again = await second.post("/v1/chat/completions", json=body)
+    assert again.status_code == 400
+    assert "read before" in again.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("members", [{"max_tokens": 2}, {"stream": True}, {"n": 2}, {"kv_transfer_params": {"x": 1}}])
+async def test_wrong_first_steps_are_refused(
+    pair: tuple[httpx.AsyncClient, httpx.AsyncClient], members: dict[str, Any]
+) -> None:
+    assert (await kv_of(pair[0], **members)).status_code == 400
+
+
+async def test_wrong_second_steps_are_refused(pair: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+    first, second = pair
+    places = (await kv_of(first)).json()["kv_transfer_params"]
+    other = {"messages": [{"role": "user", "content": "Something else."}]}
+    for client, members, changed, said in (
+        (first, {}, {}, "own"),
+        (second, other, {}, "another prompt"),
+        (second, {}, {"remote_host": None}, "remote_host"),
+        (second, {}, {"do_remote_decode": True}, "exactly one"),
+    ):
+        body = {**CHAT, **members, "kv_transfer_params": {**places, **changed}}
+        reply = await client.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 400
+        assert said in reply.json()["error"]["message"]
+
+
+async def test_without_a_connector_nothing_is_handed_over(http: httpx.AsyncClient) -> None:
+    """As in vLLM, which warns in its log alone."""
+    assert (await kv_of(http)).json()["kv_transfer_params"] is None
+
+
+async def test_adapters_are_loaded_and_unloaded(http: httpx.AsyncClient) -> None:
+    async def change(action: str, name: str = "sql") -> httpx.Response:
+        return await http.post(f"/v1/{action}_lora_adapter", json={"lora_name": name, "lora_path": "/a"})
+
+    assert (await http.post("/v1/chat/completions", json={**CHAT, "model": "sql"})).status_code == 404
+    assert (await change("load")).text == "Success: LoRA adapter 'sql' added successfully."
+    assert (await change("load")).status_code == 400
+    assert (await http.post("/v1/chat/completions", json={**CHAT, "model": "sql"})).json()["model"] == "sql"
+    (card,) = [one for one in (await http.get("/v1/models")).json()["data"] if one["id"] == "sql"]
+    assert (card["parent"], card["max_model_len"]) == ("sim", None)
+    assert (await change("unload")).status_code == 200
+    assert (await change("unload")).status_code == 400
+    assert (await http.post("/v1/chat/completions", json={**CHAT, "model": "sql"})).status_code == 404
+
+
+async def test_plain_replies_tell_the_load_to_who_asks(http: httpx.AsyncClient) -> None:
+    """As `entrypoints/serve/utils/orca_metrics.py` has it; a format that it does not know is ignored."""
+
+    async def told(form: str, stream: bool = False) -> str | None:
+        headers = {"endpoint-load-metrics-format": form}
+        reply = await http.post("/v1/chat/completions", json={**CHAT, "stream": stream}, headers=headers)
+        said: str | None = reply.headers.get("endpoint-load-metrics")
+        return said
+
+    text = await told("TEXT")
+    assert text is not None
+    assert re.fullmatch(r"TEXT named_metrics.kv_cache_usage_perc=\S+, named_metrics.num_requests_waiting=0.0", text)
+    said = await told("json")
+    assert said is not None
+    assert json.loads(said.removeprefix("JSON "))["named_metrics"]["num_requests_waiting"] == 0.0
+    assert await told("xml") is None
+    assert await told("TEXT", stream=True) is None

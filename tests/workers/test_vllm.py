@@ -283,6 +283,30 @@ def test_abilities_follow_from_flags_and_from_the_models_own_files(tmp_path: Pat
     assert telling([*tools, "--api-key", "secret", "--seed", "3"]) == ("enable-auto-tool-choice", "tool-call-parser")
 
 
+@pytest.mark.parametrize(
+    ("words", "architectures", "sure"),
+    [
+        ([], ["LlamaForCausalLM"], True),
+        (["--runner", "generate"], [], True),
+        (["--runner=auto"], ["GemmaForConditionalGeneration"], True),
+        (["--runner", "pooling"], ["LlamaForCausalLM"], False),
+        (["--task", "score"], ["LlamaForCausalLM"], False),
+        (["--convert", "classify"], ["LlamaForCausalLM"], False),
+        ([], ["BertForSequenceClassification"], False),
+        ([], [], False),
+        ([], "LlamaForCausalLM", False),
+    ],
+)
+def test_a_model_that_generates_ranks_nothing(
+    tmp_path: Path, words: list[str], architectures: object, sure: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": architectures}))
+    assert abilities(words, str(tmp_path)).get("scores") is (False if sure else None)
+    (tmp_path / "modules.json").write_text("[]")
+    by_flag = words == ["--runner", "generate"]
+    assert abilities(words, str(tmp_path)).get("scores") is (False if by_flag else None), "a sentence transformer"
+
+
 @pytest.mark.parametrize("words", [["--runner", "pooling"], ["--task", "embed"], ["--speculative-config", "{}"]])
 def test_no_processor_where_vllm_takes_none(words: list[str]) -> None:
     assert takes_processors([])

@@ -10,7 +10,7 @@ import pytest
 from gateway import backends
 from gateway.backends.openai.facts import facts_of
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.ports import UNKNOWN
+from gateway.core.ports import UNKNOWN, Facts
 
 
 def said(*entries: Any) -> bytes:
@@ -58,3 +58,21 @@ def test_what_is_no_list_of_models(body: bytes) -> None:
     with pytest.raises(GatewayError) as caught:
         facts_of(body, "m")
     assert caught.value.kind is Kind.UPSTREAM
+
+
+def test_adapters_are_the_models_whose_parent_it_is() -> None:
+    """vLLM names the parent as it serves it, or as `--lora-modules` does: by the path of its weights."""
+    listed = said(
+        {"id": "a", "root": "/adapters/a", "parent": "m"},
+        {"id": "m", "root": "org/m", "parent": None, "max_model_len": 5},
+        {"id": "b", "parent": "org/m"},
+        {"id": "c", "parent": "another"},
+        {"id": "d", "parent": ["m"]},
+        {"id": "", "parent": "m"},
+        {"id": "x" * 257, "parent": "m"},
+        {"id": "line\nbreak", "parent": "m"},
+        {"id": "alone"},
+    )
+    assert facts_of(listed, "m") == Facts(max_model_len=5, adapters=("a", "b"))
+    many = said(*({"id": f"a{number}", "parent": "m"} for number in range(2_000)))
+    assert len(facts_of(many, "m").adapters) == 1_000

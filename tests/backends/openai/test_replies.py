@@ -52,6 +52,13 @@ def test_the_events_of_a_stream() -> None:
     ]
 
 
+def test_a_fingerprint_of_the_last_chunk_is_the_replys() -> None:
+    found = streamed(chunk(content="a"), chunk("stop"), {"choices": [], "system_fingerprint": "fp"})
+    assert found[0] == Start("x", "sim", 1, None)
+    assert found[-1] == End("fp")
+    assert fold(found).start.fingerprint == "fp"
+
+
 def test_legacy_function_calls_are_tool_calls() -> None:
     found = fold(
         streamed(chunk(function_call={"name": "f"}), chunk("function_call", function_call={"arguments": "{}"}))

@@ -4,7 +4,8 @@ import OpenAI from "openai";
 
 const baseURL = process.argv[2];
 const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0, timeout: 10_000 });
-const said = (script) => [{ role: "user", content: "sim:" + JSON.stringify(script) }];
+const script = (told) => "sim:" + JSON.stringify(told);
+const said = (told) => [{ role: "user", content: script(told) }];
 const tools = [{ type: "function", function: { name: "weather", parameters: { type: "object", properties: {} } } }];
 
 const cases = {
@@ -36,6 +37,28 @@ const cases = {
     });
     const call = (await runner.finalChatCompletion()).choices[0].message.tool_calls[0];
     return [call.function.name, call.function.arguments];
+  },
+  async response() {
+    const reply = await client.responses.create({ model: "m", input: script({ text: "Grüezi 👋🏽" }) });
+    return [reply.output_text, reply.status, reply.usage.total_tokens > 0];
+  },
+  async response_stream() {
+    const runner = client.responses.stream({
+      model: "m", input: script({ reasoning: "hm", text: "a b c", tool_calls: [{ name: "weather", arguments: '{"city": "Bern"}' }] }),
+      tools: [{ type: "function", name: "weather", parameters: { type: "object", properties: {} }, strict: false }],
+    });
+    const reply = await runner.finalResponse();
+    return [reply.output_text, reply.output.map((item) => item.type), reply.output[2].arguments];
+  },
+  async response_unknown_model() {
+    await client.responses.create({ model: "nobody", input: "a" });
+  },
+  async response_reset_mid_stream() {
+    const stream = await client.responses.create({
+      model: "m", input: script({ text: "one two three four", fault: "reset@2" }), stream: true,
+    });
+    for await (const event of stream) if (event.type === "response.completed") return "completed";
+    return "ended";
   },
   async completions() {
     const reply = await client.completions.create({ model: "m", prompt: [5, 6, 7], max_tokens: 4 });

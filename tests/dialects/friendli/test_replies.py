@@ -283,9 +283,13 @@ def test_a_stream_of_chunks() -> None:
 
 def test_several_ids_in_a_chunk_and_text_without_ids_in_chunks() -> None:
     out = lane(chunks()).feed(
-        chunk(0, "abc", [1, 2, 3]) + chunk(0, "d", None) + chunk(0, "", [5]) + chunk(0, "e", [4], finish_reason="stop")
+        chunk(0, "abc", [1, 2, 3])
+        + chunk(0, "d", None)
+        + chunk(0, "", [5])
+        + chunk(0, "e", [4], finish_reason="stop")
+        + DONE
     )
-    found = [one["choices"][0] for one in events(out)]
+    found = [one["choices"][0] for one in events(out.removesuffix(DONE))]
     assert [(choice["text"], choice.get("token")) for choice in found] == [
         ("", 1),
         ("", 2),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.vllm import Vllm
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import with_field
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
@@ -299,6 +300,27 @@ def test_what_is_unknown_inside_a_completion_has_no_place_anywhere() -> None:
     assert (status, error["param"]) == (422, "stop_tokens.0.x")
     for policy in ("pass", "drop"):
         op = create("friendli", Settings(extras=policy)).read(request(asked))
+        assert isinstance(op, Complete)
         assert op.dropped == ("stop_tokens[].x", "response_format.x")
     status, error = refused({**asked, "stop_tokens": [{"tokens": [-1], "x": 1}]})
     assert (status, error["param"]) == (400, "stop_tokens.0.tokens.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "most"),
+    [
+        ("stop", "x", 64),
+        ("stop_tokens", {"tokens": [1]}, 1024),
+        ("bad_words", "x", 1024),
+        ("bad_word_tokens", {"tokens": [1]}, 1024),
+        ("eos_token", 1, 1024),
+    ],
+)
+def test_lists_are_bounded(name: str, entry: Any, most: int) -> None:
+    fits: dict[str, Any] = {name: [entry] * most}
+    assert read(**fits)
+    too_many: dict[str, Any] = {name: [entry] * (most + 1)}
+    with pytest.raises(GatewayError) as caught:
+        read(**too_many)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert str(caught.value.param).startswith(name)

@@ -70,6 +70,21 @@ def test_an_unknown_model_in_the_body_is_an_error_in_either_shape(stack: Stack) 
     assert "nobody" in aws.json()["message"]
 
 
+@pytest.mark.parametrize("path", ["invocations", "invocations-response-stream"])
+@pytest.mark.parametrize("target", [None, "other"])
+def test_an_unknown_endpoint_is_an_unknown_model(path: str, target: str | None) -> None:
+    """Where nothing else names a model and there is no default."""
+    with Stack() as running:
+        headers = {"x-amzn-sagemaker-target-model": target} if target else {}
+        url = f"{running.url}/sagemaker/endpoints/org%2Fep/{path}"
+        reply = httpx.post(url, json={"prompt": "hi"}, headers=headers)
+        assert (reply.status_code, reply.headers["x-amzn-errortype"]) == (400, "ValidationError")
+        named = target or "org/ep"
+        assert reply.json()["message"] == f"the model '{named}' does not exist or you do not have access to it"
+        bare = httpx.post(f"{running.url}/sagemaker/invocations", json={"prompt": "hi"})
+        assert (bare.status_code, bare.json()["error"]["code"]) == (400, "missing_parameter")
+
+
 def test_a_default_model_that_the_key_may_not_use() -> None:
     secret, entry = key("k", models=[])
     with Stack(config={"keys": entry, "dialects": {"sagemaker": {"default_model": "m"}}}) as running:

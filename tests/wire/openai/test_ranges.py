@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 
 import msgspec
 import pytest
-from msgspec import Struct, inspect
+from msgspec import Raw, Struct, inspect
 
+from gateway.core.errors import GatewayError
+from gateway.wire.openai.extras import RANGES
+from gateway.wire.openai.reading import read_chat, read_text
 from gateway.wire.openai.request_views import LONGEST_PATTERN, ChatBody, EmbedBody, TextBody
 from tests.repo.tree import ROOT
+from tests.wire.openai.exchange import HI
 
-PAGE = (
-    (ROOT / "docs/dialects/openai.md").read_text().partition("These ranges")[2].partition("What is said of fields")[0]
-)
+PAGE = (ROOT / "docs/dialects/openai.md").read_text().partition("These ranges")[2].partition("The option `extras`")[0]
 ROWS = {
     name: {int(number) for number in re.findall(r"-?\d+", said)}
     for names, said in re.findall(r"^\| (`.*?) \| (.*) \|$", PAGE, re.MULTILINE)
@@ -65,4 +68,26 @@ def test_the_page_names_no_field_that_is_none() -> None:
         "guided_whitespace_pattern",
         "",
     }
-    assert ROWS.keys() - patterns <= known
+    assert ROWS.keys() - patterns <= known | RANGES.keys()
+
+
+def refused(name: str, value: object) -> bool:
+    raw = {name: Raw(msgspec.json.encode(value))}
+    refusals = 0
+    for read, own in ((read_chat, {"messages": HI}), (read_text, {"prompt": "hi"})):
+        with contextlib.suppress(GatewayError):
+            read(msgspec.json.encode({**own, name: value}), raw, {}, ())
+            refusals -= 1
+        refusals += 1
+    assert refusals in (0, 2)
+    return refusals == 2
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_page_gives_the_range_of_what_vllm_adds(name: str) -> None:
+    low, high = min(ROWS[name]), max(ROWS[name])
+    inside = 0.5 if (low, high) == (0, 1) else 1
+    assert [value for value in (high, inside, None) if refused(name, value)] == []
+    assert refused(name, low) == (name == "repetition_penalty")
+    odd: list[object] = [low - 1, high + 1, "1", [], True, {}]
+    assert [value for value in odd if not refused(name, value)] == []

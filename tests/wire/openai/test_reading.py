@@ -12,7 +12,6 @@ from msgspec import Raw
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import (
-    Audio,
     Chat,
     Complete,
     Embed,
@@ -20,43 +19,15 @@ from gateway.core.messages import (
     Logprobs,
     Message,
     NamedTool,
-    Opaque,
     Output,
-    Part,
-    Refusal,
     Text,
     Thinking,
     Tool,
     ToolCall,
 )
-from gateway.wire.openai.reading import answer_calls, read_chat, read_embed, read_part, read_text
+from gateway.wire.openai.reading import read_chat, read_text
 from gateway.wire.openai.request_views import LONGEST_PATTERN
-
-HI = [{"role": "user", "content": "hi"}]
-TOOLS = [{"type": "function", "function": {"name": "f"}}]
-CALL = {"id": "1", "type": "function", "function": {"name": "f"}}
-
-
-def chat(policy: ExtrasPolicy = "pass", **members: Any) -> Chat:
-    return read_chat(json.dumps({"messages": HI, **members}).encode(), {}, {}, (), policy)
-
-
-def text(policy: ExtrasPolicy = "pass", **members: Any) -> Complete:
-    return read_text(json.dumps({"prompt": "hi", **members}).encode(), {}, {}, (), policy)
-
-
-def embed(**members: Any) -> Embed:
-    return read_embed(json.dumps({"input": "hi", **members}).encode(), {}, {}, ())
-
-
-def messages(*given: dict[str, Any]) -> tuple[Message, ...]:
-    return chat(messages=list(given)).messages
-
-
-def refusal(read: Any, **members: Any) -> GatewayError:
-    with pytest.raises(GatewayError) as caught:
-        read(**members)
-    return caught.value
+from tests.wire.openai.exchange import CALL, HI, TOOLS, chat, embed, refusal, text
 
 
 def test_what_is_not_said_stays_unknown() -> None:
@@ -188,78 +159,6 @@ def test_deprecated_functions_are_refused(name: str) -> None:
     assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, name)
 
 
-def test_messages_of_every_form() -> None:
-    image = {"type": "image_url", "image_url": {"url": "http://x/y.png", "detail": "low"}}
-    found = messages(
-        {"role": "system", "content": "be"},
-        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "a"}, image]},
-        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]},
-        {"role": "user", "content": [{"type": "video_url", "video_url": 1}]},
-        {"role": "assistant", "content": None, "refusal": "no", "reasoning": "hm"},
-        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}]},
-        {"role": "tool", "tool_call_id": "1", "content": ""},
-        {"role": "assistant", "content": ""},
-    )
-    assert found == (
-        Message("system", (Text("be"),)),
-        Message("user", (Text("a"), Image("http://x/y.png", "low")), "ann"),
-        Message("user", (Audio("AA==", "wav"),)),
-        Message("user", (Opaque("video_url", Raw(b'{"type": "video_url", "video_url": 1}')),)),
-        Message("assistant", (Thinking("hm"), Refusal("no"))),
-        Message("assistant", (ToolCall("1", "f", ""),)),
-        Message("tool", (Text(""),), None, "1"),
-        Message("assistant", (Text(""),)),
-    )
-
-
-def test_arguments_may_be_an_object() -> None:
-    call = {"function": {"name": "f", "arguments": {"b": 1, "a": [2]}}}
-    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (
-        ToolCall("c00000000", "f", '{"b":1,"a":[2]}'),
-    )
-
-
-def test_a_call_without_an_id_is_given_the_same_one_every_time() -> None:
-    bare = {"function": {"name": "f"}}
-    given = ({"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [bare, {**bare, "id": ""}]})
-    found = messages(*given, {"role": "assistant", "tool_calls": [{**bare, "id": "1"}, {**bare, "id": None}]})
-    ids = [part.id for message in found for part in message.parts if isinstance(part, ToolCall)]
-    assert ids == ["c00010000", "c00010001", "1", "c00020001"]
-
-
-def test_invalid_arguments_stay_text() -> None:
-    call = {"id": "1", "function": {"name": "f", "arguments": "{oops"}}
-    assert messages({"role": "assistant", "tool_calls": [call]})[0].parts == (ToolCall("1", "f", "{oops"),)
-
-
-@pytest.mark.parametrize(
-    ("raw", "part"),
-    [
-        (b'{"type":"text","text":"a"}', Text("a")),
-        (b'{"type":"image_url","image_url":"data:x"}', Image("data:x")),
-        (b'{"type":"refusal","refusal":"no"}', Refusal("no")),
-    ],
-)
-def test_a_part(raw: bytes, part: Part) -> None:
-    assert read_part(Raw(raw), "here") == part
-
-
-def test_tools_and_choices() -> None:
-    schema = {"type": "object"}
-    op = chat(
-        tools=[
-            {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema, "strict": True}},
-            {"type": "function", "function": {"name": "g", "parameters": None}},
-        ],
-        tool_choice={"type": "function", "function": {"name": "g"}},
-    )
-    assert op.tools == (Tool("f", "d", Raw(b'{"type": "object"}'), True), Tool("g"))
-    assert op.tool_choice == NamedTool("g")
-    for word in ("none", "auto", "required"):
-        assert chat(tools=TOOLS, tool_choice=word).tool_choice == word
-    assert chat(tools=[]).tools == ()
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -314,24 +213,6 @@ def test_embeddings_have_members_of_their_own() -> None:
     assert refusal(embed, dimensions=0).param == "dimensions"
     assert refusal(embed, input=[]).param == "input"
     assert refusal(embed, input=["x"] * 2049).param == "input"
-
-
-def test_calls_are_answered_by_name_or_in_their_order() -> None:
-    def calls(*ids: str) -> Message:
-        return Message("assistant", tuple(ToolCall(one, "f", "{}") for one in ids))
-
-    bare = Message("tool", (Text("x"),))
-    found = answer_calls((calls("a", "b"), bare, bare, bare, calls("c"), bare))
-    assert [message.call_id for message in found] == [None, "a", "b", None, None, "c"]
-    told = Message("tool", (Text("x"),), None, "b")
-    found = answer_calls((calls("a", "b"), told, bare))
-    assert [message.call_id for message in found] == [None, "b", "a"]
-    two = Message("assistant", (ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}"), ToolCall("c", "g", "{}")))
-    named = Message("tool", (Text("x"),), "g")
-    found = answer_calls((two, named, named, named, named))
-    assert [message.call_id for message in found] == [None, "b", "c", "a", None]
-    fine = (calls("a"), Message("tool", (), None, "a"))
-    assert answer_calls(fine) is fine
 
 
 # -- what has no canonical name -------------------------------------------------------------------------------------
@@ -427,19 +308,6 @@ def test_a_member_belongs_to_one_type() -> None:
     assert op.unnamed == ("response_format.json_schema", "messages[].content[].refusal")
 
 
-def test_two_words_for_thinking() -> None:
-    def thought(**members: Any) -> tuple[Message, tuple[str, ...]]:
-        op = chat(messages=[{"role": "assistant", "content": "a", **members}])
-        return op.messages[0], op.unnamed
-
-    once = Message("assistant", (Thinking("b"), Text("a")))
-    for members in ({"reasoning": "b"}, {"reasoning_content": "b"}, {"reasoning": "", "reasoning_content": "b"}):
-        assert thought(**members) == (once, ())
-    assert thought(reasoning="b", reasoning_content="b") == (once, ())
-    both = msgspec.structs.replace(once, extra={"reasoning": Raw(b'"c"')})
-    assert thought(reasoning="c", reasoning_content="b") == (both, ("messages[].reasoning",))
-
-
 @pytest.mark.parametrize(
     ("members", "unnamed"),
     [
@@ -450,19 +318,6 @@ def test_two_words_for_thinking() -> None:
 )
 def test_a_limit_that_another_replaces_has_no_place(members: dict[str, Any], unnamed: tuple[str, ...]) -> None:
     assert chat(**members).unnamed == unnamed
-
-
-def test_what_is_said_of_no_tools_is_named() -> None:
-    raw = {"tool_choice": Raw(b'"auto"'), "parallel_tool_calls": Raw(b"true"), "tools": Raw(b"[]")}
-    op = read_chat(
-        b'{"messages":[{"role":"user","content":"x"}],"tools":[],"tool_choice":"auto","parallel_tool_calls":true}',
-        raw,
-        {},
-        (),
-    )
-    assert (op.tool_choice, op.parallel_tools) == (None, None)
-    assert (op.dropped, op.raw) == (("tool_choice", "parallel_tool_calls"), {"tools": Raw(b"[]")})
-    assert chat(tool_choice="none").dropped == ("tool_choice",)
 
 
 @pytest.mark.parametrize("length", [LONGEST_PATTERN, LONGEST_PATTERN + 1])

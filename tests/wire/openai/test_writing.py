@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.backends.openai import OpenAI
 from gateway.core.errors import GatewayError, Kind
@@ -142,6 +143,26 @@ def test_a_stream_begins_with_a_role_for_each_choice() -> None:
         "service_tier": "default",
     }
     assert written(Complete(model="m", prompts=("a",)), start) == []
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+@pytest.mark.parametrize("usage", [False, True])
+@pytest.mark.parametrize("op", [Chat(model="m", messages=(), n=2), Complete(model="m", prompts=("a", "b"))])
+def test_a_late_fingerprint_stands_in_the_last_chunk(op: Chat | Complete, usage: bool, include_usage: bool) -> None:
+    """Whatever the last chunk is: of usage, or of the choice that ends last."""
+    op = replace(op, include_usage=include_usage)
+    ended: list[Event] = [event for choice in (1, 0) for event in (PartStart(choice, 0, "text"), PartEnd(choice, 0))]
+    ended += [Finish(1, "stop", "stop"), Finish(0, "stop", "stop")]
+    found = written(op, Start("id", "s", 7), *ended, *([UsageReport(Usage(1, 2))] if usage else []), End("fp"))
+    assert found[-1] == "[DONE]"
+    assert [body.get("system_fingerprint") for body in found[:-1]] == [None] * (len(found) - 2) + ["fp"]
+    assert ("usage" in found[-2]) is (usage and include_usage)
+    assert found == [
+        {**body, "system_fingerprint": "fp"} if place == len(found) - 2 else body
+        for place, body in enumerate(
+            written(op, Start("id", "s", 7), *ended, *([UsageReport(Usage(1, 2))] if usage else []), End())
+        )
+    ]
 
 
 def test_tools_are_counted_for_each_choice() -> None:

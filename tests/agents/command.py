@@ -1,0 +1,113 @@
+"""Agents of the command line, run without a terminal against a gateway, with nothing of this machine's own settings.
+
+Their model is the simulated worker: `conversation` is a prompt that tells it what to say in each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.libraries.drive import ADDRESS
+from tests.libraries.readme import readme_lines
+
+PACKAGES = Path(__file__).parent / "node" / "node_modules"
+
+
+class Ran(NamedTuple):
+    """code is the exit status; events are the lines of JSON that the agent printed; said is all that it printed."""
+
+    code: int
+    events: list[dict[str, Any]]
+    said: str
+
+
+def version(package: str) -> str:
+    """As locked."""
+    lock = json.loads((PACKAGES.parent / "package-lock.json").read_text())
+    return str(lock["packages"][f"node_modules/{package}"]["version"])
+
+
+def line(client: str, url: str) -> str:
+    """The line of configuration that the README has for this client, with the gateway at `url`."""
+    return readme_lines()[client].replace(ADDRESS, url)
+
+
+def setting(client: str, url: str) -> dict[str, str]:
+    """The same, of a client whose line is an environment variable."""
+    name, _, value = line(client, url).partition("=")
+    return {name: value}
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """A tool call of a round."""
+    return {"name": name, "arguments": arguments}
+
+
+def conversation(
+    *rounds: Mapping[str, Any], words: str = "Do as you are told.", asked: Mapping[str, Any] | None = None
+) -> str:
+    """A prompt by which the simulated worker replies with one round after the other, and to messages with the words of
+    `asked` as those say. The scripts are those of workers/simulated/plan.py."""
+    return f"{words} sim:" + json.dumps({"rounds": rounds, "asked": asked or {}})
+
+
+@contextmanager
+def watched() -> Iterator[tuple[str, list[bytes]]]:
+    """(the address of a proxy that lets nothing through, the first bytes of what was asked of it)."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                with client:
+                    asked.append(client.recv(200))
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def run(arguments: list[str], home: Path, environ: Mapping[str, str], timeout: float = 120) -> Ran:
+    """Runs an agent in `home`/work, with `home` as its home. Fails if it wanted to leave this machine."""
+    folder = home / "work"
+    folder.mkdir(exist_ok=True)
+    with watched() as (proxy, asked):
+        found = subprocess.run(
+            arguments,
+            cwd=folder,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(home),
+                "LANG": "C.UTF-8",
+                "SHELL": "/bin/bash",
+                "HTTPS_PROXY": proxy,
+                "HTTP_PROXY": proxy,
+                "NO_PROXY": "127.0.0.1",
+                "no_proxy": "127.0.0.1",
+                **environ,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+        )
+    said = found.stdout.decode()
+    strayed = [line.split(b"\r\n")[0].decode() for line in asked]
+    assert not strayed, f"it wanted to leave this machine: {strayed}"
+    return Ran(found.returncode, [json.loads(line) for line in said.splitlines() if line.startswith("{")], said)

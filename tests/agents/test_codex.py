@@ -1,0 +1,157 @@
+"""Codex, unmodified and headless, with a simulated worker as its model (`make test-agents`)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.command import PACKAGES, Ran, call, conversation, line, run, version
+from tests.harness import Stack
+from tests.libraries.conftest import Keyed
+from tests.test_limiting import made
+
+pytestmark = pytest.mark.agents
+
+MACHINE = "aarch64" if os.uname().machine == "aarch64" else "x86_64"
+PACKAGE = PACKAGES / "@openai" / f"codex-linux-{'arm64' if MACHINE == 'aarch64' else 'x64'}"
+PROGRAM = PACKAGE / "vendor" / f"{MACHINE}-unknown-linux-musl" / "bin" / "codex"
+WORKER = {"max_model_len": 200_000}
+# The sections keep it from calling home.
+SETTINGS = """
+check_for_update_on_startup = false
+[analytics]
+enabled = false
+[features]
+plugins = false
+apps = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def told(record_property: Callable[[str, object], None]) -> None:
+    record_property("client", f"Codex {version('@openai/codex')}")
+
+
+def codex(url: str, home: Path, prompt: str, key: str = "any", settings: str = "", model: str = "m") -> Ran:
+    """With the README's line, which are its options."""
+    folder = home / "codex"
+    folder.mkdir()
+    (folder / "config.toml").write_text(f'model = "{model}"\n{settings}{SETTINGS}')
+    options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+    environ = {"CODEX_HOME": str(folder), "DRAGOMAN_KEY": key}
+    return run([str(PROGRAM), "exec", *shlex.split(line("Codex", url)), *options, prompt], home, environ)
+
+
+def items(ran: Ran, kind: str) -> list[dict[str, Any]]:
+    """The completed items of this kind."""
+    found = [event["item"] for event in ran.events if event["type"] == "item.completed"]
+    return [item for item in found if item["type"] == kind]
+
+
+def shell(command: str) -> dict[str, Any]:
+    return call("exec_command", cmd=command)
+
+
+def test_a_task_with_tools(tmp_path: Path) -> None:
+    """Reads, edits, runs two commands at once, sees one fail, and ends."""
+    (tmp_path / "work").mkdir()
+    note = tmp_path / "work" / "note.txt"
+    note.write_text("hello\n")
+    prompt = conversation(
+        {"text": "Let me look.", "tool_calls": [shell("cat note.txt")]},
+        {"tool_calls": [shell("sed -i s/hello/goodbye/ note.txt")]},
+        {"tool_calls": [shell("cat note.txt"), shell("echo $((6 * 7))")]},
+        {"tool_calls": [shell("echo broken >&2; exit 3")]},
+        {"reasoning": "Hm.", "tool_calls": [shell("echo new > other.txt")]},
+        {"tool_calls": [shell("ls")]},
+        {"text": "All done."},
+    )
+    with Stack(({**WORKER, "reasoning": True},)) as stack:
+        ran = codex(stack.url, tmp_path, prompt)
+        records = stack.records()
+    assert ran.code == 0, ran.said[-2000:]
+    assert note.read_text() == "goodbye\n"
+    ends = [(item["aggregated_output"], item["exit_code"]) for item in items(ran, "command_execution")]
+    assert ends[0] == ("hello\n", 0)
+    assert {("goodbye\n", 0), ("42\n", 0)} <= set(ends)
+    assert ("broken\n", 3) in ends
+    assert ends[-1] == ("note.txt\nother.txt\n", 0)
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+    assert ran.events[-1]["usage"]["output_tokens"] == sum(record["usage"]["output"] for record in records)
+    assert {(record["dialect"], record["outcome"]) for record in records} == {("responses", "ok")}
+    assert len(records) == 7
+
+
+@pytest.mark.parametrize("fault", ["status:500", "eof@headers", "reset@3", "eof@3"])
+def test_a_worker_that_dies_before_or_in_a_stream(tmp_path: Path, fault: str) -> None:
+    """It asks again: a cut stream is no end to it."""
+    prompt = conversation(
+        {"tool_calls": [shell("echo one > one")]},
+        {"text": "This is a sentence that the fault may cut.", "tool_calls": [shell("echo two > two")]},
+        {"text": "All done."},
+    )
+    with Stack((WORKER,), {"retry": {"attempts": 1}}) as stack:
+        stack.sim.fault(fault, count=1, skip=1, path="/v1/chat/completions")
+        ran = codex(stack.url, tmp_path, prompt)
+        outcomes = [record["outcome"] for record in stack.records()]
+    assert ran.code == 0, ran.said[-2000:]
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+    assert (tmp_path / "work" / "two").read_text() == "two\n"
+    assert outcomes.count("failed") == 1
+    assert set(outcomes) == {"ok", "failed"}
+
+
+def test_a_limit_is_waited_for(keyed: Keyed, tmp_path: Path) -> None:
+    prompt = conversation(*({"tool_calls": [shell(f"echo {number}")]} for number in range(3)), {"text": "All done."})
+    with keyed.over_the_limit():
+        ran = codex(keyed.stack.url, tmp_path, prompt, keyed.keys["busy"])
+    assert ran.code == 0, ran.said[-2000:]
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+
+
+def test_an_expired_key_is_told_in_our_words(tmp_path: Path) -> None:
+    key, entry = made("old", expires="2020-01-01")
+    with Stack((WORKER,), {"keys": entry}) as stack:
+        ran = codex(stack.url, tmp_path, "hi", key)
+        records = stack.records()
+    assert ran.code != 0
+    assert "expired" in ran.said
+    assert key not in ran.said
+    assert {record["status"] for record in records} == {401}
+
+
+def test_an_answer_that_length_cut_off_is_no_success(tmp_path: Path) -> None:
+    """It says so and ends with an error."""
+    with Stack((WORKER,)) as stack:
+        ran = codex(stack.url, tmp_path, conversation({"text": "A long ans", "finish": "length"}))
+    assert ran.events[-1]["type"] == "turn.failed", ran.said[-2000:]
+
+
+def test_a_conversation_is_compacted(tmp_path: Path) -> None:
+    """The summary is an ordinary request, without tools, and the conversation goes on from it."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "long.txt").write_text("word " * 5000)
+    after = conversation({"text": "All done."}, words="Summary: the long file was read.")
+    prompt = conversation(
+        *({"tool_calls": [call("exec_command", cmd="cat long.txt", max_output_tokens=6000)]} for _ in range(8)),
+        asked={"CHECKPOINT": {"text": after}},
+    )
+    settings = "model_context_window = 40000\nmodel_auto_compact_token_limit = 20000\n"
+    with Stack((WORKER,)) as stack:
+        ran = codex(stack.url, tmp_path, prompt, settings=settings)
+        records = stack.records()
+    assert ran.code == 0, ran.said[-2000:]
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+    assert {record["outcome"] for record in records} == {"ok"}
+
+
+def test_a_real_model_without_tools_says_so(gateway: str, tmp_path: Path) -> None:
+    """The small model of `make run` cannot call tools, and no request of Codex is without any."""
+    ran = codex(gateway, tmp_path, "What is the capital of France?", model="smollm2")
+    assert ran.code != 0
+    assert "this model cannot call tools" in ran.said

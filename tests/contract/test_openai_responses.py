@@ -1,0 +1,128 @@
+"""OpenAI's own client for Python, unmodified: `client.responses`, at the base URL that chats have, and Azure's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.harness import Stack
+
+TOOLS: Any = [
+    {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False},
+    {"type": "custom", "name": "patch"},
+]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(workers=({"itl_ms": 5},), config={"breaker": {"failures": 10_000}}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["/v1", "/openai/v1", "azure"])
+def client(stack: Stack, request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
+    if request.param == "azure":
+        made: openai.OpenAI = openai.AzureOpenAI(
+            azure_endpoint=stack.url, api_version="2025-04-01-preview", api_key="k", max_retries=0
+        )
+    else:
+        made = openai.OpenAI(base_url=stack.url + request.param, api_key="k", max_retries=0)
+    with made as found:
+        yield found
+
+
+def asking(**script: Any) -> Any:
+    return {"model": "m", "input": "sim:" + json.dumps(script)}
+
+
+def test_whole(client: openai.OpenAI) -> None:
+    reply: Any = client.responses.create(**asking(text="Hello there"))
+    assert reply.output_text == "Hello there"
+    assert (reply.status, reply.model) == ("completed", "m")
+    assert reply.usage.input_tokens_details.cached_tokens == 0
+    assert reply._request_id
+
+
+def test_streamed(client: openai.OpenAI) -> None:
+    with client.responses.stream(**asking(reasoning="hm", text="Hello there")) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == "Hello there"
+    assert [item.type for item in final.output] == ["reasoning", "message"]
+    raw = [event.type for event in client.responses.create(**asking(text="a"), stream=True)]
+    assert (raw[0], raw[-1]) == ("response.created", "response.completed")
+
+
+@pytest.mark.parametrize("interleave", [False, True])
+def test_a_loop_of_tools(client: openai.OpenAI, interleave: bool) -> None:
+    calls = [{"name": "look", "arguments": {"at": name}} for name in "abc"]
+    calls.append({"name": "patch", "arguments": {"input": "*** x"}})
+    asked = {**asking(reasoning="hm", tool_calls=calls, interleave=interleave), "tools": TOOLS}
+    with client.responses.stream(**asked) as stream:
+        streamed: Any = stream.get_final_response()
+    whole: Any = client.responses.create(**asked)
+    for reply in (streamed, whole):
+        found = [item for item in reply.output if item.type == "function_call"]
+        assert [json.loads(item.arguments) for item in found] == [{"at": name} for name in "abc"]
+        assert [item.input for item in reply.output if item.type == "custom_tool_call"] == ["*** x"]
+    history: Any = [item.model_dump(exclude_none=True) for item in whole.output]
+    outputs: Any = [
+        {"type": f"{item.type}_output", "call_id": item.call_id, "output": "seen"}
+        for item in whole.output
+        if item.type in ("function_call", "custom_tool_call")
+    ]
+    turns: Any = [{"role": "user", "content": "look"}, *history, *outputs]
+    assert client.responses.create(model="m", input=turns, tools=TOOLS).status == "completed"
+
+
+def test_counting(client: openai.OpenAI) -> None:
+    if isinstance(client, openai.AzureOpenAI):
+        pytest.skip("Azure has no such path")
+    asked = asking(text="Hello")
+    usage = client.responses.create(**asked).usage
+    assert client.responses.input_tokens.count(**asked).input_tokens == usage.input_tokens
+
+
+def test_parsed(client: openai.OpenAI) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}}
+    assert client.responses.create(**asking(text='{"a":1}'), text=form).output_text == '{"a":1}'
+
+
+def test_what_is_cut_is_incomplete(client: openai.OpenAI) -> None:
+    reply: Any = client.responses.create(**asking(text="Hello", finish="length"))
+    assert reply.status == "incomplete"
+    assert reply.incomplete_details.reason == "max_output_tokens"
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        ({"model": "none"}, openai.NotFoundError),
+        ({"temperature": 9}, openai.BadRequestError),
+        ({"input": "word " * 20_000}, openai.BadRequestError),
+        ({"previous_response_id": "resp_1"}, openai.BadRequestError),
+        (asking(fault="status:500"), openai.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_failures_are_its_own_exceptions(
+    client: openai.OpenAI, members: dict[str, Any], kind: type[openai.APIStatusError], stream: bool
+) -> None:
+    with pytest.raises(kind) as caught:
+        client.responses.create(**{**asking(text="hi"), **members, "stream": stream})
+    assert caught.value.code
+    assert caught.value.request_id
+
+
+@pytest.mark.parametrize("fault", ["reset@3", "eof@3"])
+def test_a_cut_stream_is_never_a_success(client: openai.OpenAI, fault: str) -> None:
+    asked = asking(text="Hello there, how are you today?", fault=fault)
+    with pytest.raises(openai.APIError, match="worker"), client.responses.stream(**asked) as stream:
+        stream.get_final_response()
+    with pytest.raises((openai.APIError, httpx.RemoteProtocolError)):
+        list(client.responses.create(**asked, stream=True))

@@ -1,0 +1,198 @@
+"""Replies and streams of Azure AI Model Inference."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.backends.vllm import Vllm
+from gateway.core.errors import Kind
+from gateway.core.http import Response
+from gateway.core.lanes import EventLane
+from gateway.core.lifecycle import fold
+from tests.dialects.azure.exchange import DIALECT, SAMPLE_REPLY, SAMPLE_REQUEST, chat, read
+
+
+def frame(choices: list[Any], **more: Any) -> bytes:
+    head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "w", "choices": choices, **more}
+    return b"data: " + json.dumps(head).encode() + b"\n\n"
+
+
+def delta(finish: str | None = None, **members: Any) -> bytes:
+    return frame([{"index": 0, "delta": members, "logprobs": None, "finish_reason": finish, "token_ids": None}])
+
+
+STREAM = [
+    delta(role="assistant", content=""),
+    delta(content="h\u2028i"),
+    delta(content=" you"),
+    delta("stop", content=""),
+    frame([], usage={"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}),
+    b"data: [DONE]\n\n",
+]
+
+
+def lane(**members: Any) -> EventLane:
+    op = read(chat(stream=True, **members), (b"extra-parameters", b"pass-through"))
+    op.model = "m"
+    return EventLane(Vllm().reader(op), DIALECT.writer(op))
+
+
+def chunk(delta: str, reason: str = "null") -> bytes:
+    text = (
+        '{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+        f'{delta},"logprobs":null,"finish_reason":{reason}}}]}}'
+    )
+    return b"data: " + text.encode() + b"\n\n"
+
+
+WANTED = [
+    chunk('{"role":"assistant","content":""}'),
+    chunk('{"content":"h\\u2028i"}'),
+    chunk('{"content":" you"}'),
+    chunk("{}", '"stop"'),
+    b"",
+    b"data: [DONE]\n\n",
+]
+
+
+def test_sample_reply() -> None:
+    worker = {
+        "id": "1234567890",
+        "object": "chat.completion",
+        "created": 1234567890,
+        "model": "w",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "No, it has never been proved",
+                    "refusal": None,
+                    "reasoning": None,
+                },
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": None,
+            }
+        ],
+        "service_tier": None,
+        "system_fingerprint": None,
+        "usage": {"prompt_tokens": 205, "total_tokens": 210, "completion_tokens": 5, "prompt_tokens_details": None},
+        "kv_transfer_params": None,
+    }
+    op = read(SAMPLE_REQUEST)
+    op.model = "llama2-70b-chat"
+    reply = fold(Vllm().read(Response(200, [], json.dumps(worker).encode()), op))
+    response = DIALECT.write(reply, op)
+    # The specification prints it with spaces: member order and values are compared, the blanks are not.
+    assert response.body.decode() == json.dumps(json.loads(SAMPLE_REPLY), separators=(",", ":"))
+    assert response.header(b"content-type") == b"application/json"
+
+
+def test_a_reply_of_tool_calls_and_thinking() -> None:
+    message = {
+        "role": "assistant",
+        "content": None,
+        "reasoning": "hm",
+        "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
+    worker = {"id": "1", "created": 1, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    op = read(chat())
+    reply = fold(Vllm().read(Response(200, [], json.dumps(worker).encode()), op))
+    choice = json.loads(DIALECT.write(reply, op).body)["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    expected = {name: message[name] for name in ("role", "reasoning", "tool_calls")}
+    assert choice["message"] == expected | {"reasoning_content": "hm", "content": ""}, "content is a string"
+
+
+def test_stream() -> None:
+    found = lane()
+    pieces = [found.feed(piece) for piece in STREAM]
+    assert pieces[:3] == WANTED[:3], "at once, but for the end"
+    assert b"".join(pieces) == b"".join(WANTED)
+    assert found.done
+    assert found.error is None
+    assert found.usage is not None
+    assert found.usage.output == 2
+    assert (b"content-type", b"text/event-stream") in found.headers
+
+
+def test_usage_in_the_stream_when_asked_for() -> None:
+    found = lane(stream_options={"include_usage": True})
+    pieces = [found.feed(piece) for piece in STREAM]
+    usage = json.loads(b"".join(pieces).split(b"\n\n")[-3].removeprefix(b"data: "))
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+@pytest.mark.parametrize("first", range(len(STREAM) - 1))
+def test_a_fingerprint_is_told_whichever_chunk_has_it_first(first: int, include_usage: bool) -> None:
+    """vLLM has it in its last chunk only."""
+    found = lane(stream_options={"include_usage": include_usage})
+    pieces = [
+        piece.replace(b'data: {"', b'data: {"system_fingerprint":"f\\u2028p","')
+        if first <= place < len(STREAM) - 1
+        else piece
+        for place, piece in enumerate(STREAM)
+    ]
+    out = b"".join(map(found.feed, pieces))
+    chunks = [json.loads(event.removeprefix(b"data: ")) for event in out.split(b"\n\n")[:-2]]
+    wanted = len(chunks) if not first else 1
+    assert [one["system_fingerprint"] for one in chunks if "system_fingerprint" in one] == ["f\u2028p"] * wanted
+    assert chunks[-1]["system_fingerprint"] == "f\u2028p"
+    assert "\u2028" not in out.decode()
+
+
+def test_every_line_is_one_that_the_client_reads() -> None:
+    """azure-ai-inference raises at any line that is neither blank nor `data: …`, and at CR."""
+    found = lane()
+    stream = b"".join(STREAM).replace(b"data: ", b": ping\ndata:").replace(b"\n", b"\r\n")
+    out = found.feed(stream) + found.keepalive()
+    assert found.done
+    assert b"\r" not in out
+    assert all(not line or line.startswith(b"data: ") for line in out.split(b"\n"))
+
+
+@pytest.mark.parametrize("frames", range(len(STREAM)))
+@pytest.mark.parametrize("part", [0, 9])
+def test_a_cut_stream_never_looks_whole(frames: int, part: int) -> None:
+    found = lane()
+    out = b"".join(found.feed(piece) for piece in STREAM[:frames])
+    out += found.feed(STREAM[frames][:part]) + found.eof()
+    assert found.error is not None
+    assert found.error.kind is Kind.TRUNCATED
+    out += found.fail(found.error)
+    message = b"the worker's reply ended before it was complete"
+    told = b'data: {"error":{"code":"upstream_truncated","message":"%b"}}\n\n' % message
+    assert out == b"".join(WANTED[:frames]) + told
+    assert not found.clean_end
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("tool_calls", "tool_calls"),
+        ("content_filter", "content_filter"),
+        ("repetition", "stop"),
+        ("function_call", "tool_calls"),
+    ],
+)
+def test_finish_reasons_are_the_four(word: str, reason: str) -> None:
+    found = lane()
+    found.feed(STREAM[0])
+    assert found.feed(delta(word) + STREAM[-1]) == chunk("{}", f'"{reason}"') + STREAM[-1]
+
+
+@pytest.mark.parametrize("word", ["abort", "error"])
+def test_a_generation_given_up_is_a_failure(word: str) -> None:
+    found = lane()
+    found.feed(STREAM[0])
+    assert found.feed(delta(word)) == b""
+    assert found.error is not None

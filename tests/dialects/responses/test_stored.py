@@ -1,0 +1,147 @@
+"""Where the gateway stores responses: what a client refers to is what it would have sent, and only its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from gateway.auth import new_key
+from tests.dialects.responses.asking import body, frames, message, scripted
+from tests.harness import Stack
+from tests.limits.server import Server
+
+KEYS = {name: new_key(name) for name in ("one", "two")}
+
+
+def config(**store: Any) -> dict[str, Any]:
+    keys = {name: {"hash": entry.split("hash: ")[1].split()[0]} for name, (_, entry) in KEYS.items()}
+    return {"auth": "keys", "keys": keys, "store": {"where": "memory", **store}}
+
+
+def client_of(stack: Stack, name: str = "one") -> httpx.Client:
+    return httpx.Client(base_url=stack.url, headers={"authorization": f"Bearer {KEYS[name][0]}"})
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(({"itl_ms": 20},), config()) as found:
+        yield found
+
+
+@pytest.fixture
+def client(stack: Stack) -> Iterator[httpx.Client]:
+    with client_of(stack) as found:
+        yield found
+
+
+def ask(client: httpx.Client, asked: dict[str, Any]) -> Any:
+    reply = client.post("/v1/responses", json=asked)
+    assert reply.status_code == 200, reply.text
+    return frames(reply.text)[-1]["response"] if asked.get("stream") else reply.json()
+
+
+def told(stack: Stack) -> list[tuple[str, Any]]:
+    """The roles and texts that the worker got last."""
+    last = [entry for entry in stack.sim.ledger.entries if entry.generation][-1]
+    return [(one["role"], one["content"]) for one in json.loads(last.body)["messages"]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_previous_response_stands_for_all_before_it(stack: Stack, client: httpx.Client, stream: bool) -> None:
+    first = ask(client, scripted(stream=stream, text="one", also={"instructions": "be"}))
+    assert first["store"] is True
+    said = "sim:" + json.dumps({"text": "two"})
+    second = ask(client, body(input=[message("user", said)], previous_response_id=first["id"], stream=stream))
+    assert second["previous_response_id"] == first["id"]
+    # Instructions are not carried over.
+    assert told(stack)[1:] == [("assistant", "one"), ("user", said)]
+    ask(client, body(input="three", previous_response_id=second["id"], stream=stream))
+    assert told(stack)[1:] == [("assistant", "one"), ("user", said), ("assistant", "two"), ("user", "three")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reference_is_the_item(stack: Stack, client: httpx.Client, stream: bool) -> None:
+    """As the AI SDK sends its second turn."""
+    first = ask(client, scripted(stream=stream, reasoning="hm", text="one"))
+    references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+    ask(client, body(input=[message("user", "a"), *references, message("user", "b")], stream=stream))
+    assert told(stack) == [("user", "a"), ("assistant", "one"), ("user", "b")]
+    counted = client.post("/v1/responses/input_tokens", json=body(previous_response_id=first["id"]))
+    assert counted.json()["input_tokens"] > 0
+
+
+def test_what_is_not_to_be_stored_is_not(client: httpx.Client) -> None:
+    first = ask(client, scripted(text="one", also={"store": False}))
+    assert first["store"] is False
+    refused = client.post("/v1/responses", json=body(previous_response_id=first["id"]))
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "previous_response_not_found"
+    assert refused.json()["error"]["param"] == "previous_response_id"
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    refused = client.post("/v1/responses", json=body(input=[message("user", "a"), reference]))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "item_not_found")
+    assert client.post("/v1/responses", json=body(conversation="c")).status_code == 400
+    gone = {"type": "item_reference", "id": "rs_1"}
+    assert client.post("/v1/responses", json=body(input=[gone, message("user", "a")])).status_code == 200
+
+
+def test_nobody_refers_to_what_is_anothers(stack: Stack, client: httpx.Client) -> None:
+    first = ask(client, scripted(text="secret"))
+    with client_of(stack, "two") as other:
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        for asked in (body(previous_response_id=first["id"]), body(input=[message("user", "a"), reference])):
+            assert other.post("/v1/responses", json=asked).status_code == 400
+
+
+def test_a_reply_that_failed_is_not_stored(stack: Stack, client: httpx.Client) -> None:
+    asked = scripted(stream=True, text="Hello there, how are you?", fault="eof@3")
+    seen = b""
+    with client.stream("POST", "/v1/responses", json=asked) as reply:
+        try:
+            for block in reply.iter_raw():
+                seen += block
+        except httpx.RemoteProtocolError:
+            pass
+    failed = frames(seen.decode())[-1]
+    assert failed["type"] == "response.failed"
+    assert client.post("/v1/responses", json=body(previous_response_id=failed["response"]["id"])).status_code == 400
+
+
+def test_one_id_of_several_requests_is_no_confusion(client: httpx.Client) -> None:
+    client.headers["x-request-id"] = "same"
+    ids = {ask(client, scripted(text="one"))["id"] for _ in range(2)}
+    assert len(ids) == 2
+
+
+def test_it_stays_over_a_reload(client: httpx.Client, stack: Stack) -> None:
+    first = ask(client, scripted(text="one"))
+    stack.run(stack.gateway.reload(stack.gateway.state.config))
+    ask(client, body(previous_response_id=first["id"]))
+    assert ("assistant", "one") in told(stack)
+
+
+def test_two_gateways_share_what_is_in_redis(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        shared = {**config(where="redis"), "redis": {"addresses": [server.address]}}
+        with Stack(config=shared) as one, Stack(config=shared) as two:
+            with client_of(one) as client:
+                first = ask(client, scripted(stream=True, text="one"))
+                ask(client, body(input="more", previous_response_id=first["id"]))
+            with client_of(two) as client:
+                ask(client, body(input="more", previous_response_id=first["id"]))
+                assert ("assistant", "one") in told(two)
+
+
+def test_openais_client_chains_responses(stack: Stack) -> None:
+    with openai.OpenAI(base_url=stack.url + "/v1", api_key=KEYS["one"][0], max_retries=0) as client:
+        first = client.responses.create(**scripted(text="one"))
+        second = client.responses.create(model="m", input="more", previous_response_id=first.id)
+        assert second.previous_response_id == first.id
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            client.responses.create(model="m", input="more", previous_response_id="resp_none")

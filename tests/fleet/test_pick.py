@@ -1,0 +1,307 @@
+"""Which worker a request goes to: each policy, and what they agree on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from msgspec import Raw
+
+from gateway.core.demand import Demand
+from gateway.core.messages import Chat, Message, Text
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.pick import POLICIES, LeastTokens, PickPolicy, PowerOfTwo, Prefix, RoundRobin
+from gateway.fleet.pool import Pool
+from gateway.fleet.waiting import QueuePolicy
+from gateway.fleet.worker import Worker
+
+SESSION = frozenset([b"x-session-id"])
+
+
+def workers(count: int, max_in_flight: int | None = None) -> list[Worker]:
+    found = [Worker(f"http://w{number}", BreakerPolicy(2, 10, 10), max_in_flight) for number in range(count)]
+    for worker in found:
+        worker.ready = True
+    return found
+
+
+def pool(members: list[Worker], policy: PickPolicy) -> Pool:
+    return Pool(members, policy, QueuePolicy(), 0.5, clock=lambda: 0.0, sessions=SESSION, salted=True)
+
+
+def text(seed: str, size: int) -> str:
+    return "".join(random.Random(seed).choices("abcdefghij ", k=size))
+
+
+def conversation(name: str, turns: int, size: int = 2000, system: str = "You help.") -> Chat:
+    messages = [Message("system", (Text(system),))]
+    for turn in range(turns):
+        messages.append(Message("user", (Text(text(f"{name} asks {turn}", size)),)))
+        if turn < turns - 1:
+            messages.append(Message("assistant", (Text(text(f"{name} hears {turn}", size)),)))
+    return Chat(model="m", messages=tuple(messages))
+
+
+async def send(one: Pool, op: Chat, *headers: tuple[bytes, bytes]) -> tuple[Worker, Demand]:
+    """A request that is over at once."""
+    demand = one.demand(op, list(headers))
+    worker = await one.acquire((), 0, demand)
+    one.release(worker, demand)
+    return worker, demand
+
+
+# -- prefix ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_conversation_stays_where_it_is_cached() -> None:
+    one = pool(workers(8), Prefix())
+    places: Counter[Worker] = Counter()
+    for name in range(40):
+        stays = {(await send(one, conversation(str(name), turns)))[0] for turns in range(1, 6)}
+        assert len(stays) == 1
+        places.update(stays)
+    assert len(places) == 8, "and conversations are spread"
+
+
+async def test_the_pick_says_how_much_matched() -> None:
+    one = pool(workers(4), Prefix())
+    _, first = await send(one, conversation("a", 1))
+    assert (first.why, first.matched) == ("home", 0)
+    _, second = await send(one, conversation("a", 2))
+    assert second.why == "prefix"
+    assert 0.2 < second.share < 0.4, "one message of three was sent before"
+
+
+async def test_gateways_that_share_nothing_agree() -> None:
+    """Each turn may reach another gateway, and they know only what they sent themselves."""
+    gateways = [pool(workers(8), Prefix()) for _ in range(3)]
+    turn = itertools.cycle(gateways)
+    stayed = 0
+    for name in range(30):
+        places = {(await send(next(turn), conversation(str(name), turns)))[0].address for turns in range(1, 6)}
+        stayed += len(places) == 1
+    assert stayed >= 25, "the others began while their place had more than its part"
+
+
+async def test_load_wins_when_the_favourite_is_too_busy() -> None:
+    members = workers(4)
+    one = pool(members, Prefix())
+    favourite, demand = await send(one, conversation("a", 3))
+    favourite.tokens = demand.prompt // 2
+    assert (await send(one, conversation("a", 4)))[0] is favourite, "to wait costs less than to compute it anew"
+    favourite.tokens = demand.prompt * 3
+    other, moved = await send(one, conversation("a", 5))
+    assert other is not favourite
+    assert moved.why == "load"
+
+
+async def test_what_is_cached_does_not_count_as_load() -> None:
+    members = workers(2)
+    one = pool(members, Prefix())
+    _, demand = await send(one, conversation("a", 3))
+    again = one.demand(conversation("a", 3), [])
+    worker = await one.acquire((), 0, again)
+    assert worker.tokens < demand.prompt // 4 + again.output
+    one.release(worker, again)
+    assert worker.tokens == 0
+
+
+async def test_cold_requests_never_overload_a_place() -> None:
+    """Bounded loads: everybody asks for the same, which nobody has had before."""
+    members = workers(4)
+    one = pool(members, Prefix(most_keys=1))  # it forgets at once
+    for _ in range(80):
+        await one.acquire((), 0, one.demand(conversation("same", 1), []))
+    assert max(worker.tokens for worker in members) <= 1.5 * sum(worker.tokens for worker in members) / 4
+
+
+async def test_a_session_wins_over_the_match() -> None:
+    one = pool(workers(8), Prefix())
+    header = (b"x-session-id", b"s-1")
+    at = (await send(one, conversation("a", 1), header))[0]
+    at.tokens = 100_000
+    for name in "bcdef":
+        worker, demand = await send(one, conversation(name, 2), header)
+        assert worker is at
+        assert demand.why == "session"
+    at.ready = False
+    other = (await send(one, conversation("a", 2), header))[0]
+    assert other is not at
+    at.ready = True
+    assert (await send(one, conversation("a", 3), header))[0] is at
+
+
+async def test_a_cache_key_is_a_place_that_load_overrides() -> None:
+    """Prompts that share nothing go where their client's key says, as long as that worker is not busier than others."""
+    one = pool(workers(8), Prefix())
+    found = []
+    for name in "abcde":
+        op = conversation(name, 1)
+        op.cache_key = "notebook"
+        worker, demand = await send(one, op)
+        found.append(worker)
+        assert demand.why == "home"
+    assert set(found) == {found[0]}
+    raw = conversation("f", 1)
+    raw.raw = {"prompt_cache_key": Raw(b'"notebook"')}
+    assert (await send(one, raw))[0] is found[0]
+    raw.raw = {"prompt_cache_key": Raw(b"7")}
+    assert one.demand(raw, []).beginning == one.demand(conversation("f", 1), []).beginning
+    found[0].tokens = 100_000
+    op = conversation("g", 1)
+    op.cache_key = "notebook"
+    worker, demand = await send(one, op)
+    assert worker is not found[0]
+    assert demand.why == "load"
+    op.salt = "other"
+    assert one.demand(op, []).beginning != demand.beginning
+
+
+async def test_tenants_with_salts_do_not_match_each_other() -> None:
+    one = pool(workers(2), Prefix())
+    for salt in ("a", "b"):
+        op = conversation("same", 2)
+        op.salt = salt
+        assert (await send(one, op))[1].matched == 0
+        assert (await send(one, op))[1].matched > 0
+
+
+async def test_a_worker_that_was_away_has_lost_its_cache() -> None:
+    one = pool(workers(4), Prefix())
+    worker, _ = await send(one, conversation("a", 1))
+    worker.lives += 1
+    assert (await send(one, conversation("a", 1)))[1].matched == 0
+    assert (await send(one, conversation("a", 1)))[1].matched > 0
+
+
+async def test_a_fleet_that_changes_moves_only_what_it_must() -> None:
+    members = workers(8)
+    policy = Prefix()
+    keys = [random.Random(number).getrandbits(64) for number in range(800)]
+    before = [policy.first(members, key, 0.0) for key in keys]
+    after = [policy.first(members[:-1], key, 0.0) for key in keys]
+    assert all(old is new for old, new in zip(before, after, strict=True) if old is not members[-1])
+    assert all(60 < count < 150 for count in Counter(before).values())
+
+
+async def test_workers_in_slow_start_take_little() -> None:
+    """Four of five return together, in the middle of the first tenth of their slow start."""
+    members = workers(5)
+    clock = 0.5
+    one = Pool(members, Prefix(), QueuePolicy(), 0.5, clock=lambda: clock, sessions=SESSION)
+    for worker in members[1:]:
+        worker.breaker.come_back(0.0)
+    taken = Counter([(await send(one, conversation(str(number), 1)))[0] for number in range(500)])
+    assert all(taken[worker] <= 25 for worker in members[1:]), "a fair share is 100"
+
+
+async def test_a_repeated_question_stays_where_it_is_cached_while_the_fleet_starts() -> None:
+    members = workers(4)
+    one = Pool(members, Prefix(), QueuePolicy(), 0.5, clock=lambda: 0.1, sessions=SESSION)
+    for worker in members:
+        worker.breaker.come_back(0.0)
+    assert len({(await send(one, conversation("a", 1)))[0] for _ in range(4)}) == 1
+
+
+async def test_what_engines_have_done_places_new_conversations_alike_in_every_gateway() -> None:
+    """Another gateway has given much to some workers: this one has sent nothing, and leaves them alone too."""
+    members = workers(8)
+    for number, worker in enumerate(members):
+        worker.recent = 200_000.0 if number < 2 else 50_000.0
+    gateways = [pool(members, Prefix()) for _ in range(2)]
+    for number in range(60):
+        places = [(await send(one, conversation(str(number), 1)))[0] for one in gateways]
+        assert places[0] is places[1]
+        assert places[0] not in members[:2]
+    members[7].recent = None  # one does not say: then each goes by what it sent itself
+    assert {(await send(gateways[0], conversation(f"new {number}", 1)))[0] for number in range(60)} & set(members[:2])
+
+
+async def test_a_conversation_of_another_gateway_is_looked_for_where_that_would_have_sent_it() -> None:
+    members = workers(8)
+    for worker in members:
+        worker.recent = 10_000.0
+    first, second = pool(members, Prefix()), pool(members, Prefix())
+    home = (await send(first, conversation("a", 1)))[0]
+    home.recent = 200_000.0
+    moved = (await send(pool(members, Prefix()), conversation("a", 1)))[0]
+    assert moved is not home
+    assert (await send(second, conversation("a", 3)))[0] is moved
+
+
+async def test_an_ejected_worker_is_tried_when_its_time_has_come() -> None:
+    members = workers(3)
+    one = pool(members, Prefix())
+    members[1].breaker.open_until = -1.0
+    worker, demand = await send(one, conversation("a", 1))
+    assert (worker, demand.why) == (members[1], "trial")
+
+
+# -- the others -----------------------------------------------------------------------------------------------------
+
+
+async def test_least_tokens_counts_tokens_not_requests() -> None:
+    members = workers(2)
+    one = pool(members, LeastTokens())
+    long = await one.acquire((), 0, one.demand(conversation("long", 1, 40_000), []))
+    for name in "abcd":
+        assert await one.acquire((), 0, one.demand(conversation(name, 1, 400), [])) is not long
+
+
+async def test_power_of_two_avoids_the_busiest() -> None:
+    members = workers(4)
+    one = pool(members, PowerOfTwo())
+    members[2].in_flight = 100
+    taken = Counter([(await send(one, conversation("a", 1)))[0] for _ in range(60)])
+    assert taken[members[2]] == 0
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_weights_share_the_load(name: str) -> None:
+    members = workers(3)
+    members[0].weight = 2.0
+    one = pool(members, POLICIES[name]())
+    for number in range(200):
+        await one.acquire((), 0, one.demand(conversation(str(number), 1, 400), []))
+    slack = {"prefix": 1.25, "power_of_two": 1.15}.get(name, 1.05)  # the second draws
+    assert 100 / slack <= members[0].in_flight <= 100 * slack
+    assert all(member.in_flight <= 50 * slack + 1 for member in members[1:])
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_every_policy_leaves_full_workers_alone(name: str) -> None:
+    members = workers(3, max_in_flight=4)
+    one = pool(members, POLICIES[name]())
+    demands = [one.demand(conversation("same", 2), []) for _ in range(12)]
+    taken = [await one.acquire((), 0, demand) for demand in demands]
+    assert Counter(taken) == dict.fromkeys(members, 4)
+    for worker, demand in zip(taken, demands, strict=True):
+        one.release(worker, demand)
+    assert all(worker.tokens == 0 and worker.in_flight == 0 for worker in members)
+
+
+async def test_a_pool_of_one_reads_no_prompt() -> None:
+    one = pool(workers(1), Prefix())
+    _, demand = await send(one, conversation("a", 1))
+    assert (demand.why, demand.keys, demand.prompt) == ("only", (), 0)
+
+
+async def test_a_retry_goes_to_another_and_charges_once() -> None:
+    members = workers(2)
+    one = pool(members, Prefix())
+    demand = one.demand(conversation("a", 2), [])
+    first = await one.acquire((), 0, demand)
+    one.release(first, demand)
+    second = await one.acquire([first], 0, demand)
+    assert second is not first
+    assert (first.tokens, second.tokens) == (0, demand.charged)
+
+
+async def test_turns_follow_weights() -> None:
+    members = workers(2)
+    members[0].weight = 3.0
+    one = pool(members, RoundRobin())
+    assert Counter([await one.acquire() for _ in range(40)])[members[0]] == 30

@@ -1,0 +1,269 @@
+"""Who is next, and who has to go: the queue by itself, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.fleet import queue as module
+from gateway.fleet.queue import QUANTUM, Queue, Waiter
+
+
+def filled(*waiters: Waiter) -> Queue[Waiter]:
+    queue: Queue[Waiter] = Queue()
+    for waiter in waiters:
+        queue.add(waiter)
+    return queue
+
+
+def one(tenant: str = "a", priority: int = 0, tokens: int = 500, size: int = 100) -> Waiter:
+    return Waiter(tenant, priority, tokens, size)
+
+
+def taken(queue: Queue[Waiter], most: int = 10**6) -> list[Waiter]:
+    found: list[Waiter] = []
+    while len(found) < most and (waiter := queue.first()) is not None:
+        queue.take(waiter)
+        found.append(waiter)
+    return found
+
+
+# -- who is next ----------------------------------------------------------------------------------------------------
+
+
+def test_of_one_tenant_the_first_is_first() -> None:
+    waiters = [one(tokens=size) for size in (10, 90000, 1, 500)]
+    assert taken(filled(*waiters)) == waiters
+
+
+def test_a_higher_priority_goes_first_whoever_came_first() -> None:
+    queue = filled(*(one("flood", 0) for _ in range(50)))
+    urgent, idle = one("b", 7), one("c", -3)
+    queue.add(idle)
+    queue.add(urgent)
+    order = taken(queue)
+    assert (order[0], order[-1]) == (urgent, idle)
+
+
+def test_tenants_take_turns_by_tokens() -> None:
+    """In every stretch of the order each tenant got the same number of tokens, but for a turn and a request."""
+    small = [one("small", tokens=100) for _ in range(1000)]
+    large = [one("large", tokens=2500) for _ in range(40)]
+    got: Counter[str] = Counter()
+    for waiter in taken(filled(*large, *small), 900):
+        got[waiter.tenant] += waiter.tokens
+        assert abs(got["small"] - got["large"]) <= 2500 + QUANTUM
+    assert got["large"] > 80_000
+
+
+def test_who_had_nothing_waiting_goes_before_the_queue_of_another() -> None:
+    queue = filled(*(one("flood") for _ in range(1000)))
+    taken(queue, 10)
+    newcomer = one("b")
+    queue.add(newcomer)
+    assert queue.first() is newcomer
+
+
+def test_coming_back_at_once_is_no_way_to_be_first_each_time() -> None:
+    queue = filled(*(one("flood", tokens=QUANTUM) for _ in range(200)))
+    got: Counter[str] = Counter()
+    queue.add(one("eager", tokens=QUANTUM))
+    for _ in range(100):
+        (waiter,) = taken(queue, 1)
+        got[waiter.tenant] += 1
+        if waiter.tenant == "eager":
+            queue.add(one("eager", tokens=QUANTUM))
+    assert abs(got["eager"] - got["flood"]) <= 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(1, 10**6), st.booleans())))
+def test_everybody_leaves_once_and_the_sums_are_true(found: list[tuple[str, int, int, bool]]) -> None:
+    waiters = [one(tenant, priority, tokens, tokens % 999) for tenant, priority, tokens, _ in found]
+    queue = filled(*waiters)
+    for waiter, (*_, leaves) in zip(waiters, found, strict=True):
+        if leaves:
+            queue.remove(waiter)
+    staying = {waiter for waiter, (*_, leaves) in zip(waiters, found, strict=True) if not leaves}
+    assert set(queue) == staying
+    while staying:
+        assert queue.count == len(staying)
+        assert queue.size == sum(waiter.size for waiter in staying)
+        assert queue.tokens == sum(waiter.tokens for waiter in staying)
+        (waiter,) = taken(queue, 1)
+        assert waiter.priority == max(other.priority for other in staying)
+        staying.remove(waiter)
+    assert (queue.count, queue.size, queue.tokens, queue.first()) == (0, 0, 0, None)
+
+
+def test_retries_wait_by_what_they_may_not_have_and_behind_nobody_of_less_priority() -> None:
+    a, b = Waiter("a", 0, 10, 0, ("w1",)), Waiter("a", 0, 10, 0, ("w1",))
+    c = Waiter("b", 1, 10, 0, ("w2",))
+    queue = filled(a, b, c)
+    assert queue.retries() == [c, a]
+    urgent = one("z", 1)
+    queue.add(urgent)
+    assert queue.retries() == [c]
+    queue.take(urgent)
+    queue.take(c)
+    queue.take(a)
+    assert queue.retries() == [b]
+    assert queue.all_retries() == [b]
+
+
+# -- the wait of one tenant beside the flood of another --------------------------------------------------------------
+
+
+def waits(flood: float, seed: int = 1, served: int = 12000) -> list[float]:
+    """Seconds that each request of a quiet team waited, beside a team that sends `flood` times its share.
+
+    One worker takes a request each 10 ms. Its share is half of that; the quiet team sends a quarter, at random."""
+    draws = {"quiet": random.Random(seed), "loud": random.Random(-seed)}
+    queue: Queue[Waiter] = Queue()
+    since: dict[Waiter, float] = {}
+    found: list[float] = []
+    due = {"quiet": draws["quiet"].expovariate(25.0), "loud": 0.0}
+    for turn in range(served):
+        now = turn * 0.01
+        for team, rate in (("quiet", 25.0), ("loud", 50.0 * flood)):
+            while due[team] <= now:
+                waiter = one(team, tokens=draws[team].randint(200, 800))
+                if queue.count >= 1000:
+                    going = queue.outranked(waiter, queue.count + 1 - 1000, 0)
+                    for other in going:
+                        queue.remove(other)
+                        assert other.tenant == "loud"
+                    if not going:
+                        assert team == "loud"
+                        due[team] += 1 / rate
+                        continue
+                since[waiter] = due[team]
+                queue.add(waiter)
+                due[team] += draws[team].expovariate(rate) if team == "quiet" else 1 / rate
+        for waiter in taken(queue, 1):
+            if waiter.tenant == "quiet":
+                found.append(now - since[waiter])
+    return found
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flood_of_twenty_times_a_share_costs_another_team_nothing(seed: int) -> None:
+    """Beside a team that takes just its share; its part of the queue is full then."""
+    before, beside = waits(1, seed), waits(20, seed)
+    assert len(before) > 1000
+    assert p99(beside) <= p99(before) * 1.1
+
+
+# -- who has to go --------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_of_the_largest_tenant_makes_room() -> None:
+    flood = [one("flood") for _ in range(9)]
+    queue = filled(one("b"), *flood)
+    assert queue.outranked(one("b"), 1, 0) == [flood[-1]]
+    assert queue.outranked(one("c"), 1, 0) == [flood[-1]]
+    assert queue.outranked(one("flood"), 1, 0) == []
+
+
+def test_who_has_as_much_as_the_largest_makes_nobody_go() -> None:
+    queue = filled(one("a"), one("b"))
+    assert queue.outranked(one("a"), 1, 0) == queue.outranked(one("c"), 1, 0) == []
+
+
+def test_a_lower_priority_makes_room_and_a_higher_one_does_not() -> None:
+    low = [one("a", -1), one("b", -1)]
+    queue = filled(*low, *(one("c", 5) for _ in range(8)))
+    assert queue.outranked(one("c", 5), 1, 0)[0] in low
+    assert queue.outranked(one("d", -2), 1, 0) == []
+    queue = filled(*(one("c", 5) for _ in range(8)))
+    assert queue.outranked(one("d", 0), 1, 0) == []
+
+
+def test_bytes_are_freed_by_who_holds_most_of_them_or_not_at_all() -> None:
+    heavy = [one("heavy", size=1000) for _ in range(4)]
+    queue = filled(*heavy, *(one("many", size=10) for _ in range(50)))
+    assert queue.outranked(one("b", size=1500), 0, 1500) == [heavy[3], heavy[2]]
+    # With 2,500 bytes it would then hold more than the one that made room.
+    assert queue.outranked(one("b", size=2500), 0, 2500) == []
+    assert queue.count == 54
+
+
+def test_what_is_ahead() -> None:
+    queue = filled(*(one("flood", tokens=1000) for _ in range(100)), one("b", tokens=300), one("c", 3, tokens=70))
+    assert queue.ahead("flood", 0, 1000) == 100_000 + 300 + 70
+    assert queue.ahead("b", 0, 500) == 300 + 800 + 70
+    assert queue.ahead("new", 0, 500) == 500 + 300 + 70
+    assert queue.ahead("new", 3, 500) == 70
+    assert queue.ahead("new", 9, 500) == 0
+
+
+# -- linear ---------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Counts what is done: lines of the queue's own code, and what its containers hand out one by one."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        steps = self
+
+        class Ordered(OrderedDict[Any, Any]):
+            def __iter__(self) -> Iterator[Any]:
+                return steps.counted(super().__iter__())
+
+        class Ring(deque[Any]):
+            def __iter__(self) -> Iterator[Any]:
+                return steps.counted(super().__iter__())
+
+        patch.setattr(module, "OrderedDict", Ordered)
+        patch.setattr(module, "deque", Ring)
+
+    def counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.count += 1
+            yield item
+
+    def trace(self, frame: Any, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        self.count += event == "line"
+        return self.trace
+
+
+@pytest.mark.parametrize("tenants", [1, 10, 1000])
+@pytest.mark.parametrize("tokens", [10, 5000])
+def test_serving_a_queue_takes_steps_in_proportion_to_its_length(
+    tenants: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Steps(monkeypatch)
+
+    def served(length: int) -> float:
+        queue: Queue[Waiter] = Queue()
+        waiters = [one(str(number % tenants), number % 3, tokens) for number in range(length)]
+        steps.count = 0
+        before = sys.gettrace()
+        sys.settrace(steps.trace)
+        try:
+            for waiter in waiters:
+                queue.add(waiter)
+            for waiter in waiters[::2]:
+                queue.remove(waiter)
+            while (waiter := queue.first()) is not None:  # type: ignore[assignment]
+                queue.take(waiter)
+        finally:
+            sys.settrace(before)
+        return steps.count / length
+
+    short, long = served(2000), served(6000)
+    assert short > 10
+    assert long < short * 1.25  # three times the length: were it quadratic, three times as much for each

@@ -1,0 +1,180 @@
+"""What is read of a prompt: beginnings that match as far as two prompts are the same, for every dialect alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.demand import Demand
+from gateway.core.http import JSON_TYPE, Request
+from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.pick.reading import ENDS, STEP, WHOLE, describe, home_of, session_of
+from gateway.fleet.pick.seen import Seen
+from gateway.fleet.worker import Worker
+from tests.clients import DIALECTS, Way, ways
+
+
+def read(op: Any, salt: str | None = None) -> Demand:
+    demand = Demand()
+    describe(op, demand, salt, True)
+    return demand
+
+
+def chat(*texts: str, tools: tuple[Tool, ...] = ()) -> Chat:
+    roles = ["user", "assistant"] * len(texts)
+    return Chat(
+        model="m",
+        messages=tuple(Message(role, (Text(text),)) for role, text in zip(roles, texts, strict=False)),
+        tools=tools,
+    )
+
+
+def common(one: Demand, other: Demand) -> int:
+    found = 0
+    for mine, theirs in zip(one.keys, other.keys, strict=False):
+        if mine != theirs:
+            break
+        found += 1
+    return found
+
+
+@given(st.lists(st.text(max_size=700), min_size=1, max_size=8), st.lists(st.text(max_size=700), max_size=3))
+def test_a_prompt_that_goes_on_has_all_beginnings(texts: list[str], more: list[str]) -> None:
+    before, after = read(chat(*texts)), read(chat(*texts, *more))
+    assert list(after.keys[: len(before.keys)]) == list(before.keys)
+    assert len(before.keys) <= len(before.ends)
+
+
+@pytest.mark.parametrize("at", [0, 300, 5_000, WHOLE - 1, WHOLE + STEP + 5])
+def test_a_difference_ends_the_match_where_it_is(at: int) -> None:
+    text = "x" * 100_000
+    one, other = read(chat(text)), read(chat(text[:at] + "y" + text[at + 1 :]))
+    matched = common(one, other)
+    assert matched < len(one.keys)
+    end = one.ends[matched - 1] * 4 if matched else 0
+    assert end <= at < one.ends[matched] * 4
+
+
+def test_the_prompt_is_tools_then_messages() -> None:
+    tool = Tool("look", "d" * 600, msgspec.Raw(b'{"type":"object"}'))
+    assert common(read(chat("a" * 900, tools=(tool,))), read(chat("b" * 900, tools=(tool,)))) == 2
+    assert common(read(chat("a" * 900, tools=(tool,))), read(chat("a" * 900))) == 0
+
+
+def test_token_ids_match_as_text_does() -> None:
+    ids = tuple(range(50_000))
+    one = read(Complete(model="m", prompts=(ids,)))
+    other = read(Complete(model="m", prompts=((*ids[:1000], 7, *ids[1001:]),)))
+    assert one.prompt == 50_000
+    assert other.ends[common(one, other) - 1] <= 1000 < other.ends[common(one, other)]
+
+
+def test_images_count_by_their_content() -> None:
+    def pictured(data: str) -> Demand:
+        parts = (Image("data:image/png;base64," + data), Text("q" * 600))
+        return read(Chat(model="m", messages=(Message("user", parts),)))
+
+    big = "A" * 1_000_000
+    assert common(pictured(big), pictured(big)) == len(pictured(big).keys) == 2
+    assert common(pictured(big), pictured(big + "A")) == 0
+    assert common(pictured("A" * 10), pictured("B" + "A" * 9)) == 0
+    assert pictured(big).prompt < 2_000, "the bytes of an image are no text"
+
+
+def test_tool_calls_and_salts_count() -> None:
+    def called(arguments: str) -> Demand:
+        call = ToolCall("id", "look", arguments)
+        return read(Chat(model="m", messages=(Message("user", (Text("hi"),)), Message("assistant", (call,)))))
+
+    assert common(called("1" * 600), called("2" * 600)) == 0
+    op = chat("a" * 600)
+    assert common(read(op, "one"), read(op, "two")) == 0
+    assert home_of(read(op, "one")) != home_of(read(op, "two"))
+
+
+def test_later_turns_belong_where_the_first_did() -> None:
+    one, later = read(chat("a" * 3000)), read(chat("a" * 3000, "b" * 3000, "c"))
+    assert home_of(one) == home_of(later)
+    short = read(chat("Hi!", "Hello, what can I do?", "Tell me"))
+    assert home_of(short) == home_of(read(chat("Hi!"))) != home_of(read(chat("Hi?")))
+    assert (one.head, later.head) == (None, 0)
+
+
+def test_a_place_is_the_same_in_every_process() -> None:
+    code = (
+        "from gateway.core.demand import Demand; from gateway.core.messages import Chat, Message, Text\n"
+        "from gateway.fleet.pick.reading import describe, home_of, session_of\n"
+        "d = Demand(); describe(Chat(model='m', messages=(Message('user', (Text('hello'),)),)), d, 'salt', True)\n"
+        "print([home_of(d), session_of([(b'x', b's')], frozenset([b'x']))])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+    home, session = json.loads(said.pop())
+    assert home == home_of(read(chat("hello"), "salt"))
+    assert session == session_of([(b"x", b"s")], frozenset([b"x"]))
+
+
+@pytest.mark.parametrize("way", [way for way in ways() if way.operation == "chat"], ids=str)
+def test_every_dialect_has_the_same_place(way: Way) -> None:
+    """One conversation in two dialects is one conversation."""
+    body = json.dumps(way.body("Hello there. " * 100)).encode()
+    op = DIALECTS[way.dialect].read(
+        Request("POST", way.route.path, [JSON_TYPE], body, way.example.query, way.route.name, {}, "id")
+    )
+    plain = Chat(model="m", messages=(Message("user", (Text("Hello there. " * 100),)),))
+    assert home_of(read(op)) == home_of(read(plain))
+    assert common(read(op), read(plain)) == len(read(plain).keys) == 5
+
+
+# -- the index ------------------------------------------------------------------------------------------------------
+
+
+def worker(name: str) -> Worker:
+    return Worker(name, BreakerPolicy(), None)
+
+
+def test_the_index_forgets_what_was_sent_longest_ago() -> None:
+    seen, one = Seen(most=100), worker("a")
+    seen.add(range(50), one)
+    for start in range(1000, 3000, 10):
+        seen.add(range(start, start + 10), one)
+        assert len(seen) <= 210
+    assert seen.match(range(50)) == {}
+    assert seen.match(range(2990, 3000)) == {one: 10}
+
+
+def test_the_index_knows_how_far_each_worker_matches() -> None:
+    seen, a, b, c = Seen(), worker("a"), worker("b"), worker("c")
+    seen.add([1, 2, 3], a)
+    seen.add([1, 2], b)
+    seen.add([9], c)
+    assert seen.match([1, 2, 3, 4]) == {a: 3, b: 2}
+    seen.keep([b, c])
+    assert seen.match([1, 2, 3, 4]) == {b: 2}
+    assert seen.match([]) == {}
+
+
+def test_a_place_in_the_index_is_not_given_to_another_too_early() -> None:
+    seen, gone = Seen(most=10), worker("gone")
+    seen.add([1, 2, 3], gone)
+    seen.keep([])
+    for number in range(200):
+        new = worker(f"new{number}")
+        seen.add([number + 1000], new)
+        assert new not in seen.match([1, 2, 3])
+        seen.keep([])
+    assert ENDS[0] == 256

@@ -1,0 +1,308 @@
+"""Requests of which workers die: how many, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request
+from gateway.pipeline.quarantine import MOST, Quarantine
+from tests.clients import REQUESTS, usual
+from tests.harness import Stack
+from tests.pipeline.test_pump import chat, scripted
+
+PATH = "/v1/chat/completions"
+CALM = {"retry": {"min_per_second": 100, "attempts": 5}}
+
+
+@pytest.mark.parametrize("dialect", REQUESTS)
+def test_two_workers_die_of_a_request_and_no_third(dialect: str) -> None:
+    way = usual(dialect)
+    body = {"model": "m", **way.body(scripted(text="a", fault="die@before"), stream=False, max_tokens=9)}
+    with Stack(({}, {}, {}), config=CALM) as stack:
+        reply = httpx.post(stack.url + way.path("m"), json=body, timeout=20)
+        assert reply.status_code in (424, 500, 502)
+        assert "two workers died" in reply.text
+        record = stack.record()
+        assert (record["attempts"], record["outcome"], record["code"]) == (2, "failed", "request_quarantined")
+        (event,) = stack.events("request quarantined")
+        assert (event["level"], event["model"], len(event["digest"])) == ("warning", "m", 32)
+        again = httpx.post(stack.url + way.path("m"), json=body, timeout=20)
+        assert (again.status_code, stack.record()["attempts"]) == (reply.status_code, 0)
+        assert 'dragoman_quarantined_requests_total{model="m"} 1.0' in httpx.get(stack.url + "/metrics").text
+        other = {"model": "m", **way.body("hello", stream=False, max_tokens=9)}
+        assert httpx.post(stack.url + way.path("m"), json=other, timeout=20).status_code == 200
+
+
+def test_a_worker_that_dies_on_a_kept_connection_is_a_death() -> None:
+    """The request looks as if it had met the end of an idle connection, and is sent once more: to nobody."""
+    config = {**CALM, "models": {"m": {"policy": "round_robin"}}}
+    with Stack(({}, {}, {}), config=config) as stack:
+        for _ in range(3):
+            assert httpx.post(stack.url + PATH, json=chat(), timeout=20).status_code == 200
+        assert stack.gateway.state.transports["m"].idle == 3
+        reply = httpx.post(stack.url + PATH, json=chat(scripted(text="a", fault="die@before")), timeout=20)
+        assert reply.json()["error"]["code"] == "request_quarantined"
+        assert httpx.post(stack.url + PATH, json=chat(), timeout=20).status_code == 200
+
+
+def test_clients_that_try_again_kill_two_workers_in_all() -> None:
+    with Stack(({}, {}, {}), config={"retry": {"attempts": 1}}) as stack:
+        body = chat(scripted(text="a", fault="die@before"))
+        codes = [httpx.post(stack.url + PATH, json=body, timeout=20).status_code for _ in range(2)]
+        assert codes == [502, 502]
+        stack.run(settled(stack))
+        assert httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] == "request_quarantined"
+
+
+async def settled(stack: Stack) -> None:
+    quarantine = stack.gateway.state.runtime.quarantine
+    assert quarantine is not None
+    while quarantine._notes:
+        await asyncio.wait(quarantine._notes)
+
+
+@pytest.mark.parametrize("fault", ["reset@before", "fin@before", "reset@headers", "status:500", "stall:0@before"])
+def test_a_connection_that_breaks_while_its_worker_lives_is_no_death(fault: str) -> None:
+    with Stack(({}, {}, {}), config=CALM | {"breaker": {"failures": 100}}) as stack:
+        body = chat(scripted(text="a", fault=fault), stream=True)
+        for _ in range(3):
+            httpx.post(stack.url + PATH, json=body, timeout=20)
+            assert stack.record()["attempts"] in (1, 3)
+        stack.run(settled(stack))
+        assert stack.events("request quarantined") == []
+
+
+def test_a_worker_that_dies_after_output_did_not_die_of_the_prompt() -> None:
+    with Stack(({}, {}, {}), config=CALM) as stack:
+        body = chat(scripted(text="a b c d", fault="die@2"), stream=True)
+        for _ in range(2):
+            with pytest.raises(httpx.RemoteProtocolError):
+                httpx.post(stack.url + PATH, json=body, timeout=20)
+        stack.run(settled(stack))
+        assert stack.events("request quarantined") == []
+
+
+def test_a_prompt_that_many_send_is_not_held_for_what_workers_die_of() -> None:
+    """Some of it are under way at every death; others are answered in between."""
+    config = {**CALM, "models": {"m": {"policy": "round_robin"}}}
+    with Stack(({}, {}, {}, {}), config=config) as stack:
+        common = chat(scripted(text="a"))
+        for sim in stack.sims[:2]:
+            sim.fault("die@before", count=1, path=PATH)
+            for _ in range(6):  # every worker has its turn
+                assert httpx.post(stack.url + PATH, json=common, timeout=20).status_code == 200
+            assert any(entry.fault for entry in sim.ledger.entries)
+        stack.run(settled(stack))
+        assert stack.events("request quarantined") == []
+
+
+def test_workers_that_are_sick_and_go_on_are_no_deaths() -> None:
+    """They answer 500, and so do their health paths: an outage that says nothing of a request."""
+    with Stack(({}, {}, {}), config=CALM) as stack:
+        for sim in stack.sims:
+            httpx.post(sim.url + "/sim/state", json={"health": 503})
+        body = chat(scripted(text="a", fault="status:500"))
+        codes = {httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)}
+        assert "request_quarantined" not in codes
+        stack.run(settled(stack))
+        assert stack.events("request quarantined") == []
+
+
+class Ending:
+    """A server as vLLM's is when its engine dies: it answers 500, its health path 503, and it listens no longer."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self.served = 0
+
+    async def __aenter__(self) -> Ending:
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            self.served, self.dead = self.served + 1, True
+            status = b"500 Internal Server Error"
+        else:
+            status = b"503 Service Unavailable" if self.dead else b"200 OK"
+            if self.dead:
+                self._server.close()
+        writer.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+
+def test_an_engine_that_dies_behind_its_server_is_a_death() -> None:
+    async def started() -> list[Ending]:
+        return [await Ending().__aenter__() for _ in range(3)]
+
+    async def ended() -> None:
+        for one in servers:
+            await one.__aexit__()
+
+    with Stack(config=CALM) as stack:
+        servers = stack.run(started())
+        models = {"m": {"workers": [one.url for one in servers]}}
+        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        reply = httpx.post(stack.url + PATH, json=chat(), timeout=20)
+        assert reply.json()["error"]["code"] == "request_quarantined"
+        assert sum(one.served for one in servers) == 2
+        stack.run(ended())
+
+
+def test_no_fallback_is_killed_where_no_worker_is_left() -> None:
+    with Stack(({}, {}, {}), config=CALM) as stack:
+        base = {"backend": "vllm", "upstream_model": "sim"}
+        models: dict[str, Any] = {
+            "m": {"workers": [sim.url for sim in stack.sims[:2]], "fallback": ["spare"], "mirror": {"model": "other"}},
+            "spare": {**base, "workers": [stack.sims[2].url]},
+            "other": {**base, "workers": ["http://127.0.0.1:1"]},
+        }
+        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        body = chat(scripted(text="a", fault="die@before"))
+        codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
+        assert codes == ["request_quarantined"] * 2
+        page = httpx.get(stack.url + "/metrics").text
+        assert 'dragoman_mirrored_requests_total{model="m",result="skipped",to="other"} 1.0' in page, "only the first"
+        reply = httpx.post(stack.url + PATH, json=chat(), timeout=20)
+        assert reply.headers["x-dragoman-model"] == "spare"
+
+
+def test_deaths_of_all_models_count_together() -> None:
+    """Each model has one worker: the second fallback is not asked."""
+    with Stack(({}, {}, {}), config=CALM) as stack:
+        base = {"backend": "vllm", "upstream_model": "sim"}
+        models: dict[str, Any] = {
+            "m": {"workers": [stack.sims[0].url], "fallback": ["next", "last"]},
+            "next": {**base, "workers": [stack.sims[1].url]},
+            "last": {**base, "workers": [stack.sims[2].url]},
+        }
+        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        body = chat(scripted(text="a", fault="die@before"))
+        codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
+        assert codes == ["request_quarantined"] * 2
+        assert httpx.post(stack.url + PATH, json=chat(), timeout=20).headers["x-dragoman-model"] == "last"
+
+
+def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
+    with Stack(({}, {}, {}, {}), config={**CALM, "breaker": {"quarantine_s": 0}}) as stack:
+        assert stack.gateway.state.runtime.quarantine is None
+        stack.run(stack.gateway.reload(stack.config({"breaker": {"quarantine_s": 60}})))
+        body = chat(scripted(text="a", fault="die@before"))
+        assert httpx.post(stack.url + PATH, json=body, timeout=20).status_code == 502
+        stack.run(stack.gateway.reload(stack.config({"breaker": {"quarantine_s": 50}})))
+        assert httpx.post(stack.url + PATH, json=body, timeout=20).status_code == 502
+        assert stack.record()["attempts"] == 0
+
+
+# -- by itself ------------------------------------------------------------------------------------------------------
+
+
+def asked(body: bytes, path: str = PATH) -> Request:
+    return Request("POST", path, body=body)
+
+
+class Ward:
+    """A quarantine with a clock of its own. `deaths`: worker -> the name of its death."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.deaths: dict[str, object] = {}
+        self.probes: list[str] = []
+        self.told: list[str] = []
+        self.quarantine = Quarantine(60.0, self.death_of, lambda model, digest: self.told.append(digest), self.clock)
+
+    def clock(self) -> float:
+        return self.now
+
+    async def death_of(self, model: str, worker: Any) -> object | None:
+        self.probes.append(worker)
+        await asyncio.sleep(0)
+        return self.deaths.get(worker)
+
+    async def suspect(self, worker: Any, *bodies: bytes) -> None:
+        await asyncio.gather(*[self.quarantine.suspect("m", worker, asked(body)) for body in bodies])
+
+    def held(self, body: bytes) -> bool:
+        try:
+            self.quarantine.refuse_held(asked(body))
+        except GatewayError as error:
+            return (error.kind, error.code) == (Kind.UPSTREAM, "request_quarantined")
+        return False
+
+
+async def test_one_death_counts_once_and_is_asked_for_once() -> None:
+    ward = Ward()
+    ward.deaths = {"a": "a 1", "b": "b 1"}
+    await ward.suspect("a", b"x", b"x", b"y")
+    assert ward.probes == ["a"]
+    await ward.suspect("a", b"x")
+    assert not ward.held(b"x")
+    await ward.suspect("b", b"x")
+    assert ward.held(b"x")
+    assert not ward.held(b"y")
+    ward.deaths["a"] = "a 2"  # it had come back
+    await ward.suspect("a", b"y")
+    assert ward.held(b"y")
+    assert len(ward.told) == 2
+
+
+async def test_a_path_that_names_another_model_is_another_request() -> None:
+    ward = Ward()
+    ward.deaths = {"a": 1, "b": 2}
+    for worker in ("a", "b"):
+        await ward.suspect(worker, b"x")
+    ward.quarantine.refuse_held(asked(b"x", "/deployments/other/chat/completions"))
+    assert ward.held(b"x")
+
+
+async def test_both_are_forgotten_in_time() -> None:
+    ward = Ward()
+    ward.deaths = {"a": 1, "b": 2, "c": 3}
+    await ward.suspect("a", b"x")
+    ward.now = 61.0
+    await ward.suspect("b", b"x")
+    assert not ward.held(b"x")
+    await ward.suspect("c", b"x")
+    assert ward.held(b"x")
+    ward.now = 121.0
+    assert not ward.held(b"x")
+    ward.quarantine.clear(asked(b"z"))
+    assert not ward.quarantine.held
+
+
+async def test_who_is_answered_is_cleared() -> None:
+    ward = Ward()
+    ward.deaths = {"a": 1, "b": 2, "c": 3}
+    await ward.suspect("a", b"x", b"y")
+    ward.quarantine.clear(asked(b"x"))
+    await ward.suspect("b", b"x", b"y")
+    assert not ward.held(b"x")
+    assert ward.held(b"y")
+    ward.quarantine.clear(asked(b"y"))
+    assert not ward.held(b"y")
+    ward.now = 61.0
+    ward.quarantine.clear(asked(b"z"))
+    assert not ward.quarantine.noted, "bodies are looked at no longer than need be"
+
+
+async def test_memory_is_bounded() -> None:
+    ward = Ward()
+    ward.deaths = {"a": 1, "b": 2}
+    bodies = [b"%d" % number for number in range(MOST + 50)]
+    await ward.suspect("a", *bodies)
+    await ward.suspect("b", *reversed(bodies))
+    assert len(ward.quarantine.held) <= MOST
+    assert len(ward.quarantine.noted) <= MOST
+    assert ward.held(bodies[-1])
+    assert not ward.held(bodies[0]), "its first death was forgotten"
