@@ -37,7 +37,7 @@ class AdapterPool:
         return self._pool.demand(op, headers, self._name)
 
     async def acquire(self, exclude: Sequence[Worker], priority: int, demand: Demand) -> Worker:
-        return await self._pool.acquire(self._without(exclude), priority, demand)
+        return await self._pool.acquire(exclude, priority, demand, self._without(()))
 
     def spare(self, exclude: Sequence[Worker], demand: Demand) -> Worker | None:
         return self._pool.spare(self._without(exclude), demand)

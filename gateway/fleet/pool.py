@@ -115,18 +115,25 @@ class Pool:
         own = op.raw.get("cache_salt") if op.raw is not None else None
         return op.salt if own is None else f"{op.salt} {bytes(own)!r}"
 
-    async def acquire(self, exclude: Sequence[Worker] = (), priority: int = 0, demand: Demand | None = None) -> Worker:
+    async def acquire(
+        self,
+        exclude: Sequence[Worker] = (),
+        priority: int = 0,
+        demand: Demand | None = None,
+        unfit: Sequence[Worker] = (),
+    ) -> Worker:
         """A worker, with its `in_flight` incremented. Give it back with `release`.
 
-        exclude holds the workers already tried. A higher priority waits less. `demand` is told why this worker. Raises
-        GatewayError: NO_WORKER when waiting would not help; `Busy` when it may not wait, or had to make room for
-        another one; OVERLOADED when the wait was too long.
+        exclude holds the workers already tried, unfit those that cannot answer this request. A higher priority waits
+        less. `demand` is told why this worker. Raises GatewayError: NO_WORKER when waiting would not help; `Busy` when
+        it may not wait, or had to make room for another one; OVERLOADED when the wait was too long.
         """
         now = self._clock()
         demand = Demand() if demand is None else demand
-        worker = self._pick(exclude, now, demand) if not self._waiting.queue.count else None
+        without = (*exclude, *unfit)
+        worker = self._pick(without, now, demand) if not self._waiting.queue.count else None
         if worker is None:
-            return await self._wait(tuple(exclude), priority, now, demand)
+            return await self._wait(without, bool(exclude), priority, now, demand)
         self._take(worker, now, demand)
         return worker
 
@@ -258,8 +265,10 @@ class Pool:
             worker.tokens += demand.charged
             policy.sent(worker, demand)
 
-    async def _wait(self, exclude: tuple[Worker, ...], priority: int, now: float, demand: Demand) -> Worker:
-        request = self._waiting.enter(exclude, priority, now, demand)
+    async def _wait(
+        self, without: tuple[Worker, ...], again: bool, priority: int, now: float, demand: Demand
+    ) -> Worker:
+        request = self._waiting.enter(without, again, priority, now, demand)
         future = request.future
         try:
             return await future

@@ -27,7 +27,8 @@ class Waiter:
     priority  higher goes first
     tokens    what it costs its tenant: prompt and output, estimated
     size      bytes of its body
-    tried     what it may not be given: workers that failed it. Such a request takes no turn; see `Queue.retries`
+    tried     what it may not be given: workers that failed it, or lack what it asks for. Such a request takes no turn;
+              see `Queue.retries`
     queued    whether it is in a queue
     """
 

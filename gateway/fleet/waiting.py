@@ -80,18 +80,19 @@ class Waiting:
         self._on_refuse = on_refuse
         self._speed = Speed()
 
-    def enter(self, tried: tuple[Worker, ...], priority: int, now: float, demand: Demand) -> Request:
+    def enter(self, without: tuple[Worker, ...], again: bool, priority: int, now: float, demand: Demand) -> Request:
         """A request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of it.
 
-        Raises GatewayError: NO_WORKER, `Busy`."""
+        It may not be given those in `without`. again: some of them have failed it. Raises GatewayError: NO_WORKER,
+        `Busy`."""
         policy = self.policy
-        cold = not self._may_serve(tried, now)
-        if cold and (tried or not policy.cold_start_s):
+        cold = not self._may_serve(without, now)
+        if cold and (without or not policy.cold_start_s):
             self._on_refuse("no_worker")
             raise no_worker()
         tokens = demand.prompt + demand.output or demand.size // _BYTES_PER_TOKEN + _OUTPUT
-        request = Request(demand.tenant, priority, tokens, demand.size, tried)
-        if not tried:  # a retry has waited already, and the retry budget bounds how many there are
+        request = Request(demand.tenant, priority, tokens, demand.size, without)
+        if not again:  # a retry has waited already, and the retry budget bounds how many there are
             if not cold:
                 self._check_wait(request, demand.until, now)
             self._make_room(request, now)
@@ -170,7 +171,8 @@ class Waiting:
         over, excess = queue.count + 1 - policy.max_waiting, queue.size + request.size - policy.max_bytes
         if over <= 0 and (excess <= 0 or not queue.count):  # an empty queue takes a body of any size
             return
-        going = queue.outranked(request, over, excess)
+        # One that takes no turn has no place among those that do, and displaces none of them.
+        going = [] if request.tried else queue.outranked(request, over, excess)
         if not going:
             self._on_refuse("full")
             raise Busy("the queue of this model is full", "queue_full", self._retry_after(request, now))

@@ -115,6 +115,8 @@ def command(name: str, folder: Path, port: int, gateways: Sequence[str]) -> list
             "bind :443 ssl": f"bind 127.0.0.1:{port} ssl",
             "/etc/haproxy/dragoman.pem": str(folder / "both.pem"),
             "inter 2s fall 2": "inter 200ms fall 1",
+            # Without it a check's time limit is its interval, and a gateway that is slow for once is taken for dead.
+            "timeout connect 5s": "timeout connect 5s\n    timeout check 5s",
             "server gateway1 127.0.0.1:8080": "\n    ".join(
                 f"server gateway{number} {gateway}" for number, gateway in enumerate(gateways)
             ),

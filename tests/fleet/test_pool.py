@@ -12,6 +12,7 @@ import pytest
 
 from gateway.core.demand import Demand
 from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import LeastBusy, PickPolicy, RoundRobin
 from gateway.fleet.pool import Pool
@@ -219,6 +220,32 @@ async def test_a_full_queue_is_refused_at_once() -> None:
     assert (caught.value.kind, caught.value.code, caught.value.retry_after) == (Kind.LIMITED, "queue_full", 1.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    assert one.waiting == 0
+
+
+async def test_requests_for_an_adapter_that_some_workers_lack_fill_no_queue_without_bound() -> None:
+    members = workers(2, max_in_flight=1)
+    one = pool(members, max_waiting=2)
+    adapter = AdapterPool(one, "a")
+    adapter.having = frozenset(members[:1])
+    taken = [await one.acquire() for _ in members]
+    waiters = [asyncio.create_task(adapter.acquire((), 0, Demand())) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert one.waiting == 2
+    with pytest.raises(Busy) as caught:
+        await waiters[2]
+    assert caught.value.code == "queue_full"
+    # A retry has waited already.
+    members[1].in_flight += 1
+    again = asyncio.create_task(adapter.acquire(members[1:], 0, Demand()))
+    await asyncio.sleep(0)
+    assert one.waiting == 3
+    for worker in taken:
+        one.release(worker)
+    assert await waiters[0] is members[0]
+    for task in (waiters[1], again):
+        task.cancel()
+    await asyncio.wait((waiters[1], again))
     assert one.waiting == 0
 
 
