@@ -168,6 +168,14 @@ class Engine:
         self.timers.pop(job, None)
         job.step()
 
+    def hurry(self, itl: float) -> None:
+        """Make the next tokens now, and all others at this pace."""
+        self.itl = itl
+        if self.ticking is not None:
+            self.ticking.cancel()
+            self.next_tick = self.loop.time()
+            self._tick()
+
     def go_on(self) -> None:
         """End the silence of all jobs that stall for ever."""
         stalled, self.stalled = self.stalled, {}
