@@ -109,8 +109,8 @@ class _Counters:
                     self._samples.setdefault(place, []).append((sample.labels, sample.value))
 
     def by(self, name: str, label: str, model: str | None = None, **only: str) -> dict[str, int]:
-        """Sums of the samples called `name` with the labels `only`, by the value of `label`; only those of `model`, if it is
-        given."""
+        """Sums of the samples called `name` with the labels `only`, by the value of `label`. With `model`, of its
+        samples only."""
         sums: dict[str, int] = {}
         for labels, value in self._samples.get((name, model), ()):
             if all(labels.get(one) == wanted for one, wanted in only.items()):
