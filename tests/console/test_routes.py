@@ -264,7 +264,7 @@ async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
     console = Console(local.gateway._console._look, CollectorRegistry(), others)
     told: list[dict[str, Any]] = []
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Any) -> None:
         told.append(message)
 
     endpoint = console.endpoints(Options(), local=True)["/status.json"]
