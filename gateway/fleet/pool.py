@@ -61,8 +61,8 @@ class Pool:
         self._on_return = on_return
         # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
-        # Workers that just refused or failed -> until when the other workers are preferred. When that is over one request
-        # tries such a worker, and it rests again, for a second or until that request has succeeded.
+        # Workers that just refused or failed -> until when the other workers are preferred. When that is over, one
+        # request tries such a worker, and it rests again, for a second or until that request has succeeded.
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
         self._waiting = Waiting(queue, clock, self._may_serve, self._hand_over, on_wait, on_refuse)
@@ -196,7 +196,8 @@ class Pool:
         """Learns from a failure. Only the worker's own faults count against it.
 
         A worker that answers 429 or 503 rests for its Retry-After (1 s without one, 30 s at most) or until one of its
-        requests succeeds, and then is tried by one request. A worker that should be ejected but cannot be spared rests for 1 s.
+        requests succeeds, and then is tried by one request. A worker that should be ejected but cannot be spared rests
+        for 1 s.
         """
         breaker = worker.breaker
         if error.blame is not Blame.WORKER:
