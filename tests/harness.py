@@ -13,6 +13,7 @@ import io
 import json
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,11 @@ from gateway.server import Edge, Server, Side, server
 from workers.simulated import Simulated
 
 T = TypeVar("T")
+
+# A machine that stands still for seconds must not make a worker look dead. A refused connection and a failed request
+# are noticed at once all the same; what is about probes asks for more of them (PROBED).
+HEALTH = {"interval_s": 10, "timeout_s": 10}
+PROBED = {"health": {"interval_s": 0.5, "timeout_s": 0.5}}
 
 
 class Captured(io.BytesIO):
@@ -100,7 +106,7 @@ class Stack:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def run(self, job: Coroutine[Any, Any, T] | Awaitable[T], timeout: float = 10.0) -> T:
+    def run(self, job: Coroutine[Any, Any, T] | Awaitable[T], timeout: float = 30.0) -> T:
         """Awaits `job` on the stack's own loop and returns its result here."""
 
         async def awaited() -> T:
@@ -111,7 +117,7 @@ class Stack:
 
     def records(self) -> list[dict[str, Any]]:
         """All request records, once no request is under way: a client may have its reply before that is written."""
-        self.run(self.gateway.state.runtime.running.empty(5))
+        self.run(self.gateway.state.runtime.running.empty(20))
         return self.events("request")
 
     def record(self) -> dict[str, Any]:
@@ -125,7 +131,7 @@ class Stack:
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
-        merged: dict[str, Any] = {"listen": {"port": 0}, "health": {"interval_s": 1, "timeout_s": 1}}
+        merged: dict[str, Any] = {"listen": {"port": 0}, "health": HEALTH}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
@@ -179,6 +185,14 @@ class Stack:
                 connection.transport.abort()
             self.server.should_exit = True
             await serving
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Waits for what happens in another thread or process and announces itself in no other way."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
 
 
 def load_text(text: str, environ: Mapping[str, str] | None = None) -> Config:

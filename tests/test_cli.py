@@ -24,7 +24,7 @@ from gateway import cli
 from gateway.auth import new_key
 from gateway.dialects import REGISTRY
 from tests.harness import Stack
-from tests.limits.server import free_port
+from tests.ports import free_port
 
 CONFIG = Path(__file__).parent.parent / "gateway.yaml"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}

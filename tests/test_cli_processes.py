@@ -19,7 +19,7 @@ from gateway import cli
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.siblings import Siblings
 from tests.harness import Stack
-from tests.limits.server import free_port
+from tests.ports import free_port
 from tests.test_cli import Serving, dragoman
 
 CHAT = "/v1/chat/completions"

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from tests.app.asking import CHAT, GONE, key, until
-from tests.harness import Stack
+from tests.app.asking import CHAT, GONE, key
+from tests.harness import Stack, until
 
 # -- signs of life --------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from gateway.app import fetching, state
-from tests.app.asking import CHAT, GONE, key, until
-from tests.harness import Stack, load_text
+from tests.app.asking import CHAT, GONE, key
+from tests.harness import PROBED, Stack, load_text, until
 from tests.test_tokens import AUDIENCE, ISSUER, RSA, keys, token
 
 # -- keys -----------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_a_first_output_after_a_keepalive_is_timed_too() -> None:
 
 
 def test_a_worker_that_comes_back_starts_slowly() -> None:
-    with Stack(config={"breaker": {"slowstart_s": 60}}) as stack:
+    with Stack(config={"breaker": {"slowstart_s": 60}, **PROBED}) as stack:
         (worker,) = stack.gateway.state.workers.values()
         worker.breaker.returned_at = None
         stack.run(stack.sim.stop())

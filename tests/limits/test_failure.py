@@ -13,7 +13,8 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.limits import Cost, Lease, Limited, Limiter, Rule, Subject
 from gateway.limits.store_redis import RedisSettings, RedisStore
-from tests.limits.server import Server, free_port
+from tests.limits.server import Server
+from tests.ports import free_port
 
 ANN = Subject(key="ann")
 REQUESTS = Rule(name="rpm", kind="requests", limit=10)

@@ -18,7 +18,7 @@ import pytest
 from gateway.core.lanes import EventLane
 from gateway.server import EXTENSION
 from gateway.wire.openai.passthrough import Relay
-from tests.harness import Stack, sse_data
+from tests.harness import Stack, sse_data, until
 
 PATH = "/v1/chat/completions"
 CALL = {"name": "f", "arguments": {"text": "word " * 1000}}
@@ -129,14 +129,6 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
         assert post(stack, chat("third")).status_code == 200
         until(lambda: all(worker.in_flight == 0 for worker in pool.workers))
         assert stack.sim.ledger.received == 2  # the one that left while it waited was never sent
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits for what happens in the stack's thread and announces itself in no other way."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
 
 
 # -- the worker fails -----------------------------------------------------------------------------------------------

@@ -112,14 +112,6 @@ def scripted(**script: Any) -> str:
     return "sim:" + json.dumps(script)
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits for what happens in the stack's thread and announces itself in no other way."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
-
-
 def connections(stack: Stack) -> list[Any]:
     return list(stack.server.server_state.connections)
 

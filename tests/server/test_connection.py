@@ -16,7 +16,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.server import Edge
-from tests.harness import Stack
+from tests.harness import Stack, until
 from tests.server.raw import (
     BODY,
     CHUNKED,
@@ -33,7 +33,6 @@ from tests.server.raw import (
     only_connection,
     post,
     scripted,
-    until,
 )
 
 # -- slow clients ---------------------------------------------------------------------------------------------------

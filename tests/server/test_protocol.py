@@ -15,8 +15,8 @@ from gateway.app.routes import route_table
 from gateway.core.http import path_parameter
 from gateway.server import Edge
 from gateway.server.protocol import decoded
-from tests.harness import Stack
-from tests.server.raw import CHUNKED, LINE, MODELS, Raw, ask, chat, chunked, code_of, connections, post, scripted, until
+from tests.harness import Stack, until
+from tests.server.raw import CHUNKED, LINE, MODELS, Raw, ask, chat, chunked, code_of, connections, post, scripted
 
 # -- not HTTP -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.server import Edge, EdgeProtocol
-from tests.harness import Stack
+from tests.harness import Stack, until
 from tests.server.raw import (
     CHUNKED,
     GONE,
@@ -25,7 +25,6 @@ from tests.server.raw import (
     only_connection,
     post,
     scripted,
-    until,
 )
 
 FLOODS = {

@@ -105,7 +105,7 @@ class Simulated:
             connection.reset()
         self.dead.set()
 
-    async def wait(self, timeout: float = 5.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
+    async def wait(self, timeout: float = 20.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
         """Wait until counters are as wanted, e.g. running=0, aborted=3. Raises TimeoutError."""
         await self.ledger.wait(timeout, **wanted)
 
