@@ -30,10 +30,7 @@ USED: dict[str, dict[Callable[..., Any], str]] = {
         httptools.HttpRequestParser: "feed_data get_method get_http_version should_keep_alive should_upgrade",
         httptools.HttpResponseParser: "feed_data get_status_code should_keep_alive",
     },
-    "starlette": {
-        starlette.routing.Router: "(routes) (redirect_slashes) (default)",
-        starlette.routing.Route: "(path) (endpoint)",
-    },
+    "starlette": {starlette.routing.compile_path: "(path)"},
 }
 # What only instances have.
 MADE: dict[str, dict[Callable[[], Any], str]] = {
@@ -44,7 +41,6 @@ MADE: dict[str, dict[Callable[[], Any], str]] = {
         uvicorn.server.ServerState: "connections tasks",
         lambda: loaded(): "loaded loaded_app http timeout_keep_alive http_protocol_class",
     },
-    "starlette": {lambda: starlette.routing.Router([]): "routes"},
 }
 
 
