@@ -11,10 +11,11 @@ help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: install
-install: .venv/locked .venv/installed ## Build .venv from all locks, for development and tests, with the `dragoman` command
+install: .venv/locked .venv/listening .venv/installed ## Build .venv from all locks, for development and tests, with the `dragoman` command
 
 # .venv has two layers: what runs (.venv/running), and on top what develops and tests (.venv/locked). `make run` builds
-# the first one only. A layer is never changed: when its locks change, all is built from nothing.
+# the first one only. A layer is never changed: when its locks change, all is built from nothing. On top of both is the
+# one package of the extra kv-events (.venv/listening).
 .venv/running: $(RUN_LOCKS) scripts/venv.sh
 	scripts/venv.sh .venv $(RUN_LOCKS)
 	@mv .venv/locked $@
@@ -22,6 +23,10 @@ install: .venv/locked .venv/installed ## Build .venv from all locks, for develop
 .venv/locked: .venv/running requirements/tracing.txt requirements/dev.txt
 	@if [ -e $@ ]; then scripts/venv.sh .venv $(LOCKS) && touch .venv/running $@; \
 	else scripts/venv.sh --onto .venv requirements/tracing.txt requirements/dev.txt; fi
+
+.venv/listening: .venv/locked requirements/kv-events.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/kv-events.txt
+	@touch $@
 
 .venv/installed: .venv/running pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .

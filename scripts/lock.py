@@ -47,7 +47,7 @@ def compile_lock(inputs: list[str], name: str, *options: str, where: tuple[str, 
 
 
 def main() -> None:
-    """Locks the runtime first. It constrains the locks of tracing and development, so that all install together."""
+    """Locks the runtime first. It constrains the locks of extras and of development, so that all install together."""
     upgrade = ["--upgrade"] if "--upgrade" in sys.argv[1:] else []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
@@ -59,7 +59,8 @@ def main() -> None:
     compile_lock([line for line in embedded if line not in model], "embedded", *constraints, *upgrade)
     compile_lock(model, "model", "--no-deps", *upgrade)
     compile_lock(extras["tracing"], "tracing", *constraints, *upgrade)
-    together = [*constraints, "--constraint", str(LOCKS / "tracing.txt")]
+    compile_lock(extras["kv-events"], "kv-events", *constraints, *upgrade)
+    together = [*constraints, "--constraint", str(LOCKS / "tracing.txt"), "--constraint", str(LOCKS / "kv-events.txt")]
     compile_lock((LOCKS / "dev.in").read_text().splitlines(), "dev", *together, *upgrade)
     for name in ("friendli", "plots", "sbom", *(f"clients-{group}" for group in CLIENTS)):
         compile_lock((LOCKS / f"{name}.in").read_text().splitlines(), name, *upgrade)

@@ -25,6 +25,7 @@ KNOWN = Available(
     backends=frozenset({"openai", "vllm"}),
     handing=frozenset({"vllm"}),
     adapting=frozenset({"vllm"}),
+    telling=frozenset({"vllm"}),
 )
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
 HASH = "sha256:" + "ab" * 32

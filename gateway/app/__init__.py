@@ -6,6 +6,7 @@ import asyncio
 import time
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from gateway import backends, dialects
@@ -35,6 +36,8 @@ KNOWN = Available(
     backends=frozenset(backends.REGISTRY),
     handing=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
     adapting=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
+    telling=frozenset(name for name in backends.REGISTRY if backends.create(name).cache_events),
+    kv_events=lambda: find_spec("zmq") is not None,
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,

@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from msgspec.structs import replace
@@ -55,6 +55,9 @@ from gateway.server import EXTENSION
 from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
+if TYPE_CHECKING:
+    from gateway.app.kv_events import Listening
+
 _ORDINARY = WorkerOptions()
 
 
@@ -95,6 +98,7 @@ class State:
         self.health: Health | None = None
         self.discovery: Discovery | None = None
         self.loads = Loads(config, self._probe_client, small_body, self._load_told)
+        self._listening: Listening | None = None
         self._redis: list[Any] = []
         self._known_workers = known_workers
         self._known_fleets = known_fleets
@@ -216,6 +220,7 @@ class State:
             hedge_s=options.hedge_s,
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             prefill=prefill,
+            tells=options.kv_events is not None,
             hear=hear,
         )
 
@@ -296,6 +301,7 @@ class State:
             workers.append(worker)
         pool.change(workers)
         self.loads.follow(model, self._pools_of(model))
+        self._listen(model)
         self._narrow(model)
         for worker in before.difference(workers):
             del self.workers[model, worker.address]
@@ -383,7 +389,23 @@ class State:
             self._metrics.ready.labels(model, address).set(worker.ready)
         self.adapters.start()
         self.loads.start(self.runtime.models, {model: self._pools_of(model) for model in self.pools})
+        if any(options.kv_events is not None for options in self.config.models.values()):
+            from gateway.app.kv_events import Listening  # imports an extra
+
+            self._listening = Listening(self._cache_told)
+        for model in self.pools:
+            self._listen(model)
         self._known_workers, self._known_fleets, self._known_policies = {}, {}, {}
+
+    def _listen(self, model: str) -> None:
+        """Listens to what the workers of `model` say of their caches, if that is configured."""
+        options, workers = self.config.models[model], self.fleet(model)
+        if options.kv_events is None:
+            for worker in workers:
+                worker.blocks = None
+        elif self._listening is not None:
+            own = {worker: options.worker_options.get(worker.address, _ORDINARY).kv_events for worker in workers}
+            self._listening.follow(model, {worker: ports or options.kv_events for worker, ports in own.items()})
 
     def _probe_client(self, model: str) -> httpx.AsyncClient:
         ca_file = self.config.models[model].ca_file
@@ -395,6 +417,8 @@ class State:
         """Stops discovery, probes and readings of load. Running requests keep their workers."""
         await self.adapters.close()
         await self.loads.close()
+        if self._listening is not None:
+            await self._listening.close()
         self._refusals.close()
         if self.discovery is not None:
             await self.discovery.close()
@@ -438,6 +462,13 @@ class State:
             self._log.event("info", "load of worker known", model=model, worker=worker.address)
         else:
             self._log.event("warning", "load of worker stale", model=model, worker=worker.address)
+
+    def _cache_told(self, model: str, worker: Worker, live: bool) -> None:
+        if live:
+            whole = worker.blocks is not None and worker.blocks.whole
+            self._log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
+        else:
+            self._log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
 
     def _adapter_told(self, model: str, adapter: str, offered: bool) -> None:
         self._log.event("info", "adapter offered" if offered else "adapter gone", model=model, adapter=adapter)

@@ -146,6 +146,7 @@ class Vllm(ReadsReplies):
     )
     handover: Handover | None = KvTransfer()
     adapters = True
+    cache_events = True
 
     def write(self, op: Op, can: Capabilities) -> Request:
         if isinstance(op, Score):

@@ -28,6 +28,8 @@ class Available:
     backends  names
     handing   those of them whose workers can hand a computed prompt to another worker
     adapting  those of them whose workers name the LoRA adapters that they have loaded
+    telling   those of them whose workers tell what is in their prefix caches
+    kv_events  says whether what reads that is installed
     tracing   says whether what traces need is installed
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
@@ -36,6 +38,8 @@ class Available:
     backends: frozenset[str] = frozenset()
     handing: frozenset[str] = frozenset()
     adapting: frozenset[str] = frozenset()
+    telling: frozenset[str] = frozenset()
+    kv_events: Callable[[], bool] | None = None
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None
@@ -131,6 +135,13 @@ def _workers(config: Config) -> Found:
                 yield ("models", name, "prefill", "workers", index), "is one of the model's workers, too"
         if model.adapters and model.paths is not None:
             yield ("models", name, "adapters"), "has no effect beside paths: workers are not asked for them"
+        if model.kv_events is not None and model.policy != "prefix":
+            yield ("models", name, "kv_events"), f"has no effect with policy {model.policy}"
+        if model.kv_events is not None and model.paths is not None and "/tokenize" not in model.paths:
+            yield ("models", name, "kv_events"), "needs /tokenize among paths"
+        for address, own in model.worker_options.items():
+            if own.kv_events is not None and model.kv_events is None:
+                yield ("models", name, "worker_options", address, "kv_events"), "needs kv_events of the model"
         if model.api_key_file and model.api_key_env:
             yield ("models", name, "api_key_env"), "and api_key_file exclude each other"
         secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
@@ -413,6 +424,12 @@ def _known(config: Config, known: Available) -> Found:
             yield ("models", name, "prefill"), f"needs another backend{_list(known.handing)}"
         if model.adapters and model.backend in known.backends and model.backend not in known.adapting:
             yield ("models", name, "adapters"), f"needs another backend{_list(known.adapting)}"
+        if model.kv_events is not None and model.backend in known.backends:
+            if model.backend not in known.telling:
+                yield ("models", name, "kv_events"), f"needs another backend{_list(known.telling)}"
+            elif known.kv_events is not None and not known.kv_events():
+                missing = "needs the extra `kv-events`, which is not installed: pip install dragoman[kv-events]"
+                yield ("models", name, "kv_events"), missing
 
 
 def _prefixes(config: Config, known: Available) -> Found:

@@ -30,7 +30,7 @@ from gateway.config.kinds import (
     nothing_is_empty,
     nothing_is_no_item,
 )
-from gateway.config.routing import Policy, Prefill, Queue, Routing, WorkerOptions
+from gateway.config.routing import KvEvents, Policy, Prefill, Queue, Routing, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Store
@@ -175,6 +175,11 @@ class Model(Section):
         default=None,
         description="Prefill and decode apart: these workers compute prompts, `workers` generate. Absent: `workers` do"
         " both.",
+    )
+    kv_events: KvEvents | None = Field(
+        default=None,
+        description="Pick by what the workers' engines say that they have cached; see docs/routing.md. Absent: by what"
+        " they were sent.",
     )
     max_in_flight: Whole | None = Field(
         default=None,

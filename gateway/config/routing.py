@@ -12,6 +12,20 @@ from gateway.config.section import Section
 Policy = Literal["prefix", "least_tokens", "power_of_two", "least_busy", "round_robin"]
 
 
+class KvEvents(Section):
+    """Where vLLM tells what is in its prefix cache (`--kv-events-config`), for the policy `prefix`. Needs the extra
+    `kv-events`."""
+
+    port: Whole = Field(default=5557, ge=1, le=65535, description="Port of its `endpoint`, at the worker's host.")
+    replay_port: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of its `replay_endpoint`. Absent: events that were missed, such as those before the gateway's"
+        " start, stay unknown.",
+    )
+
+
 class WorkerOptions(Section):
     """The differences of one worker."""
 
@@ -21,6 +35,7 @@ class WorkerOptions(Section):
     capacity: Whole | None = Field(
         default=None, ge=1, description="Most requests at once on this worker. Absent: the model's `max_in_flight`."
     )
+    kv_events: KvEvents | None = Field(default=None, description="Its own ports. Absent: those of the model's.")
 
 
 class Prefill(Section):

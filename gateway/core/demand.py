@@ -19,6 +19,9 @@ class Demand(Struct):
     whole     a hash of the whole prompt, as `keys`; 0 where no turn can follow
     before    tokens of the prompt of the turn before this one, where `head` is not None
     turn      what `whole` was of that prompt
+    tokens    the prompt as the engines read it, where they tell what they have cached and a worker was asked; else ()
+    chains    keys of their blocks, by the size of a block, as picks need them
+    salt      what keeps these tokens apart in the engines' caches
     session   a 64-bit hash of the session that the client named, the same in every gateway; else None
 
     tenant    who takes turns with others while it waits
@@ -40,6 +43,9 @@ class Demand(Struct):
     whole: int = 0
     before: int = 0
     turn: int = 0
+    tokens: Sequence[int] = ()
+    chains: dict[int, Sequence[int]] = {}
+    salt: str | None = None
     session: int | None = None
     tenant: str = ""
     size: int = 0

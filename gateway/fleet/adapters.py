@@ -32,6 +32,11 @@ class AdapterPool:
     def ready(self) -> bool:
         return any(worker.serving for worker in self.having)
 
+    @property
+    def silent(self) -> None:
+        """Only newer engines name the adapter of a block."""
+        return None
+
     def demand(self, op: Op, headers: Headers) -> Demand:
         """An adapter changes what a prompt leaves in the cache: its prompts match no other's."""
         return self._pool.demand(op, headers, self._name)

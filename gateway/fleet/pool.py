@@ -91,6 +91,12 @@ class Pool:
         return any(worker.serving for worker in self.workers)
 
     @property
+    def silent(self) -> Sequence[Worker] | None:
+        """The workers that do not tell what they have cached; None if none does, or there is no choice."""
+        silent = [worker for worker in self.workers if worker.blocks is None or not worker.blocks.live]
+        return silent if len(self.workers) > max(1, len(silent)) else None
+
+    @property
     def waiting(self) -> int:
         return self._waiting.queue.count
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from gateway.core.ports import UNKNOWN
+from gateway.fleet.blocks import Blocks
 from gateway.fleet.breaker import Breaker, BreakerPolicy
 
 OTHERS = 1_024
@@ -50,6 +51,7 @@ class Worker:
     recent     tokens that its engine computed lately, for whomever, halved every `HALF_LIFE_S`; None as `reported`
     peak       the highest `EngineLoad.computed` since that engine began
     since      tokens of what it was sent since that was read
+    blocks     what its engine says that it has cached; None where it is not asked
     weight     its speed beside that of the others
     max_in_flight  most of ours at once, or None; full_readings belongs to `capacity`, where it learns that
     place      64 bits of its address, the same in every gateway
@@ -61,6 +63,7 @@ class Worker:
 
     __slots__ = (
         "address",
+        "blocks",
         "breaker",
         "draining",
         "facts",
@@ -96,6 +99,7 @@ class Worker:
         self.recent: float | None = None
         self.peak = 0.0
         self.since = 0
+        self.blocks: Blocks | None = None
         self.place = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
         self.lives = 0
         self.ready = False

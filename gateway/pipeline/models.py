@@ -47,6 +47,7 @@ class ServedModel(Struct):
     hedge_s  seconds after which a second worker is asked for embeddings; None for never
     first_byte_per_token  seconds that each token of a prompt adds to the first-byte deadline
     prefill  workers that compute its prompts; None where those that generate do
+    tells    its workers may tell what they have cached, so that the pick can use a prompt's tokens
     hear     told (worker, the head of each whole 200) where that may tell its load; None where it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
@@ -69,6 +70,7 @@ class ServedModel(Struct):
     first_byte_per_token: float = 0.0
     prefill: Prefill | None = None
     adapter: str | None = None
+    tells: bool = False
     hear: Callable[[Any, Headers], None] | None = None
 
     def card(self, name: str, ready: bool) -> ModelCard:

@@ -23,6 +23,7 @@ from gateway.pipeline.first_step import FirstStep
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
+from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import request_id
@@ -209,6 +210,8 @@ class Run:
             len(request.body) + self._recalled_bytes,
             self._until,
         )
+        if served.tells:
+            await ask_tokens(op, served, demand, runtime, record, large)
         if waits is not None or served.first_byte_per_token:
             prompt = demand.prompt or runtime.estimate(op) if served.first_byte_per_token else 0
             extra = prompt * served.first_byte_per_token
@@ -226,6 +229,7 @@ class Run:
             describe = served.prefill.pool.demand
             brought = await offload(describe, op, request.headers) if large else describe(op, request.headers)
             brought.tenant, brought.size, brought.until = demand.tenant, demand.size, demand.until
+            brought.tokens, brought.salt = demand.tokens, demand.salt
             self.attempts.first = FirstStep(served.prefill, brought, runtime, outgoing, record)
         if runtime.explain and (runtime.explain == "always" or header_value(request.headers, EXPLAIN) is not None):
             self.reply.explain = self.attempts.explain

@@ -50,9 +50,13 @@ def test_it_lists_its_packages(name: str) -> None:
 
 def test_gateway_and_worker_are_built_alike() -> None:
     """Two files, because their bases differ: in the worker's, the base's user need not be root. A worker sends no
-    traces; vLLM does."""
+    traces and reads no cache events; vLLM does the one, the gateway the other."""
     gateway, worker = (
-        [re.sub("( -r)? requirements/tracing.txt", "", line) for line in instructions(name) if line != "USER 0"]
+        [
+            re.sub("( -r)? requirements/(tracing|kv-events).txt", "", line)
+            for line in instructions(name)
+            if line != "USER 0"
+        ]
         for name in ("gateway", "worker")
     )
     ends = [lines.index("FROM ${BASE}") for lines in (gateway, worker)]
@@ -60,9 +64,9 @@ def test_gateway_and_worker_are_built_alike() -> None:
 
 
 def test_the_gateway_can_do_what_its_configuration_can_ask_for() -> None:
-    """The chart and compose take the section `tracing`, which needs packages of its own."""
+    """The chart and compose take the section `tracing` and `kv_events`, which need packages of their own."""
     (line,) = [line for line in instructions("gateway") if "requirements/run.txt" in line and line.startswith("RUN")]
-    assert "-r requirements/run.txt -r requirements/tracing.txt" in line
+    assert "-r requirements/run.txt -r requirements/tracing.txt -r requirements/kv-events.txt" in line
 
 
 def test_the_context_holds_what_is_copied_and_nothing_else() -> None:

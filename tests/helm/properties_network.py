@@ -214,6 +214,30 @@ ALL = (
         ((POLICY, '(dig "prefill" "workers" list $model.gateway)', "list"),),
     ),
     Property(
+        "the gateway hears what workers elsewhere have cached",
+        "gateway-alone",
+        lambda among: _to(_policy(among, "dragoman"), 5657) == _to(_policy(among, "dragoman"), 5658) == [None],
+        ((POLICY, "$ports = append $ports (toString .)", "$ports = $ports"),),
+    ),
+    Property(
+        "the gateway hears what workers of the chart have cached",
+        "several-models",
+        lambda among: all(
+            _components(_to(_policy(among, "dragoman"), port)) == ["worker"]
+            and _components(_from(_policy(among, "dragoman-gpt-4-1"), port)) == ["gateway"]
+            for port in (5557, 5558)
+        ),
+        (
+            (POLICY, "{{- range uniq $telling }}", "{{- range list }}"),
+            (
+                POLICY,
+                '- port: 8000\n        {{- range include "dragoman.kvPorts" $model',
+                '- port: 8000\n        {{- range include "dragoman.kvPorts" (dict "gateway" dict)',
+            ),
+            ("_models.tpl", "default 5557 $events.port", "$events.port"),
+        ),
+    ),
+    Property(
         "the gateway reaches the collector of traces",
         "everything",
         lambda among: _to(_policy(among, "dragoman"), 4318) == [None],

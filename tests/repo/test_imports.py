@@ -55,6 +55,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "pydantic": ("gateway.config",),
     "redis": ("gateway.redis",),
     "yaml": ("gateway.config",),
+    "zmq": ("gateway.app.kv_events",),
 }
 
 

@@ -15,7 +15,7 @@ from scripts.lock import CLIENTS
 from tests.repo.tree import ROOT
 
 LOCKS = ROOT / "requirements"
-TOGETHER = ("build", "run", "embedded", "model", "tracing", "dev")
+TOGETHER = ("build", "run", "embedded", "model", "tracing", "kv-events", "dev")
 ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)(?: ; (?P<marker>[^\\]+?))?(?P<rest>(?: --hash=\S+)*)"
 )
@@ -56,6 +56,7 @@ def wanted() -> dict[str, list[Requirement]]:
         "embedded": [need for need in embedded if need not in model],
         "model": model,
         "tracing": [Requirement(line) for line in extras["tracing"]],
+        "kv-events": [Requirement(line) for line in extras["kv-events"]],
         "dev": _written("dev"),
         "friendli": _written("friendli"),
         "sbom": _written("sbom"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from workers.simulated import render, tokenizer
 from workers.simulated import requests as wire
-from workers.simulated.engine import Engine, Full, chain
+from workers.simulated.engine import Engine, Full, Read, chain
 from workers.simulated.faults import Defaults, Fault, parse
 from workers.simulated.http import Connection, Request
 from workers.simulated.jobs import Exchange, Plain
@@ -83,6 +84,14 @@ def salt_of(worker: Worker, asked: Generate) -> str:
     return f"{salt} {asked.model}" if asked.model in worker.adapters else salt
 
 
+def read_of(worker: Worker, asked: Generate, tokens: Sequence[int] | str) -> Read | None:
+    """What is published of a prompt, if anything is."""
+    if worker.engine.publisher is None:
+        return None
+    ids = tokenizer.encode(tokens) if isinstance(tokens, str) else tokens
+    return Read(ids, asked.cache_salt or "", asked.model or "" if asked.model in worker.adapters else "")
+
+
 def identify(request: Request, kind: str, own: str | None) -> str:
     """The reply's id: X-Request-Id, the body's request_id, or a new one."""
     header = request.header(b"x-request-id")
@@ -114,6 +123,7 @@ class Prepared(Struct):
     prompt: str = ""
     model: str = ""
     plain: str = ""
+    read: Read | None = None
 
 
 _MEMO_SIZE = 256
@@ -151,6 +161,7 @@ def prepare(worker: Worker, body: bytes) -> Prepared:
         fault,
         prompt if asked.kv_transfer_params else "",
         model,
+        read=read_of(worker, asked, prompt),
     )
     if len(body) <= _MEMO_BODY and sum([plan.length for plan in plans]) <= _MEMO_BODY:
         if len(worker.memo) >= _MEMO_SIZE:
@@ -167,7 +178,7 @@ def chat(worker: Worker, connection: Connection, request: Request, entry: Entry)
     fault = fault_of(worker, request, made.fault)
     limit = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
     entry.kv = worker.connector.role(asked, [made.prompt], limit)
-    cached = worker.engine.cached(made.chain, made.tokens)
+    cached = worker.engine.cached(made.chain, made.tokens, made.read)
     if entry.kv == "decode":
         cached = made.tokens - 1
     ident = entry.id = identify(request, "chatcmpl", asked.request_id)
@@ -251,7 +262,9 @@ def complete(worker: Worker, connection: Connection, request: Request, entry: En
         count = len(tokens) if tokens is not None else tokenizer.count(text)
         room = wire.check_context(count, asked.max_tokens, options.max_model_len, options.strict_context)
         total += count
-        cached += worker.engine.cached(chain(text, salt_of(worker, asked)), count)
+        cached += worker.engine.cached(
+            chain(text, salt_of(worker, asked)), count, read_of(worker, asked, text if tokens is None else tokens)
+        )
         own = script if len(prompts) == 1 or script is None else script_of(text, asked.sim)
         plans += [complete_plan(options, asked, text, own, index, room) for index in range(n)]
     if entry.kv == "decode":

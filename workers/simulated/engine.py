@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from workers.simulated import tokenizer
 from workers.simulated.options import Options
+
+if TYPE_CHECKING:
+    from workers.simulated.kv_events import Event, Publisher
 
 BLOCK = 16
 _BLOCK_CHARS = BLOCK * tokenizer.CHARS
@@ -33,6 +36,14 @@ def chain(prompt: str, salt: str = "") -> list[int]:
         key = hash((key, part))
         keys.append(key)
     return keys
+
+
+class Read(NamedTuple):
+    """What events tell of a prompt: its tokens, and what keeps it apart."""
+
+    tokens: Sequence[int]
+    salt: str
+    adapter: str
 
 
 class Job(Protocol):
@@ -69,6 +80,7 @@ class Engine:
         self.blocks = 0
         self.held: dict[Job, int] = {}
         self.prefix: dict[int, None] = {}
+        self.publisher: Publisher | None = None
         self.queries = self.hits = self.rejections = 0
         self.prefill_free = 0.0
         self.timers: dict[Job, asyncio.TimerHandle] = {}
@@ -83,8 +95,9 @@ class Engine:
         """Share of the KV blocks in use, 0 to 1."""
         return min(1.0, self.blocks / self.options.kv_blocks)
 
-    def cached(self, blocks: list[int], tokens: int) -> int:
-        """How many leading tokens of a prompt the prefix cache holds; its `blocks` (see `chain`) are then in it.
+    def cached(self, blocks: list[int], tokens: int, read: Read | None = None) -> int:
+        """How many leading tokens of a prompt the prefix cache holds; its `blocks` (see `chain`) are then in it. With
+        `read`, what comes and goes is published.
 
         As in vLLM only whole blocks count, and the last token is always computed.
         """
@@ -97,15 +110,32 @@ class Engine:
                 break
             hits += 1
         if hits < len(blocks) or 2 * len(prefix) > self.options.kv_blocks:
+            publisher = self.publisher if read is not None else None
+            new = [index for index in range(hits, len(blocks)) if blocks[index] not in prefix] if publisher else []
             for block in blocks:
                 prefix.pop(block, None)  # put back as the youngest
                 prefix[block] = None
+            gone = []
             while len(prefix) > self.options.kv_blocks:
-                del prefix[next(iter(prefix))]
+                gone.append(next(iter(prefix)))
+                del prefix[gone[-1]]
+            if publisher is not None and read is not None:
+                self._publish(publisher, blocks, new, gone, read)
         hit = min(hits * BLOCK, (tokens - 1) // BLOCK * BLOCK) if tokens else 0
         self.queries += tokens
         self.hits += hit
         return hit
+
+    @staticmethod
+    def _publish(publisher: Publisher, blocks: list[int], new: list[int], gone: list[int], read: Read) -> None:
+        events: list[Event] = []
+        for index in new:
+            parent = blocks[index - 1] if index else None
+            tokens = read.tokens[index * BLOCK : (index + 1) * BLOCK]
+            events.append(publisher.stored(blocks[index], parent, tokens, BLOCK, read.salt, read.adapter))
+        events += map(publisher.removed, gone)
+        if events:
+            publisher.publish(events)
 
     def submit(self, job: Job) -> bool:
         """Run the job now (True) or queue it (False). Raises Full."""
@@ -196,8 +226,17 @@ class Engine:
         while self.queue and self._fits(self.queue[0]):
             self._start(self.queue.popleft())
 
+    def forget(self) -> None:
+        """Empty the prefix cache."""
+        self.prefix.clear()
+        if self.publisher is not None:
+            self.publisher.publish([self.publisher.cleared])
+
     def close(self) -> None:
         """Forget everything; no timer fires after this."""
+        if self.publisher is not None:
+            self.publisher.close()
+            self.publisher = None
         self.queue.clear()
         for timer in self.timers.values():
             timer.cancel()

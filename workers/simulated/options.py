@@ -20,6 +20,8 @@ class Options:
     kv_blocks             blocks of 16 tokens that running sequences and the prefix cache share
     prefix_cache          remember prompt blocks
     kv_transfer           has a KV connector: hands computed prompts to other workers, and reads theirs (`kv`)
+    kv_events_port        publishes what its prefix cache holds there, as vLLM does; 0 takes a free port
+    kv_replay_port        and sends what was published again to who asks there; 0 takes a free port
     queue_limit           requests that may wait before others are answered 503 (None: no limit)
     loading_s             seconds after the start during which /health and generation answer 503
     output_tokens         length of an unscripted reply that nothing else limits; 0 draws 8 to 32 from the prompt
@@ -44,6 +46,8 @@ class Options:
     kv_blocks: int = 65536
     prefix_cache: bool = True
     kv_transfer: bool = False
+    kv_events_port: int | None = None
+    kv_replay_port: int = 0
     queue_limit: int | None = None
     loading_s: float = 0.0
     output_tokens: int = 0

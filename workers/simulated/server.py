@@ -47,6 +47,7 @@ class Simulated:
         self.memo: dict[bytes, answers.Prepared] = {}
         self.numbers = 0
         self.port = self.options.port
+        self.kv_ports = self.options.kv_events_port, self.options.kv_replay_port
         self.health = 200
         self.serving = True
         self.server: asyncio.Server | None = None
@@ -72,6 +73,13 @@ class Simulated:
         """Listen. Raises OSError when the address cannot be had."""
         self.loop = asyncio.get_running_loop()
         self.engine = Engine(self.options, self.loop)
+        self.memo.clear()  # it holds what belongs to the engine before
+        events, replay = self.kv_ports
+        if events is not None:
+            from workers.simulated.kv_events import Publisher  # imports an extra
+
+            publisher = self.engine.publisher = Publisher(self.options.host, events, replay)
+            self.kv_ports = publisher.port, publisher.replay_port
         self.dead.clear()
         self.server = await self.loop.create_server(self._connection, self.options.host, self.port, backlog=2048)
         self.port = self.server.sockets[0].getsockname()[1]
@@ -121,7 +129,7 @@ class Simulated:
         """Forget the ledger, the counters, the default fault, the prefix cache and a set state."""
         self.ledger.reset()
         self.metrics = Metrics()
-        self.engine.prefix.clear()
+        self.engine.forget()
         self.engine.queries = self.engine.hits = self.engine.rejections = 0
         self.defaults = faults.Defaults()
         self.health, self.serving = 200, True

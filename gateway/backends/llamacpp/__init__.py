@@ -38,6 +38,7 @@ class LlamaCpp:
     gauges: Gauges | None = Gauges("llamacpp:requests_processing", "llamacpp:requests_deferred")
     handover: Handover | None = None
     adapters = False
+    cache_events = False
     facts_path: str | None = "/props"
 
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:

@@ -29,6 +29,7 @@ class OpenAI(ReadsReplies):
     gauges: Gauges | None = None
     handover: Handover | None = None
     adapters = True
+    cache_events = False
 
     def write(self, op: Op, can: Capabilities) -> Request:
         if isinstance(op, Score):

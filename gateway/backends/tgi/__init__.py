@@ -91,6 +91,7 @@ class Tgi:
     gauges: Gauges | None = Gauges("tgi_batch_current_size", "tgi_queue_size")
     handover: Handover | None = None
     adapters = False
+    cache_events = False
     facts_path: str | None = None
 
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:

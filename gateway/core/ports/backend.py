@@ -106,6 +106,7 @@ class Backend(Protocol):
     gauges      where its workers tell their load; None where they do not
     handover    how one worker hands a computed prompt to another; None where they do not
     adapters    its workers may name LoRA adapters in their facts
+    cache_events  its workers can tell what is in their prefix caches, as vLLM does, and the tokens of a prompt
     """
 
     name: str
@@ -114,6 +115,7 @@ class Backend(Protocol):
     gauges: Gauges | None
     handover: Handover | None
     adapters: bool
+    cache_events: bool
 
     def wire_of(self, op: Op) -> str:
         """The wire of the worker's reply to `op`. A dialect with a bytes lane for this wire passes the bytes on."""

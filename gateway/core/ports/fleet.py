@@ -86,6 +86,11 @@ class Pool(Protocol):
 
     @property
     def ready(self) -> bool: ...
+    @property
+    def silent(self) -> Sequence[Any] | None:
+        """The workers that do not tell what they have cached; None if none does, or there is no choice."""
+        ...
+
     def demand(self, op: Op, headers: Headers) -> Demand:
         """What `op`, whose client sent these headers, brings to the pick. Takes longer for a longer prompt."""
         ...

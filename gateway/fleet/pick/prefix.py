@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, log
 
 from gateway.core.demand import Demand
+from gateway.fleet.blocks import chain
 from gateway.fleet.pick.least_tokens import least_loaded
 from gateway.fleet.pick.reading import home_of
 from gateway.fleet.pick.seen import MOST_KEYS, Seen
@@ -41,6 +42,11 @@ def _end(ends: Sequence[int], tokens: int) -> int:
     return ends[count - 1] if count else 0
 
 
+def _known(worker: Worker, demand: Demand) -> bool:
+    """Whether its engine tells all that it has of such prompts."""
+    return worker.blocks is not None and worker.blocks.whole and worker.blocks.tells(demand.salt)
+
+
 class Prefix:
     """See the module. A session that the client named takes precedence: it stays at its place in the hash while that
     worker is open. A half-open worker is picked first, because otherwise it might never return."""
@@ -60,7 +66,10 @@ class Prefix:
             if worker.breaker.open_until:
                 demand.why = "trial"
                 return worker
-        found = self.seen.match(demand.keys)
+        ends = demand.ends
+        found = {worker: ends[depth - 1] for worker, depth in self.seen.match(demand.keys).items()}
+        if demand.tokens:
+            self._look_up(workers, demand, found)
         if demand.session is not None:
             demand.why = "session"
             return self._noted(self.first(workers, demand.session, now), found, demand)
@@ -147,26 +156,49 @@ class Prefix:
     ) -> tuple[Mapping[Worker, int], float]:
         """(the tokens that each worker need not compute, without those that have too small a match; what is saved at
         most where this gateway does not know that the conversation itself continues)."""
-        ends, head = demand.ends, demand.head
+        head = demand.head
         least = LEAST_SHARE * demand.prompt
         if head is not None:
             least = min(least, head + 1)
-        saved = {worker: ends[depth - 1] for worker, depth in found.items() if ends[depth - 1] >= least}
+        saved = {worker: tokens for worker, tokens in found.items() if tokens >= least}
         if head is None:
             return saved, inf
         before = demand.before
-        having = self.seen.having(demand.turn)
+        # What is not in `found` these do not have.
+        known = [worker for worker in workers if _known(worker, demand)] if demand.tokens else []
+        having = [worker for worker in self.seen.having(demand.turn) if worker not in known]
         for worker in having:
             saved[worker] = max(before, saved.get(worker, 0))
-        if having or max(saved.values(), default=0) >= max(head + 1, _end(ends, before)):
+        if having or max(saved.values(), default=0) >= max(head + 1, _end(demand.ends, before)):
+            return saved, head
+        if any(saved.get(worker, 0) > head for worker in known):
             return saved, head
         # This gateway did not send the turn before: another one did, to the conversation's place.
         home = self.first(workers, home_of(demand), now)
-        saved[home] = max(before, saved.get(home, 0))
+        if home not in known:
+            saved[home] = max(before, saved.get(home, 0))
         return saved, inf
 
     @staticmethod
+    def _look_up(workers: Sequence[Worker], demand: Demand, found: dict[Worker, int]) -> None:
+        """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines say that they have. An
+        engine of which events are missing has at least what it says."""
+        tokens, salt, chains = demand.tokens, demand.salt, demand.chains
+        estimated = demand.prompt / len(tokens)
+        for worker in workers:
+            blocks = worker.blocks
+            if blocks is None or not blocks.tells(salt):
+                continue
+            size, had = blocks.size, 0
+            if size:
+                keys = chains.get(size)
+                if keys is None:
+                    keys = chains[size] = chain(tokens, size, salt)
+                had = int(blocks.match(keys) * estimated)
+            if blocks.whole or had > found.get(worker, 0):
+                found[worker] = had
+
+    @staticmethod
     def _noted(worker: Worker, found: Mapping[Worker, int], demand: Demand) -> Worker:
-        depth = found.get(worker, 0)
-        demand.matched = demand.ends[depth - 1] if depth else 0
+        demand.matched = found.get(worker, 0)
         return worker

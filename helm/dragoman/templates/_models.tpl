@@ -29,6 +29,16 @@ loadsNothing  nothing may come from a hub */ -}}
 {{- toJson $found -}}
 {{- end -}}
 
+{{- /* JSON: the ports where a model's workers tell what they have cached. */ -}}
+{{- define "dragoman.kvPorts" -}}
+{{- $ports := list -}}
+{{- if hasKey .gateway "kv_events" -}}
+  {{- $events := default dict .gateway.kv_events -}}
+  {{- $ports = compact (list (default 5557 $events.port) $events.replay_port) -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}
+
 {{- /* Whether one of the models may have no worker at all: "true" or "". */ -}}
 {{- define "dragoman.sleeps" -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}

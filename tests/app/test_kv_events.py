@@ -1,0 +1,338 @@
+"""Picks by what engines say that they have cached: evictions and what others sent them are known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.config import ConfigError
+from gateway.fleet.blocks import Blocks
+from tests.app.asking import key
+from tests.harness import Stack, load_text, until
+from tests.ports import free_port
+from workers.simulated.kv_events import Publisher
+from workers.simulated.requests import Refused
+from workers.simulated.tokenizer import encode
+
+WORKER: dict[str, Any] = {"kv_events_port": 0, "max_model_len": 32_768}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+WORDS = "The river runs past the old mill and the market square. "
+
+
+def listen(stack: Stack, replay: bool = True) -> None:
+    """From now on the gateway listens to its workers."""
+    own = {}
+    for sim in stack.sims:
+        port, replay_port = sim.kv_ports
+        own[sim.url] = {"kv_events": {"port": port, **({"replay_port": replay_port} if replay else {})}}
+    model = {"kv_events": {}, "worker_options": own}
+    health = {"interval_s": 5, "timeout_s": 5}
+    config = stack.config({"models": {"m": model}, "routing": {"scrape_s": 0}, "health": health})
+    stack.run(stack.gateway.reload(config), 60)
+
+
+def blocks(stack: Stack, index: int) -> Blocks:
+    found = stack.gateway.state.workers["m", stack.sims[index].url].blocks
+    assert found is not None
+    return found
+
+
+def publisher(stack: Stack, index: int = 0) -> Publisher:
+    found = stack.sims[index].engine.publisher
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, a worker's tokens come in time."""
+    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 60.0)
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    with Stack((WORKER, WORKER)) as stack:
+        listen(stack)
+        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
+        yield stack
+
+
+def chat(name: str, turns: int = 1) -> dict[str, Any]:
+    messages = []
+    for turn in range(turns):
+        if turn:
+            messages.append({"role": "assistant", "content": f"answer {turn}"})
+        messages.append({"role": "user", "content": f"{name}, turn {turn}: {WORDS * 20}"})
+    return {"model": "m", "messages": messages, "max_tokens": 4}
+
+
+def ask(stack: Stack, body: dict[str, Any], path: str = "/v1/chat/completions") -> tuple[str, str]:
+    """(the worker that answered, why it was picked)."""
+    reply = httpx.post(stack.url + path, json=body, headers={"x-dragoman-explain": "1"}, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply.headers["x-dragoman-worker"], reply.headers["x-dragoman-picked"]
+
+
+def send(stack: Stack, index: int, body: dict[str, Any]) -> None:
+    """Another gateway sends `body` to a worker."""
+    reply = httpx.post(stack.sims[index].url + "/v1/chat/completions", json={**body, "model": "sim"}, timeout=60)
+    assert reply.status_code == 200, reply.text
+
+
+def heard(stack: Stack, index: int) -> Callable[[], bool]:
+    """The gateway knows all that the worker told."""
+    return lambda: blocks(stack, index).last + 1 == publisher(stack, index).published
+
+
+def test_what_others_sent_is_known(stack: Stack) -> None:
+    for index in (0, 1, 0, 1):
+        name = f"conversation {index}{len(stack.sims[index].entries)}"
+        send(stack, index, chat(name))
+        until(heard(stack, index))
+        worker, picked = ask(stack, chat(name, turns=2))
+        assert worker == stack.sims[index].url
+        assert picked.startswith("prefix;why=prefix;matched=0.")
+
+
+def test_what_was_evicted_is_known() -> None:
+    """The worker that was sent a conversation has lost it; another one got it from elsewhere."""
+    with Stack(({**WORKER, "kv_blocks": 40}, WORKER)) as stack:
+        listen(stack)
+        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
+        send(stack, 0, chat("mine"))
+        until(heard(stack, 0))
+        assert ask(stack, chat("mine"))[0] == stack.sims[0].url, "it has it"
+        for index in range(4):
+            send(stack, 0, chat(f"other {index}"))
+        send(stack, 1, chat("mine"))
+        until(heard(stack, 0))
+        until(heard(stack, 1))
+        assert len(blocks(stack, 0)) == 40
+        worker, picked = ask(stack, chat("mine"))
+        assert worker == stack.sims[1].url
+        assert picked == "prefix;why=prefix;matched=1.00"
+        stack.run(awaited(stack.sims[1].reset))
+        until(heard(stack, 1))
+        assert ask(stack, chat("mine"))[1].endswith("matched=0.00")
+
+
+async def awaited(call: Callable[[], None]) -> None:
+    call()
+
+
+def restart(stack: Stack, index: int) -> None:
+    async def again() -> None:
+        await stack.sims[index].stop()
+        await stack.sims[index].start()
+
+    stack.run(again(), 60)
+
+
+def told(stack: Stack, event: str, index: int) -> int:
+    return len([line for line in stack.events(event) if line["worker"] == stack.sims[index].url])
+
+
+def test_an_engine_that_starts_anew_has_nothing() -> None:
+    # Its ports are none that a connection could take in between.
+    ports = {"kv_events_port": free_port(), "kv_replay_port": free_port()}
+    with Stack(({**WORKER, **ports}, WORKER)) as stack:
+        listen(stack)
+        until(lambda: blocks(stack, 0).live)
+        starts_anew(stack)
+
+
+def starts_anew(stack: Stack) -> None:
+    send(stack, 0, chat("before"))
+    until(heard(stack, 0))
+    assert len(blocks(stack, 0))
+    restart(stack, 0)
+    until(lambda: told(stack, "cache of worker known", 0) == 2)
+    assert told(stack, "cache of worker unknown", 0) == 1
+    assert (blocks(stack, 0).whole, len(blocks(stack, 0))) == (True, 0)
+    send(stack, 0, chat("after"))
+    until(heard(stack, 0))
+    assert len(blocks(stack, 0)) == len(stack.sims[0].engine.prefix)
+
+
+def test_without_replays_what_was_missed_stays_unknown() -> None:
+    with Stack((WORKER, WORKER)) as stack:
+        send(stack, 0, chat("early"))
+        listen(stack, replay=False)
+        until(lambda: connected(stack, 0))
+        assert not blocks(stack, 0).whole
+        assert not len(blocks(stack, 0))
+        send(stack, 0, chat("later"))
+        until(heard(stack, 0))
+        assert ask(stack, chat("later"))[0] == stack.sims[0].url
+        # The ordinary index goes on: this gateway sent it there.
+        stack.run(awaited(lambda: stack.gateway.state.pools["m"].policy.keep([])))
+        worker, _ = ask(stack, chat("mine"))
+        assert ask(stack, chat("mine", 2))[0] == worker
+
+
+def connected(stack: Stack, index: int) -> bool:
+    """Probes the subscription with an event that says nothing."""
+    stack.run(awaited(lambda: publisher(stack, index).publish([])))
+    return blocks(stack, index).live
+
+
+def test_a_gateway_that_comes_late_asks_for_what_it_missed() -> None:
+    with Stack((WORKER, WORKER)) as stack:
+        for index in range(3):
+            send(stack, 0, chat(f"early {index}"))
+        listen(stack)
+        until(lambda: blocks(stack, 0).live)
+        assert heard(stack, 0)()
+        assert blocks(stack, 0).whole
+        assert ask(stack, chat("early 1"))[0] == stack.sims[0].url
+
+
+def test_batches_that_were_dropped_are_asked_for(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher(stack), "subscribed", False)
+    send(stack, 0, chat("dropped"))
+    monkeypatch.undo()
+    send(stack, 0, chat("heard"))
+    until(heard(stack, 0))
+    assert blocks(stack, 0).whole
+    assert len(blocks(stack, 0)) == len(stack.sims[0].engine.prefix)
+
+
+def test_what_the_engine_has_forgotten_stays_unknown() -> None:
+    with Stack((WORKER, WORKER)) as stack:
+        send(stack, 0, chat("early"))
+        publisher(stack).kept.clear()
+        send(stack, 0, chat("kept"))
+        listen(stack)
+        until(lambda: blocks(stack, 0).live)
+        assert not blocks(stack, 0).whole
+        assert 0 < len(blocks(stack, 0)) < len(stack.sims[0].engine.prefix)
+
+
+def test_a_reload_forgets_nothing(stack: Stack) -> None:
+    for name in ("one", "two", "three"):
+        send(stack, 0, chat(name))
+    until(heard(stack, 0))
+    known, owner = len(blocks(stack, 0)), blocks(stack, 0).owner
+    while len(publisher(stack).kept) > 1:
+        publisher(stack).kept.popleft()
+    listen(stack)
+    until(lambda: blocks(stack, 0).owner is not owner and blocks(stack, 0).live)
+    assert (blocks(stack, 0).whole, len(blocks(stack, 0))) == (True, known)
+    send(stack, 0, chat("four"))
+    until(heard(stack, 0))
+    assert len(blocks(stack, 0)) > known
+    # Without the option nothing is held, and nothing asked.
+    stack.run(stack.gateway.reload(stack.config()), 60)
+    assert stack.gateway.state.workers["m", stack.sims[0].url].blocks is None
+    ask(stack, chat("four"))
+    assert not [entry for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/tokenize"]
+
+
+def test_an_engine_that_repeats_nothing_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.kv_events._PATIENCE_S", 0.2)
+    with Stack((WORKER, WORKER)) as stack:
+        monkeypatch.setattr(publisher(stack), "kept", deque())
+        stack.run(awaited(publisher(stack).hush))
+        listen(stack)
+        until(lambda: connected(stack, 0))
+        send(stack, 0, chat("later"))
+        until(heard(stack, 0))
+        assert ask(stack, chat("later"))[0] == stack.sims[0].url
+
+
+def test_what_cannot_be_read_is_unknown(stack: Stack) -> None:
+    send(stack, 0, chat("before"))
+    until(heard(stack, 0))
+    stack.run(awaited(lambda: publisher(stack).send(b"\xc1")))
+    until(heard(stack, 0))
+    assert (blocks(stack, 0).whole, len(blocks(stack, 0))) == (False, 0)
+    assert ask(stack, chat("before"))[1].startswith("prefix;")
+
+
+def tokenized(stack: Stack) -> int:
+    return len([entry for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/tokenize"])
+
+
+def test_prompts_are_looked_up_in_each_way_of_asking(stack: Stack) -> None:
+    texts = [f"a text: {WORDS * 30}", f"one of ids: {WORDS * 30}"]
+    for index, prompt in enumerate((texts[0], encode(texts[1]))):
+        before = tokenized(stack)
+        body = {"model": "sim", "prompt": prompt, "max_tokens": 2}
+        httpx.post(stack.sims[index].url + "/v1/completions", json=body, timeout=60)
+        until(heard(stack, index))
+        worker, picked = ask(stack, {**body, "model": "m"}, "/v1/completions")
+        assert (worker, picked.rpartition("=")[0]) == (stack.sims[index].url, "prefix;why=prefix;matched")
+        assert tokenized(stack) - before == 1 - index, "ids are tokens already"
+    send(stack, 1, chat("a chat"))
+    until(heard(stack, 1))
+    for path in ("/anthropic/v1/messages", "/friendli/v1/chat/completions"):
+        assert ask(stack, chat("a chat"), path)[0] == stack.sims[1].url, path
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**chat("salted"), "cache_salt": "mine"},
+        {**chat("short"), "messages": [{"role": "user", "content": "Hi"}]},
+        {**chat("image"), "messages": [{"role": "user", "content": [{"type": "text", "text": WORDS * 20}, IMAGE]}]},
+    ],
+)
+def test_what_a_text_does_not_say_is_not_looked_up(stack: Stack, body: dict[str, Any]) -> None:
+    assert ask(stack, body)[1].startswith("prefix;")
+    assert tokenized(stack) == 0
+
+
+def test_sessions_are_not_looked_up(stack: Stack) -> None:
+    headers = {"x-session-id": "one"}
+    reply = httpx.post(stack.url + "/v1/chat/completions", json=chat("one"), headers=headers, timeout=60)
+    assert reply.status_code == 200
+    assert tokenized(stack) == 0
+
+
+def test_tenants_are_kept_apart() -> None:
+    one, first = key("one", team="a")
+    two, second = key("two", team="b")
+    salts = {"keys": first | second, "cache_salt": {"secret_env": "SALT"}}
+    with Stack((WORKER, WORKER), salts, environ={"SALT": "s" * 40}) as stack:
+        listen(stack)
+        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
+        picked = []
+        for secret in (one, one, two):
+            headers = {"authorization": f"Bearer {secret}", "x-dragoman-explain": "1"}
+            reply = httpx.post(stack.url + "/v1/chat/completions", json=chat("mine"), headers=headers, timeout=60)
+            assert reply.status_code == 200
+            picked.append(reply.headers["x-dragoman-picked"].rpartition("=")[2])
+            until(heard(stack, 0))
+            until(heard(stack, 1))
+        assert picked == ["0.00", "1.00", "0.00"]
+        assert tokenized(stack) == 3
+
+
+def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(worker: Any, body: bytes) -> Any:
+        raise Refused(500, "InternalServerError", "no", None)
+
+    monkeypatch.setattr("workers.simulated.extras.tokenize", refuse)
+    assert ask(stack, chat("one"))[1] == "prefix;why=home;matched=0.00"
+    assert tokenized(stack) == 1
+    monkeypatch.undo()
+    monkeypatch.setattr("gateway.pipeline.prompt_tokens._LONGEST_S", 1e-6)
+    assert ask(stack, chat("two"))[1].startswith("prefix;")
+
+
+def test_nothing_is_imported_unless_it_is_asked_for() -> None:
+    code = "import sys, gateway.app, gateway.cli, workers.simulated; sys.exit('zmq' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.find_spec", lambda name: None)
+    text = "models:\n  m:\n    backend: vllm\n    workers: [http://127.0.0.1:9]\n    kv_events: {}\n"
+    with pytest.raises(ConfigError, match=r"gateway.yaml:5: models.m.kv_events: needs the extra `kv-events`"):
+        load_text(text)

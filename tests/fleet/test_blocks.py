@@ -1,0 +1,161 @@
+"""What engines' events make known of their caches, in every form that vLLM has published them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.fleet.blocks import Blocks, Malformed, chain
+
+TOKENS = list(range(100, 116))
+SIZE = 4
+
+
+def stored(first: int, count: int, tokens: list[int], parent: int | None = None, **more: Any) -> dict[str, Any]:
+    """The event of `count` blocks, which the engine names `first` and so on."""
+    event = {"block_hashes": list(range(first, first + count)), "parent_block_hash": parent, "token_ids": tokens}
+    return {"type": "BlockStored", **event, "block_size": SIZE, "lora_id": None, "medium": "GPU", **more}
+
+
+def removed(*names: int, **more: Any) -> dict[str, Any]:
+    return {"type": "BlockRemoved", "block_hashes": list(names), "medium": "GPU", **more}
+
+
+CLEARED = {"type": "AllBlocksCleared"}
+
+
+def batch(*events: dict[str, Any]) -> bytes:
+    return msgspec.msgpack.encode([1.0, list(events), 0])
+
+
+def told(*events: dict[str, Any], most: int = 100) -> Blocks:
+    blocks = Blocks(most)
+    blocks.live = True
+    blocks.apply(0, batch(*events))
+    return blocks
+
+
+def had(blocks: Blocks, tokens: list[int] = TOKENS, salt: str | None = None) -> int:
+    """The tokens of a prompt that it has."""
+    return blocks.match(chain(tokens, SIZE, salt))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        # As of vLLM 0.10: arrays.
+        [1.0, [["BlockStored", [1, 2], None, TOKENS[:8], SIZE, None, "GPU"]]],
+        [1.0, [["BlockStored", [1, 2], None, TOKENS[:8], SIZE, None]], 0],
+        # As of 0.32: a batch is an array, its events are maps.
+        [1.0, [stored(1, 2, TOKENS[:8], lora_name=None, extra_keys=[None, None], group_idx=0)], 0],
+        # And the batch a map, too.
+        {"ts": 1.0, "events": [stored(1, 2, TOKENS[:8])]},
+    ],
+)
+def test_every_form_is_read(payload: Any) -> None:
+    blocks = Blocks()
+    blocks.apply(7, msgspec.msgpack.encode(payload))
+    assert (had(blocks), blocks.size, blocks.last) == (8, SIZE, 7)
+
+
+def test_hashes_may_be_bytes() -> None:
+    event = {**stored(1, 1, TOKENS[:4]), "block_hashes": [b"\x01" * 32]}
+    then = {**stored(1, 1, TOKENS[4:8]), "block_hashes": [b"\x02" * 32], "parent_block_hash": b"\x01" * 32}
+    assert had(told(event, then)) == 8
+
+
+def test_blocks_follow_each_other() -> None:
+    blocks = told(stored(1, 2, TOKENS[:8]), stored(3, 1, TOKENS[8:12], parent=2))
+    assert had(blocks) == 12
+    assert had(blocks, [*TOKENS[:8], 7, 7, 7, 7]) == 8
+    assert had(blocks, TOKENS[4:]) == 0, "the same tokens at another place are another block"
+    assert had(blocks, TOKENS[:7]) == 4, "whole blocks count"
+
+
+def test_what_is_removed_is_gone() -> None:
+    blocks = told(stored(1, 4, TOKENS), removed(3))
+    assert had(blocks) == 8
+    blocks.apply(1, batch(stored(3, 1, TOKENS[8:12], parent=2)))
+    assert had(blocks) == 16
+    blocks.apply(2, batch(removed(1), removed(99)))
+    assert had(blocks) == 0
+    blocks.apply(3, batch(CLEARED))
+    assert len(blocks) == 0
+    assert blocks.whole, "that is all that the engine has"
+
+
+def test_what_is_told_again_counts_once() -> None:
+    blocks = told(stored(1, 2, TOKENS[:8]), stored(1, 2, TOKENS[:8]), removed(1, 2))
+    assert (had(blocks), len(blocks)) == (0, 0)
+
+
+def test_a_block_behind_an_unknown_one_is_unknown() -> None:
+    assert len(told(stored(5, 2, TOKENS[8:], parent=4))) == 0
+
+
+def test_other_places_groups_and_sizes_do_not_count() -> None:
+    inside = {**stored(9, 1, TOKENS[:2]), "block_size": 2}
+    blocks = told(
+        stored(1, 1, TOKENS[:4], group_idx=0),
+        stored(1, 1, TOKENS[:4], group_idx=1),
+        stored(2, 1, TOKENS[4:8], parent=1, medium="CPU", group_idx=0),
+        {**inside, "group_idx": 0},
+        removed(1, medium="CPU", group_idx=0),
+        removed(1, group_idx=1),
+    )
+    assert (had(blocks), len(blocks)) == (4, 1)
+
+
+def test_salts_and_adapters_keep_prompts_apart() -> None:
+    blocks = told(
+        stored(1, 2, TOKENS[:8], extra_keys=[["salty"], None]),
+        stored(3, 1, TOKENS[:4], lora_name="sql", extra_keys=[["sql"]]),
+        stored(4, 1, TOKENS[:4], lora_id=3),
+    )
+    assert had(blocks) == 0
+    assert had(blocks, salt="salty") == 8
+    assert had(blocks, salt="sql") == 4, "a salt like an adapter's name: a worse choice at most"
+    assert blocks.tells("salty")
+    old = told(stored(1, 2, TOKENS[:8]))
+    assert old.tells(None)
+    assert not old.tells("salty"), "an engine that names no salts cannot tell tenants apart"
+    old.live = False
+    assert not old.tells(None)
+
+
+def test_memory_is_bounded() -> None:
+    blocks = told(stored(1, 4, TOKENS), most=3)
+    assert (had(blocks), len(blocks)) == (12, 3)
+    blocks.apply(1, batch(removed(3), stored(3, 2, TOKENS[8:], parent=2)))
+    assert (had(blocks), len(blocks)) == (12, 3)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode(7),
+        msgspec.msgpack.encode([1.0]),
+        msgspec.msgpack.encode({"ts": 1.0}),
+        batch({"type": "BlockStored"}),
+        batch(stored(1, 2, TOKENS[:4])),
+        batch({**stored(1, 1, TOKENS[:4]), "block_size": 0}),
+        batch({**stored(1, 1, TOKENS[:4]), "block_hashes": [[1]]}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": [-1, 2, 3, 4]}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": ["a", 2, 3, 4]}),
+        batch({**stored(1, 1, TOKENS[:4]), "extra_keys": []}),
+        batch({"type": "BlockRemoved", "block_hashes": 7, "medium": None}),
+    ],
+)
+def test_what_cannot_be_read_makes_all_unknown(payload: bytes) -> None:
+    blocks = told(stored(1, 1, TOKENS[:4]))
+    with pytest.raises(Malformed):
+        blocks.apply(1, payload)
+    assert (len(blocks), blocks.whole, blocks.last) == (0, False, 1)
+
+
+def test_unknown_events_are_passed_over() -> None:
+    assert had(told({"type": "Compacted"}, stored(1, 1, TOKENS[:4]))) == 4
