@@ -31,7 +31,7 @@ class Fleets:
     """The workers of all models, by model and address, and those of each model in a pool.
 
     prefill_pools  of prefill workers, by the model that they work for
-    discovery      finds them, where they are not only listed; set by `start`
+    discovery      finds them, where they are not only listed; set by `start`, as health is
     trace          told what happens to them, where the log is at level debug
     known_*        of the configuration before: the workers, who they were, and what the policies learnt
     """
@@ -50,6 +50,7 @@ class Fleets:
         self.pools: dict[str, Pool] = {}
         self.prefill_pools: dict[str, Pool] = {}
         self.discovery: Discovery | None = None
+        self.health: Health | None = None
         self._config = config
         self._log = log
         self._metrics = metrics
@@ -61,7 +62,6 @@ class Fleets:
         self._refusals = Refusals(metrics, log, lambda model: self.pools[model].waiting)
         self._members: dict[str, Sequence[FoundWorker]] = {}
         self._on_join: Callable[[str], None] = lambda model: None
-        self._health: Health | None = None
         self._redis: list[Any] = []
 
     # -- pools ------------------------------------------------------------------------------------------------------
@@ -167,16 +167,16 @@ class Fleets:
         self._on_join(model)
         for worker in before.difference(workers):
             del self.workers[model, worker.address]
-            if self._health is not None:
-                self._health.remove(worker)
+            if self.health is not None:
+                self.health.remove(worker)
                 self._metrics.ready.remove(model, worker.address)
             self._log.event("info", "worker left", model=model, worker=worker.address)
         for worker in workers:
             if worker not in before:
                 self._log.event("info", "worker joined", model=model, worker=worker.address)
-                if self._health is not None:
+                if self.health is not None:
                     self._metrics.ready.labels(model, worker.address).set(worker.ready)
-                    self._health.add(model, worker)
+                    self.health.add(model, worker)
 
     def probe_client(self, model: str) -> httpx.AsyncClient:
         ca_file = self._config.models[model].ca_file
@@ -198,8 +198,8 @@ class Fleets:
             await self.discovery.start()
         policy = HealthPolicy(config.health.interval_s, config.health.timeout_s, config.health.path)
         probed = self._probed if self._trace is not None else None
-        self._health = Health(self.workers, policy, self.probe_client, self._changed, probed, ask)
-        await self._health.start()
+        self.health = Health(self.workers, policy, self.probe_client, self._changed, probed, ask)
+        await self.health.start()
         for (model, address), worker in self.workers.items():
             self._metrics.ready.labels(model, address).set(worker.ready)
         self._known_workers, self._known_fleets, self._known_policies = {}, {}, {}
@@ -209,8 +209,8 @@ class Fleets:
         self._refusals.close()
         if self.discovery is not None:
             await self.discovery.close()
-        if self._health is not None:
-            await self._health.close()
+        if self.health is not None:
+            await self.health.close()
 
     async def close(self) -> None:
         for client in self._redis:
@@ -220,7 +220,7 @@ class Fleets:
 
     async def death_of(self, model: str, worker: Any) -> object | None:
         """Probes a worker; the name of its death, None if it lives."""
-        gone = self._health is not None and await self._health.is_gone(model, worker)
+        gone = self.health is not None and await self.health.is_gone(model, worker)
         return (worker.address, worker.lives) if gone else None
 
     # -- what is told of them ---------------------------------------------------------------------------------------
@@ -235,8 +235,8 @@ class Fleets:
         if self._trace is not None:
             failures = worker.breaker.failures
             self._trace("worker failed", model=model, worker=worker.address, failures=failures)
-        if self._health is not None:
-            self._health.suspect(worker)
+        if self.health is not None:
+            self.health.suspect(worker)
 
     def _ejected(self, model: str, worker: Worker) -> None:
         self._metrics.ejected.labels(model, worker.address).inc()
