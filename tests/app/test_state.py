@@ -149,7 +149,7 @@ def test_a_higher_priority_waits_less() -> None:
 
         async def all_of_them() -> list[str]:
             order: list[str] = []
-            async with httpx.AsyncClient(base_url=stack.url, timeout=10) as client:
+            async with httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
 
                 async def ask(secret: str, text: str) -> None:
                     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
@@ -160,16 +160,17 @@ def test_a_higher_priority_waits_less() -> None:
                 def say(text: str, fault: str = "") -> str:
                     return "sim:" + json.dumps({"text": text, "fault": fault})
 
-                async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-                    tasks.create_task(ask(low, say("first", "stall:0.3@before")))
+                async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(ask(low, say("first", "stall@before")))
                     for secret, text, waiting in ((low, "low", 1), (high, "high", 2)):
                         await stack.sim.ledger.wait(running=1)
                         tasks.create_task(ask(secret, say(text)))
                         for _ in iter(lambda waiting=waiting: pool.waiting == waiting, True):  # type: ignore[misc]
                             await asyncio.sleep(0)
+                    stack.sim.go_on()
             return order
 
-        assert stack.run(all_of_them(), 15) == ["first", "high", "low"]
+        assert stack.run(all_of_them(), 40) == ["first", "high", "low"]
 
 
 # -- workers -------------------------------------------------------------------------------------------------------
