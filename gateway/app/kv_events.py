@@ -16,6 +16,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from gateway.config.routing import KvEvents
+from gateway.core.rounds import going_on
 from gateway.fleet.blocks import Blocks, Malformed
 from gateway.fleet.worker import Worker
 
@@ -29,6 +30,8 @@ _MOST_WAITING = 10_000
 _PATIENCE_S = 10.0
 """For each batch that is sent again."""
 _HEARTBEAT_MS = 10_000
+_AGAIN_S = 1.0
+"""After an error that nobody expected."""
 _ROUNDS = 100
 """Requests for missed batches in a row: an engine drops what is more than its socket takes."""
 
@@ -82,7 +85,14 @@ class Listener:
         self._blocks = worker.blocks
 
     async def run(self) -> None:
-        """Until cancelled. ZeroMQ connects again by itself."""
+        """Until cancelled."""
+        while True:
+            with going_on("cache events"):
+                await self._listen()
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _listen(self) -> None:
+        """ZeroMQ connects again by itself."""
         events = self._socket(zmq.SUB)
         monitor = events.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         poller = zmq.asyncio.Poller()
@@ -198,6 +208,6 @@ class Listener:
                 if number == _END:
                     return
                 yield number, frames[-1]
-                await asyncio.sleep(0)  # as in `run`
+                await asyncio.sleep(0)  # as in `_listen`
         finally:
             socket.close(linger=0)

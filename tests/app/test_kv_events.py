@@ -255,6 +255,23 @@ def test_what_cannot_be_read_is_unknown(stack: Stack) -> None:
     assert ask(stack, chat("before"))[1].startswith("prefix;")
 
 
+def test_an_error_of_ours_ends_no_listening(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = Blocks.apply
+    left = [RuntimeError("a bug")]
+
+    def fail(self: Blocks, number: int, payload: bytes) -> None:
+        if left:
+            raise left.pop()
+        apply(self, number, payload)
+
+    monkeypatch.setattr("gateway.app.kv_events._AGAIN_S", 0.01)
+    monkeypatch.setattr(Blocks, "apply", fail)
+    send(stack, 0, chat("one"))
+    until(heard(stack, 0))
+    assert not left
+    assert blocks(stack, 0).whole
+
+
 def tokenized(stack: Stack) -> int:
     return len([entry for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/tokenize"])
 
