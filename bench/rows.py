@@ -14,6 +14,8 @@ from bench.replies import DOCUMENTS, MODEL
 
 Kind = Literal["plain", "stream"]
 BODY_SIZE = 1024
+PHRASE = "Tell me more about it. "
+"""What prompts are made of."""
 
 
 # The headers of a real client, OpenAI's for Python, version 3. It needs no key here.
@@ -62,8 +64,8 @@ class Row(Struct, frozen=True):
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
-def chat(stream: bool) -> bytes:
-    """An OpenAI chat request of exactly BODY_SIZE bytes."""
+def chat(stream: bool, size: int = BODY_SIZE) -> bytes:
+    """An OpenAI chat request of exactly `size` bytes."""
     body = {
         "model": MODEL,
         "messages": [
@@ -75,7 +77,7 @@ def chat(stream: bool) -> bytes:
         "stream": stream,
     }
     bare = len(json.dumps(body))
-    body["messages"][1]["content"] = ("Tell me more about it. " * 60)[: BODY_SIZE - bare]  # type: ignore[index]
+    body["messages"][1]["content"] = (PHRASE * (size // len(PHRASE) + 1))[: size - bare]  # type: ignore[index]
     return json.dumps(body).encode()
 
 
@@ -106,7 +108,7 @@ def asked(**members: object) -> bytes:
 
 def inputs(**members: object) -> bytes:
     """The same text in the members of TGI's API."""
-    body = {"model": MODEL, "inputs": "Tell me more about it. " * 38, "parameters": {"max_new_tokens": 256}}
+    body = {"model": MODEL, "inputs": PHRASE * 38, "parameters": {"max_new_tokens": 256}}
     return json.dumps({**body, **members}).encode()
 
 
@@ -118,7 +120,7 @@ def ranked() -> bytes:
 
 def prompt(**members: object) -> bytes:
     """A text prompt of about the same size."""
-    return json.dumps({"model": MODEL, "prompt": "Tell me more about it. " * 38, "max_tokens": 256, **members}).encode()
+    return json.dumps({"model": MODEL, "prompt": PHRASE * 38, "max_tokens": 256, **members}).encode()
 
 
 # The requests for a proxy that knows no dialect: the worker's own wire, once per kind.
