@@ -64,8 +64,9 @@ def draw(found: Sequence[Chart], image: Path) -> None:
         axes.bar_label(
             bars, labels=[f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in values], padding=3
         )
-        if min(values) > 0 and max(values) > 30 * min(values):
-            axes.set_xscale("log")
+        if max(values) > 30 * min(values):
+            # Linear up to 1, since a difference may be nothing.
+            axes.set_xscale("log" if min(values) > 0 else "symlog")
         axes.margins(x=0.25)
         axes.set_title(chart.title, fontsize=10)
         axes.invert_yaxis()

@@ -207,7 +207,7 @@ async def test_the_canned_worker_sends_as_many_chunks_as_were_asked_for() -> Non
     assert len(body(1024, 3)) == len(body(1024)) == 1024
 
 
-def compared(taken: dict[str, page.Taken], lost: int = 0) -> page.Comparison:
+def compared(taken: dict[str, dict[str, list[float]]], lost: int = 0) -> page.Comparison:
     figures = page.Figures(taken, {"dragoman": 100}, {"dragoman": lost})
     return page.Comparison("now", {}, {"dragoman": "1", "nginx": "1"}, {"dragoman": "all", "nginx": ""}, 3, figures)
 
