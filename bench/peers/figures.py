@@ -15,6 +15,7 @@ from bench.peers import load
 from bench.peers.dialects import Dialect
 from bench.process import BenchError, Process, Stopped, cpu_seconds_now, tree
 from bench.replies import MARK, REPLIES
+from bench.rows import DONE
 
 SIZES = {"1 KB": 1024, "100 KB": 100 << 10, "400 KB": 400 << 10}
 CONNECTIONS = 32
@@ -49,7 +50,7 @@ class Running(Struct):
 
     async def connect(self, number: int) -> list[load.Caller]:
         """So many connections to it."""
-        end = load.DONE if self.dialect is None else self.dialect.end
+        end = DONE if self.dialect is None else self.dialect.row.end
         return await load.connect(self.name, self.port, number, end)
 
     def cpu(self) -> float:
@@ -115,7 +116,7 @@ async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
                 Stopped.check()
                 callers = await one.connect(streams)
                 before = one.cpu()
-                due = length if one.dialect is None else length * one.dialect.times
+                due = length if one.dialect is None else length * one.dialect.row.times
                 lost.count(one.name, due, await load.batch(callers, one.request(1024, length), True))
                 used[length] = one.cpu() - before
                 load.hang_up(callers)

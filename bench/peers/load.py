@@ -13,9 +13,8 @@ from msgspec import Struct
 from bench.load import HOST
 from bench.process import BenchError
 from bench.replies import MARK, MODEL, wanted
-from bench.rows import PHRASE
+from bench.rows import DONE, PHRASE
 
-DONE = b"[DONE]"
 # Of the chunked framing.
 LAST = b"0\r\n\r\n"
 # More bytes than any end of a stream that is looked for.

@@ -258,7 +258,7 @@ def test_every_dialect_is_asked_for_so_many_chunks_and_its_end_is_found() -> Non
     assert len(DIALECTS) == len([row for row in ROWS if row.kind == "stream"]) - 1
     for dialect in DIALECTS:
         assert [int(number) for number in WANTED.findall(dialect.body(510))] == [510]
-        assert 0 < len(dialect.end) <= LONGEST
+        assert 0 < len(dialect.row.end) <= LONGEST
 
 
 def test_the_pages_show_the_kept_comparison() -> None:
