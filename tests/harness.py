@@ -13,11 +13,13 @@ import io
 import json
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import httpx
 import uvloop
 import yaml
 
@@ -28,6 +30,12 @@ from gateway.server import Edge, Server, Side, server
 from workers.simulated import Simulated
 
 T = TypeVar("T")
+
+# A machine that stands still for seconds must not make a worker look dead. A refused connection and a failed request
+# are noticed at once all the same; what is about probes asks for more of them (PROBED). For the same reason no test's
+# gateway refuses requests because its loop is late, unless it asks for that.
+HEALTH = {"interval_s": 10, "timeout_s": 10}
+PROBED = {"health": {"interval_s": 0.5, "timeout_s": 0.5}}
 
 
 class Captured(io.BytesIO):
@@ -100,7 +108,7 @@ class Stack:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    def run(self, job: Coroutine[Any, Any, T] | Awaitable[T], timeout: float = 10.0) -> T:
+    def run(self, job: Coroutine[Any, Any, T] | Awaitable[T], timeout: float = 30.0) -> T:
         """Awaits `job` on the stack's own loop and returns its result here."""
 
         async def awaited() -> T:
@@ -111,7 +119,7 @@ class Stack:
 
     def records(self) -> list[dict[str, Any]]:
         """All request records, once no request is under way: a client may have its reply before that is written."""
-        self.run(self.gateway.state.runtime.running.empty(5))
+        self.run(self.gateway.state.runtime.running.empty(20))
         return self.events("request")
 
     def record(self) -> dict[str, Any]:
@@ -125,7 +133,7 @@ class Stack:
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
-        merged: dict[str, Any] = {"listen": {"port": 0}, "health": {"interval_s": 1, "timeout_s": 1}}
+        merged: dict[str, Any] = {"listen": {"port": 0, "shed_lag_s": 0}, "health": HEALTH}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
@@ -179,6 +187,25 @@ class Stack:
                 connection.transport.abort()
             self.server.should_exit = True
             await serving
+
+
+def kept_alive(stack: Stack, path: str, body: Mapping[str, Any], enough: Callable[[bytes], bool]) -> httpx.Response:
+    """The whole reply to a request whose worker stalls until what has come of it is enough."""
+    received = b""
+    with httpx.stream("POST", stack.url + path, json=body, timeout=30) as reply:
+        for block in reply.iter_raw():
+            received += block
+            if enough(received):  # and again at the next one: the first may have come before the worker was asked
+                stack.loop.call_soon_threadsafe(stack.sim.go_on)
+        return httpx.Response(reply.status_code, headers=reply.headers, content=received)
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Waits for what happens in another thread or process and announces itself in no other way."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.002)
 
 
 def load_text(text: str, environ: Mapping[str, str] | None = None) -> Config:

@@ -8,8 +8,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from starlette.routing import Route as StarletteRoute
-
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
 from gateway.app.refusals import new_caps, new_guard
@@ -135,12 +133,8 @@ class Gateway:
         browsers = self._cors.wrap if self._cors is not None else _unchanged
         paths = router(state.config, state.runtime)
         self._router = browsers(paths)
-        # Nearly every request has one of a few literal paths. One look-up finds them; the router would match patterns.
-        self._literal: dict[str, Any] = {
-            route.path: browsers(route.endpoint)
-            for route in paths.routes
-            if isinstance(route, StarletteRoute) and "{" not in route.path
-        }
+        # Nearly every request has one of a few literal paths.
+        self._literal: dict[str, Any] = {path: browsers(endpoint) for path, endpoint in paths.literal.items()}
         own = {"/livez": _live, "/readyz": self._readyz}
         with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
         self._literal.update(own if self._apart else with_metrics)

@@ -16,6 +16,9 @@ class Demand(Struct):
     output    the expected cost of the reply, in tokens of a prompt
     beginning  what places a conversation that was not seen before: its first texts; "" where nothing is known of it
     head      tokens before the first user message if the conversation had turns before; else None
+    whole     a hash of the whole prompt, as `keys`; 0 where no turn can follow
+    before    tokens of the prompt of the turn before this one, where `head` is not None
+    turn      what `whole` was of that prompt
     session   a 64-bit hash of the session that the client named, the same in every gateway; else None
 
     tenant    who takes turns with others while it waits
@@ -34,6 +37,9 @@ class Demand(Struct):
     output: int = 0
     beginning: str = ""
     head: int | None = None
+    whole: int = 0
+    before: int = 0
+    turn: int = 0
     session: int | None = None
     tenant: str = ""
     size: int = 0

@@ -34,7 +34,8 @@ def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
     prompt, cached, output = counted
     if prompt is None or cached is None or output is None:
         return EngineLoad(running, waiting, in_flight)
-    return EngineLoad(running, waiting, in_flight, max(0.0, prompt - cached) + OUTPUT_COSTS * output)
+    computed = max(0.0, prompt - cached) + OUTPUT_COSTS * output
+    return EngineLoad(running, waiting, in_flight, computed, prompt + output)
 
 
 def _sum(text: bytes, name: str) -> float | None:

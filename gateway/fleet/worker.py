@@ -22,13 +22,16 @@ class EngineLoad(Struct, frozen=True):
     """Requests that run and wait in an engine, by itself, while `in_flight` of ours ran there.
 
     computed  tokens that it has computed since it started: of prompts what was not cached, and `OUTPUT_COSTS` times
-              those of replies; None if it does not say
+              those of replies; None if it does not say. It may fall: what a prompt found in the cache is counted before
+              the prompt is
+    counted   tokens of prompts and replies since it started; falls only where it began anew
     """
 
     running: float
     waiting: float
     in_flight: int
     computed: float | None = None
+    counted: float = 0.0
 
     @property
     def others(self) -> float:
@@ -45,6 +48,7 @@ class Worker:
     tokens     tokens of those, by an estimate: what its prefix cache was taken to hold is left out
     reported   what its engine said last of its load; None where it says nothing, or what it said is stale
     recent     tokens that its engine computed lately, for whomever, halved every `HALF_LIFE_S`; None as `reported`
+    peak       the highest `EngineLoad.computed` since that engine began
     since      tokens of what it was sent since that was read
     weight     its speed beside that of the others
     max_in_flight  most of ours at once, or None; full_readings belongs to `capacity`, where it learns that
@@ -67,6 +71,7 @@ class Worker:
         "max_in_flight",
         "missed_probes",
         "on_free",
+        "peak",
         "place",
         "probed",
         "ready",
@@ -89,6 +94,7 @@ class Worker:
         self.weight = 1.0
         self.reported: EngineLoad | None = None
         self.recent: float | None = None
+        self.peak = 0.0
         self.since = 0
         self.place = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
         self.lives = 0
@@ -125,10 +131,12 @@ class Worker:
         if load.computed is None:
             self.recent = None
         elif before is None or before.computed is None:
-            self.recent, self.since = 0.0, 0
+            self.recent, self.peak, self.since = 0.0, load.computed, 0
         else:
-            # A counter that fell began anew.
-            done = load.computed - before.computed if load.computed >= before.computed else load.computed
+            if load.counted < before.counted:  # it began anew
+                self.peak = 0.0
+            done = max(0.0, load.computed - self.peak)
+            self.peak += done
             self.recent = (self.recent or 0.0) * 0.5 ** (passed_s / HALF_LIFE_S) + done
             self.since = 0
         self.reported = load

@@ -76,8 +76,10 @@ class Run:
     _waits: Waits | None = None
     # `Attempts.deaths` of all models that are asked, where there may be several.
     _deaths: list[asyncio.Task[None]] | None = None
-    # Whose stored texts it may refer to.
+    # Whose stored texts it may refer to; of those that it does refer to: their bytes, and whether one is heavy.
     _owner = ""
+    _recalled_bytes = 0
+    _recalled_heavy = False
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         runtime, dialect = endpoint.runtime, endpoint.dialect
@@ -143,6 +145,7 @@ class Run:
             runtime.log_prompt(record.id, request.body)
         large = is_heavy(request.body)
         asked = await self._read(principal, large)
+        large = large or self._recalled_heavy
         if isinstance(asked, Settled):
             if asked.forgets and runtime.shelf is not None:
                 await runtime.shelf.remove(self._owner, asked.forgets)
@@ -201,7 +204,11 @@ class Run:
             quarantine.refuse_held(request)
         describe = served.pool.demand
         demand = await offload(describe, op, request.headers) if large else describe(op, request.headers)
-        demand.tenant, demand.size, demand.until = principal.tenant, len(request.body), self._until
+        demand.tenant, demand.size, demand.until = (
+            principal.tenant,
+            len(request.body) + self._recalled_bytes,
+            self._until,
+        )
         if waits is not None or served.first_byte_per_token:
             prompt = demand.prompt or runtime.estimate(op) if served.first_byte_per_token else 0
             extra = prompt * served.first_byte_per_token
@@ -283,8 +290,12 @@ class Run:
         try:
             return await offload(read, request) if large else read(request)
         except Recall as recall:
-            request.recalled = await shelf.get(self._owner, recall.names)
-        return await offload(read, request) if large else read(request)
+            recalled = await shelf.get(self._owner, recall.names, self.runtime.max_body_bytes)
+        request.recalled = recalled
+        texts = [text for text in recalled.values() if text is not None]
+        self._recalled_bytes = sum(map(len, texts))
+        self._recalled_heavy = any(map(is_heavy, texts))
+        return await offload(read, request) if large or self._recalled_heavy else read(request)
 
     def _identify(self) -> PendingAuth:
         route, record = self.route, self.record

@@ -24,10 +24,14 @@ _MOST_WRITES = 1000
 _SHARE = 16
 
 
+# So many texts are read from Redis before their size is looked at.
+_AT_ONCE = 16
+
+
 class Shelf(Protocol):
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
-        """The text of each of `names`, None for one that is not there. Raises GatewayError(OVERLOADED) if nobody can
-        say."""
+    async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
+        """The text of each of `names`, None for one that is not there. Raises GatewayError: TOO_LARGE if the texts have
+        more than `most_bytes` together, OVERLOADED if nobody can say."""
         ...
 
     async def remove(self, owner: str, names: Iterable[str]) -> None:
@@ -52,9 +56,11 @@ class MemoryShelf:
         # By age; each with the second in which it ends.
         self._texts: OrderedDict[tuple[str, str], tuple[float, bytes]] = OrderedDict()
 
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+    async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
         self._expire()
-        return {name: self._texts.get((owner, name), (0.0, None))[1] for name in names}
+        found = {name: self._texts.get((owner, name), (0.0, None))[1] for name in names}
+        _check_size(found.values(), most_bytes)
+        return found
 
     async def remove(self, owner: str, names: Iterable[str]) -> None:
         for name in names:
@@ -101,27 +107,33 @@ class RedisShelf:
         self._to_close: list[Any] = []
         self._writes: set[asyncio.Task[None]] = set()
 
-    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
-        found = list(names)
-        return dict(zip(found, await self._each("get", owner, found), strict=True))
+    async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
+        asked = list(names)
+        return dict(zip(asked, await self._each("get", owner, asked, most_bytes), strict=True))
 
     async def remove(self, owner: str, names: Iterable[str]) -> None:
         await self._each("delete", owner, list(names))
 
-    async def _each(self, command: str, owner: str, names: list[str]) -> list[Any]:
+    async def _each(self, command: str, owner: str, names: list[str], most_bytes: int | None = None) -> list[Any]:
         # A task of its own: a request's first steps run outside of any, and time-outs need one.
-        return await asyncio.get_running_loop().create_task(self._asked(command, owner, names))
+        return await asyncio.get_running_loop().create_task(self._asked(command, owner, names, most_bytes))
 
-    async def _asked(self, command: str, owner: str, names: list[str]) -> list[Any]:
+    async def _asked(self, command: str, owner: str, names: list[str], most_bytes: int | None) -> list[Any]:
         if self._writes:  # one of them may be what is meant
             await asyncio.wait(self._writes)
+        found: list[Any] = []
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                pipeline = self._connected().pipeline(transaction=False)
-                for name in names:
-                    getattr(pipeline, command)(_key(owner, name))
-                found: list[Any] = await pipeline.execute()
+                for begin in range(0, len(names), _AT_ONCE):
+                    pipeline = self._connected().pipeline(transaction=False)
+                    for name in names[begin : begin + _AT_ONCE]:
+                        getattr(pipeline, command)(_key(owner, name))
+                    found += await pipeline.execute()
+                    if most_bytes is not None:
+                        most_bytes -= _check_size(found[begin:], most_bytes)
                 return found
+        except GatewayError:
+            raise
         except Exception as error:  # whatever the server or the network does
             message = "what is stored cannot be reached now"
             raise GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=1.0) from error
@@ -155,6 +167,15 @@ class RedisShelf:
         for client in self._to_close:
             with contextlib.suppress(Exception):
                 await client.aclose()
+
+
+def _check_size(texts: Iterable[bytes | None], most_bytes: int) -> int:
+    """The bytes of `texts` together. Raises GatewayError(TOO_LARGE) if there are more than `most_bytes`."""
+    size = sum(len(text) for text in texts if text is not None)
+    if size > most_bytes:
+        message = f"what the request refers to is, together, larger than {most_bytes} bytes"
+        raise GatewayError(Kind.TOO_LARGE, message)
+    return size
 
 
 def _key(owner: str, name: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -12,14 +10,6 @@ from gateway.auth import new_key
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 GONE = {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits for what happens in the stack's thread and announces itself in no other way."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.002)
 
 
 def key(name: str, **options: Any) -> tuple[str, dict[str, Any]]:

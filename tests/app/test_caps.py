@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from gateway.core.errors import Kind
-from tests.app.asking import key, until
+from tests.app.asking import key
 from tests.clients import DIALECTS, usual
-from tests.harness import Stack
+from tests.harness import Stack, until
 
 URL = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from gateway.app import fetching, state
-from tests.app.asking import CHAT, GONE, key, until
-from tests.harness import Stack, load_text
+from tests.app.asking import CHAT, GONE, key
+from tests.harness import PROBED, Stack, load_text, until
 from tests.test_tokens import AUDIENCE, ISSUER, RSA, keys, token
 
 # -- keys -----------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_a_higher_priority_waits_less() -> None:
 
         async def all_of_them() -> list[str]:
             order: list[str] = []
-            async with httpx.AsyncClient(base_url=stack.url, timeout=10) as client:
+            async with httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
 
                 async def ask(secret: str, text: str) -> None:
                     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
@@ -160,16 +160,17 @@ def test_a_higher_priority_waits_less() -> None:
                 def say(text: str, fault: str = "") -> str:
                     return "sim:" + json.dumps({"text": text, "fault": fault})
 
-                async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-                    tasks.create_task(ask(low, say("first", "stall:0.3@before")))
+                async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(ask(low, say("first", "stall@before")))
                     for secret, text, waiting in ((low, "low", 1), (high, "high", 2)):
                         await stack.sim.ledger.wait(running=1)
                         tasks.create_task(ask(secret, say(text)))
                         for _ in iter(lambda waiting=waiting: pool.waiting == waiting, True):  # type: ignore[misc]
                             await asyncio.sleep(0)
+                    stack.sim.go_on()
             return order
 
-        assert stack.run(all_of_them(), 15) == ["first", "high", "low"]
+        assert stack.run(all_of_them(), 40) == ["first", "high", "low"]
 
 
 # -- workers -------------------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ def test_a_first_output_after_a_keepalive_is_timed_too() -> None:
 
 
 def test_a_worker_that_comes_back_starts_slowly() -> None:
-    with Stack(config={"breaker": {"slowstart_s": 60}}) as stack:
+    with Stack(config={"breaker": {"slowstart_s": 60}, **PROBED}) as stack:
         (worker,) = stack.gateway.state.workers.values()
         worker.breaker.returned_at = None
         stack.run(stack.sim.stop())

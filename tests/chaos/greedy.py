@@ -17,7 +17,7 @@ from tests.chaos.lavish import chunked
 from tests.chaos.leaks import resident
 from tests.chaos.link import request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.limits.server import free_port
+from tests.ports import free_port
 
 CLIENTS = 20
 PAUSE_S = 0.05

@@ -14,7 +14,7 @@ from tests.chaos.house import CHAT, House, Process, chat, house, start
 from tests.chaos.leaks import resident
 from tests.chaos.link import Link, request
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.limits.server import free_port
+from tests.ports import free_port
 
 STREAMS = 10_000
 EVERY_S = 10.0

@@ -17,7 +17,7 @@ from tests.chaos.house import CHAT, House, house, start
 from tests.chaos.leaks import resident
 from tests.chaos.paced import until
 from tests.chaos.row import FULL, Findings, row
-from tests.limits.server import free_port
+from tests.ports import free_port
 
 READERS = 200
 BYTES = 64_000_000

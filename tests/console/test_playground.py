@@ -12,9 +12,9 @@ import pytest
 from gateway.console.playground import MOST_BYTES
 from gateway.console.routes import MOST_PLAYING
 from gateway.console.transcript import SHOWN_BYTES
-from tests.app.asking import CHAT, key, until
+from tests.app.asking import CHAT, key
 from tests.clients import DIALECTS, WAYS, Way
-from tests.harness import Stack
+from tests.harness import Stack, until
 
 SECRET, ENTRY = key("team-a", team="blue")
 OPEN = {"metrics": {"listen": "127.0.0.1:9090"}, "console": {"enabled": True}}

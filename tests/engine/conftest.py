@@ -20,7 +20,8 @@ import pytest
 
 from gateway.dialects import REGISTRY
 from tests.harness import Stack
-from tests.limits.server import Server, free_port
+from tests.limits.server import Server
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-vllm"

@@ -119,8 +119,8 @@ def test_the_work_that_an_engine_has_done() -> None:
 def test_recent_work_fades_and_survives_a_restart_of_the_engine() -> None:
     worker = Worker("http://w", BreakerPolicy(), None)
 
-    def told(computed: float | None) -> float | None:
-        worker.told(EngineLoad(0, 0, 0, computed), HALF_LIFE_S)
+    def told(computed: float | None, counted: float = 10_000) -> float | None:
+        worker.told(EngineLoad(0, 0, 0, computed, counted), HALF_LIFE_S)
         return worker.recent
 
     assert told(5_000) == 0, "what it did before is not recent"
@@ -128,11 +128,22 @@ def test_recent_work_fades_and_survives_a_restart_of_the_engine() -> None:
     assert told(6_000) == 1_000
     assert worker.since == 0
     assert told(6_100) == 600
-    assert told(200) == 500, "its counters began anew"
+    assert told(200, 300) == 500, "its counters began anew"
     assert told(None) is None
     assert told(300) == 0
     worker.untold()
     assert (worker.recent, worker.reported) == (None, None)
+
+
+def test_a_prompt_that_is_counted_after_its_cached_tokens_is_no_restart() -> None:
+    worker = Worker("http://w", BreakerPolicy(), None)
+    for computed in (
+        100_000,
+        97_000,
+        101_000,
+    ):  # 3,000 tokens of a prompt were cached, and the prompt is not counted yet
+        worker.told(EngineLoad(0, 0, 0, computed, 400_000), 0.0)
+    assert worker.recent == 1_000
 
 
 async def test_work_is_read_from_a_simulated_worker() -> None:

@@ -219,6 +219,34 @@ async def test_what_engines_have_done_places_new_conversations_alike_in_every_ga
     assert {(await send(gateways[0], conversation(f"new {number}", 1)))[0] for number in range(60)} & set(members[:2])
 
 
+async def test_a_short_turn_about_a_long_document_goes_where_the_turn_before_it_went() -> None:
+    """All workers have the document, and no prefix ends within the turns: only the whole prompt tells them apart."""
+    members = workers(8)
+    one = pool(members, Prefix())
+    document = text("document", 12_400)
+    for number in range(24):
+        first = members[number % 8]
+        for worker in members:  # each conversation begins at another one
+            worker.ready = worker is first
+        await send(one, conversation(str(number), 1, 20, document))
+        for worker in members:
+            worker.ready = True
+        assert [(await send(one, conversation(str(number), turns, 20, document)))[0] for turns in (2, 3)] == [first] * 2
+
+
+async def test_a_conversation_that_went_on_elsewhere_is_looked_for_at_its_place() -> None:
+    """This gateway sent an early turn elsewhere, because the place was busy; others have sent the later ones."""
+    members = workers(8)
+    home = (await send(pool(members, Prefix()), conversation("a", 1)))[0]
+    one = pool(members, Prefix())
+    home.tokens = 100_000
+    moved = (await send(one, conversation("a", 2)))[0]
+    home.tokens = 0
+    assert moved is not home
+    assert (await send(one, conversation("a", 3)))[0] is moved
+    assert (await send(one, conversation("a", 6)))[0] is home
+
+
 async def test_a_conversation_of_another_gateway_is_looked_for_where_that_would_have_sent_it() -> None:
     members = workers(8)
     for worker in members:

@@ -140,6 +140,19 @@ def test_every_dialect_has_the_same_place(way: Way) -> None:
     assert common(read(op), read(plain)) == len(read(plain).keys) == 5
 
 
+@given(st.lists(st.text(max_size=9_000), min_size=1, max_size=5), st.text(max_size=700), st.text(max_size=700))
+def test_a_later_turn_names_the_one_before_it(texts: list[str], reply: str, question: str) -> None:
+    texts = texts if len(texts) % 2 else [*texts, "?"]
+    before, after = read(chat(*texts)), read(chat(*texts, reply, question))
+    assert after.turn == before.whole
+    assert after.before == sum(map(len, texts)) // 4
+
+
+def test_a_turn_with_messages_that_have_no_parts_is_read() -> None:
+    empty = Chat(model="m", messages=(Message("user", ()), Message("assistant", ()), Message("user", ())))
+    assert read(empty).turn == read(Chat(model="m", messages=(Message("user", ()),))).whole
+
+
 # -- the index ------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +168,20 @@ def test_the_index_forgets_what_was_sent_longest_ago() -> None:
         assert len(seen) <= 210
     assert seen.match(range(50)) == {}
     assert seen.match(range(2990, 3000)) == {one: 10}
+
+
+def test_the_index_knows_who_was_sent_a_whole_prompt_and_forgets_it_too() -> None:
+    seen, a, b = Seen(most=100), worker("a"), worker("b")
+    seen.add([1, 2], a, 7)
+    seen.add([1, 2], b, 8)
+    seen.add([], b, 7)  # shorter than the first prefix
+    assert (seen.having(7), seen.having(8), seen.having(9)) == ([a, b], [b], [])
+    a.lives += 1
+    assert seen.having(7) == [b]
+    for whole in range(1_000, 1_300):
+        seen.add([], b, whole)
+        assert len(seen) <= 210
+    assert seen.having(7) == []
 
 
 def test_the_index_knows_how_far_each_worker_matches() -> None:

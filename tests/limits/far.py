@@ -10,7 +10,7 @@ import sys
 import time
 from types import TracebackType
 
-from tests.limits.server import free_port
+from tests.ports import free_port
 
 
 class Late(asyncio.Protocol):

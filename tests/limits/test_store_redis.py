@@ -25,7 +25,8 @@ from gateway.limits.plan import Layout, Plans
 from gateway.limits.store_redis import SCRIPT, RedisStore, _Link
 from gateway.redis import RedisSettings, Refused
 from gateway.redis.connection import frame
-from tests.limits.server import Server, free_port
+from tests.limits.server import Server
+from tests.ports import free_port
 
 RULES = (
     Rule(name="rpm", kind="requests", limit=20, per=5, scope=("key",)),

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.metrics import Metrics
-from tests.app.asking import until as soon
 from tests.harness import Stack
+from tests.harness import until as soon
 
 CHAT = "/v1/chat/completions"
 PHASES = ("reading", "queued", "first_output", "streaming")
@@ -197,7 +197,7 @@ def test_a_request_that_is_left_tells_where() -> None:
             streaming = ask("streaming", messages=saying(text="a b c d", fault="stall@3"), stream=True)
             await until(lambda: sum(metrics.gaps("m").counts) > 0)
             await leave(streaming)
-            await state.runtime.running.empty(5)
+            await state.runtime.running.empty(20)
 
     with Stack(({"itl_ms": 5},), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
         stack.run(leave_all(stack))

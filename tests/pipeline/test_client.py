@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Stack
-from tests.server.raw import Raw, chat, code_of, post, until
+from tests.harness import Stack, until
+from tests.server.raw import Raw, chat, code_of, post
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 BOUNDS = {"listen": {"max_body_bytes": 300_000, "max_bodies_bytes": 400_000}}

@@ -19,8 +19,8 @@ from gateway.pipeline.detours import Split, SplitRule, reason_of
 from gateway.pipeline.models import list_models
 from tests.clients import WAYS, Way, usual
 from tests.harness import Stack
-from tests.limits.server import free_port
 from tests.pipeline.test_pump import chat, raw_request, scripted
+from tests.ports import free_port
 from workers.simulated import Entry, Simulated
 
 KEYS = {"one": "k-one", "narrow": "k-narrow"}

@@ -18,8 +18,8 @@ from gateway.backends.vllm import Vllm
 from gateway.dialects.openai import OpenAI
 from gateway.pipeline.offload import _thread, offload
 from gateway.wire.openai.passthrough import Passthrough
-from tests.harness import Stack
-from tests.server.raw import Raw, chat, post, scripted, until
+from tests.harness import Stack, until
+from tests.server.raw import Raw, chat, post, scripted
 
 
 def spin(seconds: float) -> None:

@@ -24,6 +24,8 @@ def test_two_workers_die_of_a_request_and_no_third(dialect: str) -> None:
     way = usual(dialect)
     body = {"model": "m", **way.body(scripted(text="a", fault="die@before"), stream=False, max_tokens=9)}
     with Stack(({}, {}, {}), config=CALM) as stack:
+        # A counter that begins at one would have no increase, and its alert never fire.
+        assert 'dragoman_quarantined_requests_total{model="m"} 0.0' in httpx.get(stack.url + "/metrics").text
         reply = httpx.post(stack.url + way.path("m"), json=body, timeout=20)
         assert reply.status_code in (424, 500, 502)
         assert "two workers died" in reply.text

@@ -197,7 +197,7 @@ def until_gone(stack: Stack, client: socket.socket) -> dict[str, Any]:
     """The record of the request whose client leaves now."""
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
-    stack.run(stack.gateway.state.runtime.running.empty(5))
+    stack.run(stack.gateway.state.runtime.running.empty(20))
     return stack.record()
 
 
@@ -249,7 +249,7 @@ def test_usage_is_told_once_the_same_to_limits_and_record(
         body = asking(dialect, scripted(text="a b c", **({"fault": fault} if fault else {})), stream=stream)
         with contextlib.suppress(httpx.RemoteProtocolError):
             httpx.post(stack.url + PATHS[dialect], json=body)
-        stack.run(stack.gateway.state.runtime.running.empty(5))
+        stack.run(stack.gateway.state.runtime.running.empty(20))
         assert told
         assert told.count(told[0]) == len(told)
         found = stack.record()["usage"]

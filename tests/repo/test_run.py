@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.repo.tree import ROOT
 
 # Serves 200 on every path; FAIL_<ROLE>=N makes that role exit with status 3 after N seconds.
@@ -35,13 +36,6 @@ if after := os.environ.get("FAIL_" + role.upper()):
     threading.Timer(float(after), lambda: os._exit(3)).start()
 server.serve_forever()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Started:

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.drive import Drive, Work
 from gateway.server import RequestCycle
-from tests.harness import Stack
-from tests.server.raw import LINE, MODELS, Raw, chat, post, scripted, until
+from tests.harness import Stack, until
+from tests.server.raw import LINE, MODELS, Raw, chat, post, scripted
 
 # -- answers --------------------------------------------------------------------------------------------------------
 

@@ -30,19 +30,17 @@ USED: dict[str, dict[Callable[..., Any], str]] = {
         httptools.HttpRequestParser: "feed_data get_method get_http_version should_keep_alive should_upgrade",
         httptools.HttpResponseParser: "feed_data get_status_code should_keep_alive",
     },
-    "starlette": {
-        starlette.routing.Router: "(routes) (redirect_slashes) (default)",
-        starlette.routing.Route: "(path) (endpoint)",
-    },
+    "starlette": {starlette.routing.compile_path: "(path)"},
 }
 # What only instances have.
 MADE: dict[str, dict[Callable[[], Any], str]] = {
     "uvicorn": {
-        lambda: uvicorn.Server(uvicorn.Config(app)): "config server_state started should_exit force_exit",
+        lambda: uvicorn.Server(
+            uvicorn.Config(app, log_config=None)
+        ): "config server_state started should_exit force_exit",
         uvicorn.server.ServerState: "connections tasks",
         lambda: loaded(): "loaded loaded_app http timeout_keep_alive http_protocol_class",
     },
-    "starlette": {lambda: starlette.routing.Router([]): "routes"},
 }
 
 

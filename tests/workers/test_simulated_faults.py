@@ -179,6 +179,19 @@ async def test_stalls_that_end(sim: Simulated, fault: str, stream: bool) -> None
     assert sim.entries[0].state == "completed"
 
 
+@pytest.mark.parametrize("fault", ["stall", "stall@headers", "stall@2", "stall@4"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stall_for_ever_ends_when_the_worker_is_told_to_go_on(sim: Simulated, fault: str, stream: bool) -> None:
+    asking = asyncio.create_task(raw(sim, fault, stream))
+    await sim.wait(running=1)
+    while not sim.engine.stalled:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.001)
+    sim.go_on()
+    answer, _ = await asking
+    assert answer.endswith(b"data: [DONE]\n\n\r\n" + WHOLE) if stream else answer.endswith(b'"metrics":null}')
+    assert (sim.entries[0].state, sim.engine.stalled) == ("completed", {})
+
+
 async def test_a_fault_from_the_message_the_body_and_the_default(sim: Simulated) -> None:
     async with httpx.AsyncClient(base_url=sim.url) as client:
 

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.limits.server import Server, free_port
+from tests.limits.server import Server
+from tests.ports import free_port
 from workers.vllm.facts import BEYOND, PROCESSORS, abilities, flag, takes_processors, telling
 from workers.vllm.sequences import Forbidden, asked
 

@@ -118,7 +118,7 @@ class Ledger:
             if not future.done() and self.met(wanted):
                 future.set_result(None)
 
-    async def wait(self, timeout: float = 5.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
+    async def wait(self, timeout: float = 20.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
         """Wait until the counters are as wanted. Raises TimeoutError (naming them) after `timeout` seconds."""
         if unknown := wanted.keys() - self.counters().keys():
             raise ValueError(f"no such counter: {', '.join(sorted(unknown))}")

@@ -105,13 +105,17 @@ class Simulated:
             connection.reset()
         self.dead.set()
 
-    async def wait(self, timeout: float = 5.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
+    async def wait(self, timeout: float = 20.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
         """Wait until counters are as wanted, e.g. running=0, aborted=3. Raises TimeoutError."""
         await self.ledger.wait(timeout, **wanted)
 
     def fault(self, spec: str, count: int | None = None, skip: int = 0, path: str = "") -> None:
         """Set the default fault; an empty one sets none. Raises ValueError."""
         self.defaults = faults.Defaults(faults.parse(spec) if spec else None, count, skip, path)
+
+    def go_on(self) -> None:
+        """End the silence of all requests that stall for ever."""
+        self.engine.go_on()
 
     def reset(self) -> None:
         """Forget the ledger, the counters, the default fault, the prefix cache and a set state."""

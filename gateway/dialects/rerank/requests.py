@@ -155,7 +155,9 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
     name = "texts" if found.texts is not None else "documents"
     documents: Sequence[str | dict[str, Any]] = [given] if isinstance(given, str) else given or ()
     _bounded(name, documents)
-    texts = tuple([_text_of(one, at, found.rank_fields) for at, one in enumerate(documents)])
+    # A name that is given twice counts once: else a large text could be repeated for a few bytes.
+    fields = tuple(dict.fromkeys(found.rank_fields or ()))
+    texts = tuple([_text_of(one, at, fields) for at, one in enumerate(documents)])
     _add_of_tei(found, extra)
     tei = found.texts is not None
     asked = found.return_text if tei else found.return_documents
@@ -187,15 +189,15 @@ def _add_of_tei(found: _RerankIn, extra: Extra) -> None:
         extra.setdefault(name, Raw(encode(value)))
 
 
-def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str] | None) -> str:
+def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str]) -> str:
     """What is ranked of a document. Raises GatewayError(BAD_REQUEST) if it has no such text."""
     if isinstance(document, str):
         return document
     names = fields or ("text",)
     lines = [document[name] for name in names if isinstance(document.get(name), str)]
     if not lines:
-        asked = "' or '".join(names)
-        raise _wrong(f"documents.{at}", f"must be a text, or an object with a text in '{asked}'")
+        asked = "a member that 'rank_fields' names" if fields else "'text'"
+        raise _wrong(f"documents.{at}", f"must be a text, or an object with a text in {asked}")
     return "\n".join(lines)
 
 

@@ -52,7 +52,8 @@ def with_past(
     """The input with what it refers to. recalled: what is stored under the names that were asked for so far; None where
     nothing is stored. A reference to reasoning that is gone is left in place.
 
-    Raises Recall for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more).
+    Raises Recall for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more), and
+    for an item that is referred to twice.
     """
     if recalled is None:
         return found
@@ -63,9 +64,14 @@ def with_past(
     if unknown:
         raise Recall(tuple(unknown))
     resolved = list(items)
+    once: set[str] = set()
     for index, name in references.items():
         text = recalled.get(name)
         if text is not None:
+            if name in once:  # a small request could else stand for any number of bytes
+                message = f"Duplicate item found with id {name[:64]}. Remove duplicate items from your input."
+                raise GatewayError(Kind.BAD_REQUEST, message, param=f"input.{index}", code="invalid_value")
+            once.add(name)
             resolved[index] = Raw(text)
         elif not name.startswith(_REASONING):
             raise _gone(f"input.{index}", f"Item with id '{name[:64]}' not found.", "item_not_found")

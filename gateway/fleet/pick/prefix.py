@@ -14,8 +14,9 @@ gateways without shared state agree.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from math import log
+from math import inf, log
 
 from gateway.core.demand import Demand
 from gateway.fleet.pick.least_tokens import least_loaded
@@ -32,6 +33,12 @@ LEAST_SHARE = 0.5
 """A match of a smaller part of the prompt does not outweigh the place that all gateways agree on."""
 _ALL = (1 << 64) - 1
 _UNIT = 2.0**-53
+
+
+def _end(ends: Sequence[int], tokens: int) -> int:
+    """The last of `ends` in a prompt of so many tokens; 0 if it has none."""
+    count = bisect_right(ends, tokens)
+    return ends[count - 1] if count else 0
 
 
 class Prefix:
@@ -60,7 +67,8 @@ class Prefix:
         if not demand.beginning:
             demand.why = "load"
             return least_loaded(workers, now, demand)
-        best, most = self._best(workers, now, demand, self._saved(found, workers, demand, now))
+        saved, common = self._saved(found, workers, demand, now)
+        best, most = self._best(workers, now, saved, common)
         if not best:  # the least loaded worker had more than its part of the recent work
             demand.why = "load"
             return self._noted(least_loaded(workers, now, demand), found, demand)
@@ -77,9 +85,10 @@ class Prefix:
         return self._noted(picked, found, demand)
 
     def _best(
-        self, workers: Sequence[Worker], now: float, demand: Demand, saved: Mapping[Worker, int]
+        self, workers: Sequence[Worker], now: float, saved: Mapping[Worker, int], common: float
     ) -> tuple[list[Worker], int]:
-        """(the workers that are not too busy and save the most tokens, how many they save)."""
+        """(the workers that are not too busy and save the most tokens, how many they save). Those that save more than
+        `common` may have had more than their part of the recent work."""
         recent = self._recent
         if now >= self._halved + HALF_LIFE_S:
             part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
@@ -98,8 +107,6 @@ class Prefix:
             total += strength
             measured.append((worker, load / strength, had, strength))
         bound, fair = BOUND * work / total, BOUND * before / total
-        # More than this is saved only where the conversation itself continues.
-        common = float("inf") if demand.head is None else demand.head
         best: list[Worker] = []
         most = -1
         for worker, load, had, strength in measured:
@@ -113,8 +120,8 @@ class Prefix:
     def sent(self, worker: Worker, demand: Demand) -> None:
         self._recent[worker] = self._recent.get(worker, 0.0) + demand.charged
         worker.since += demand.charged
-        if demand.keys:
-            self.seen.add(demand.keys, worker)
+        if demand.whole or demand.keys:
+            self.seen.add(demand.keys, worker, demand.whole)
 
     def keep(self, workers: Sequence[Worker]) -> None:
         self.seen.keep(workers)
@@ -137,18 +144,26 @@ class Prefix:
 
     def _saved(
         self, found: Mapping[Worker, int], workers: Sequence[Worker], demand: Demand, now: float
-    ) -> Mapping[Worker, int]:
-        """The tokens that each worker need not compute; workers with too small a match are left out."""
+    ) -> tuple[Mapping[Worker, int], float]:
+        """(the tokens that each worker need not compute, without those that have too small a match; what is saved at
+        most where this gateway does not know that the conversation itself continues)."""
         ends, head = demand.ends, demand.head
         least = LEAST_SHARE * demand.prompt
         if head is not None:
             least = min(least, head + 1)
         saved = {worker: ends[depth - 1] for worker, depth in found.items() if ends[depth - 1] >= least}
-        if head is not None and not any(saved.get(worker, 0) > head for worker in workers):
-            # This gateway knows no turn of the conversation: another gateway has sent them to its place.
-            home = self.first(workers, home_of(demand), now)
-            saved[home] = max(head, saved.get(home, 0))
-        return saved
+        if head is None:
+            return saved, inf
+        before = demand.before
+        having = self.seen.having(demand.turn)
+        for worker in having:
+            saved[worker] = max(before, saved.get(worker, 0))
+        if having or max(saved.values(), default=0) >= max(head + 1, _end(ends, before)):
+            return saved, head
+        # This gateway did not send the turn before: another one did, to the conversation's place.
+        home = self.first(workers, home_of(demand), now)
+        saved[home] = max(before, saved.get(home, 0))
+        return saved, inf
 
     @staticmethod
     def _noted(worker: Worker, found: Mapping[Worker, int], demand: Demand) -> Worker:

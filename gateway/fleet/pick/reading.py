@@ -29,6 +29,7 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Image,
+    Message,
     Op,
     Opaque,
     Part,
@@ -140,6 +141,27 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
     demand.prompt = size // CHARACTERS + media * IMAGE + 1
     demand.output = _output(op.max_output) * op.n
     _keys(text, pieces, lengths, size, demand, salt)
+    demand.whole = _whole(demand.keys, size, pieces)
+    if turned:
+        until = len(pieces) - _since(messages)
+        size -= sum(lengths[until:])
+        demand.before = size // CHARACTERS
+        demand.turn = _whole(demand.keys[: bisect_right(ENDS, size)], size, pieces[max(0, until - 1) : until])
+
+
+def _since(messages: Sequence[Message]) -> int:
+    """The number of pieces from the last reply on: what the turn before did not have."""
+    pieces = 0
+    for message in reversed(messages):
+        pieces += sum([2 if type(part) is ToolCall else 1 for part in message.parts])
+        if message.role == "assistant":
+            break
+    return pieces
+
+
+def _whole(keys: Sequence[int], size: int, pieces: Sequence[str]) -> int:
+    """Tells a prompt of this size from others with the same keys, by the end of the last one of `pieces`."""
+    return hash((keys[-1] if keys else 0, size, pieces[-1][-SAMPLE:] if pieces else ""))
 
 
 def _message(parts: Sequence[Part], pieces: list[str]) -> int:

@@ -50,6 +50,12 @@ class Seen:
             self._name(left, depth, found)
         return found
 
+    def having(self, key: int) -> Sequence[Worker]:
+        """The workers that were sent what `key` stands for."""
+        found: dict[Worker, int] = {}
+        self._name((self._young.get(key, 0) | self._old.get(key, 0)) & self._live, 1, found)
+        return list(found)
+
     def _name(self, bits: int, depth: int, found: dict[Worker, int]) -> None:
         while bits:
             bit = bits & -bits
@@ -58,14 +64,15 @@ class Seen:
             if self._bits[worker][1] == worker.lives:
                 found[worker] = depth
 
-    def add(self, keys: Sequence[int], worker: Worker) -> None:
-        """`worker` is sent a prompt with these prefixes, at least one."""
+    def add(self, keys: Sequence[int], worker: Worker, whole: int = 0) -> None:
+        """`worker` is sent a prompt with these prefixes, and all in all `whole`, unless that is 0."""
         bit = self._bit(worker)
         young = self._young
-        if young.get(keys[-1], 0) & bit:  # then it was sent all of them since the last turn
-            return
-        for key in keys:
-            young[key] = young.get(key, 0) | bit
+        if whole:
+            young[whole] = young.get(whole, 0) | bit
+        if keys and not young.get(keys[-1], 0) & bit:  # else it was sent all of them since the last turn
+            for key in keys:
+                young[key] = young.get(key, 0) | bit
         if len(young) >= self._most:
             self._old, self._young = young, {}
             self._gone_before, self._gone = self._gone, 0

@@ -126,6 +126,12 @@ def test_law_2_workers_get_texts() -> None:
     assert json.loads(sent(query={"text": "q"}).body)["query"] == "q"
 
 
+def test_a_field_is_ranked_once() -> None:
+    """A large text could else be repeated for a few bytes."""
+    told = sent(documents=[{"a": "x" * 1000, "b": "y"}], rank_fields=["a", "b", *["a"] * 60])
+    assert json.loads(told.body)["documents"] == ["x" * 1000 + "\ny"]
+
+
 @pytest.mark.parametrize("document", [{"image": "http://x/y.png"}, {"text": 5}, {}, 5, None, ["a"]])
 def test_law_2_what_has_no_text_is_named(client: httpx.Client, document: Any) -> None:
     assert "documents" in refused(client, "/v1/rerank", query="q", documents=["a", document])["error"]["param"]

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from gateway.auth import new_key
+from gateway.pipeline import run
 from tests.dialects.responses.asking import body, frames, message, scripted
 from tests.harness import Stack
 from tests.limits.server import Server
@@ -97,6 +98,33 @@ def test_nobody_refers_to_what_is_anothers(stack: Stack, client: httpx.Client) -
         reference = {"type": "item_reference", "id": first["output"][0]["id"]}
         for asked in (body(previous_response_id=first["id"]), body(input=[message("user", "a"), reference])):
             assert other.post("/v1/responses", json=asked).status_code == 400
+
+
+def test_an_item_is_referred_to_once(client: httpx.Client) -> None:
+    """As OpenAI has it. A body of a megabyte could else stand for terabytes."""
+    first = ask(client, scripted(text="one"))
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    refused = client.post("/v1/responses", json=body(input=[reference, message("user", "a"), reference]))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input.2")
+    assert "Duplicate item found" in refused.json()["error"]["message"]
+
+
+def test_what_is_referred_to_counts_as_the_body_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Stack(config={**config(), "listen": {"max_body_bytes": 40_000}}) as stack, client_of(stack) as client:
+        long = ask(client, body(input=[message("user", "a")] * 300))
+        stepped: list[str] = []
+
+        async def offload(step: Any, *given: Any) -> Any:
+            stepped.append(getattr(step, "__name__", "demand"))
+            return step(*given)
+
+        monkeypatch.setattr(run, "offload", offload)
+        ask(client, body(input=[message("user", "b")] * 10, previous_response_id=long["id"]))
+        assert {"read", "write"} <= set(stepped), "a short body may refer to a long history"
+        longer = ask(client, body(input=[message("user", "c")] * 250, previous_response_id=long["id"]))
+        refused = client.post("/v1/responses", json=body(previous_response_id=longer["id"]))
+        assert refused.status_code == 413
+        assert "40000 bytes" in refused.json()["error"]["message"]
 
 
 def test_a_reply_that_failed_is_not_stored(stack: Stack, client: httpx.Client) -> None:
