@@ -417,7 +417,7 @@ class Batcher:
             call = _Call([probe], (), began, 0)
             self._take(call, within, hear)
             async with asyncio.timeout(within):
-                answer = self._answer(call, await heard)
+                replicas = self._answer(call, await heard)[0][0]
         except Exception as error:
             self._link.drop()
             self.reason = describe(error, within)
@@ -425,7 +425,7 @@ class Batcher:
         except asyncio.CancelledError:
             self._link.drop()
             raise
-        self.replicas = max(answer[0][0], 1)
+        self.replicas = max(replicas, 1)
         if not connect:
             now = self._loop.time()
             self._patience.took(now - began, now)
