@@ -98,7 +98,7 @@ class Attempts:
         while True:
             if quarantine is not None and len(deaths) > 1:
                 await asyncio.wait(deaths)
-                quarantine.refuse_held(self._reply.request)
+                await quarantine.refuse_held(self._reply.request)
             self.queued, asked_at = True, clock()
             if spans is not None:
                 spans.waiting()
@@ -129,7 +129,7 @@ class Attempts:
                     if not self._outrun:
                         pool.succeeded(worker, generation)
                     if quarantine is not None and (quarantine.noted or quarantine.held):
-                        quarantine.clear(self._reply.request)
+                        await quarantine.clear(self._reply.request)
                 else:
                     pool.failed(worker, generation, late_failure)
                     if quarantine is not None and self._may_have_died(late_failure):
