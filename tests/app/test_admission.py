@@ -110,8 +110,8 @@ def loaded(stack: Stack) -> None:
     """The worker has its model now, and is probed at once."""
     stack.sim.reset()
     (worker,) = stack.gateway.state.pools["m"].workers
-    assert stack.gateway.state.health is not None
-    stack.gateway.state.health.suspect(worker)
+    assert stack.gateway.state.fleets.health is not None
+    stack.gateway.state.fleets.health.suspect(worker)
 
 
 def test_a_request_waits_for_the_first_worker() -> None:

@@ -225,9 +225,9 @@ def test_worker_that_dies_is_noticed_and_returns(stack: Stack) -> None:
     stack.run(stack.sim.stop())
     reply = post(stack, chat())
     assert reply.status_code in (502, 503)
-    until(lambda: not stack.gateway.state.ready)
+    until(lambda: not stack.gateway.state.fleets.ready)
     stack.run(stack.sim.start())
-    until(lambda: stack.gateway.state.ready)
+    until(lambda: stack.gateway.state.fleets.ready)
     assert post(stack, chat()).status_code == 200
 
 
