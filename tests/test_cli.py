@@ -692,7 +692,7 @@ def test_a_worker_explains_itself(kind: str) -> None:
 
 def test_signals_are_taken_over_before_anything_large_is_imported() -> None:
     code = "import sys; before = set(sys.modules); import gateway.cli.starting; print(*set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     imported = {name.partition(".")[0] for name in done.stdout.split()}
     small = {
         "__future__",

@@ -25,7 +25,7 @@ def test_without_a_key_no_body_is_read() -> None:
     with Stack(config={"keys": key("k")[1]}) as stack:
         for path in ("/v1/chat/completions", "/nothing", "/v1/models"):
             with socket.create_connection(("127.0.0.1", int(stack.url.rsplit(":", 1)[1]))) as client:
-                client.settimeout(5)
+                client.settimeout(30)
                 client.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n" % path.encode())
                 answer = client.recv(65536)
             assert answer.startswith(b"HTTP/1.1 401 "), "although nothing of the body was sent"
