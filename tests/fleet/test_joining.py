@@ -267,7 +267,7 @@ def test_every_address_of_a_name_is_a_worker() -> None:
 )
 def test_a_worker_says_what_is_wrong_with_its_flags(words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2
     assert done.stderr.startswith("dragoman worker simulated: ")
