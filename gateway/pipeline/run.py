@@ -11,7 +11,7 @@ from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Recall, Request, Route, header_value
-from gateway.core.messages import Chat, Complete, ListModels, Op, Question, Settled
+from gateway.core.messages import QUESTIONS, Chat, Complete, ListModels, Op, Settled
 from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
 from gateway.core.trace_context import trace_context
 from gateway.drive import Running, running
@@ -144,16 +144,18 @@ class Run:
         if runtime.log_prompt is not None:
             runtime.log_prompt(record.id, request.body)
         large = is_heavy(request.body)
-        asked = await self._read(principal, large)
+        # A coroutine fewer where there is nothing to wait for, which is nearly always.
+        simple = not large and runtime.shelf is None
+        asked = endpoint.dialect.read(request) if simple else await self._read(principal, large)
         large = large or self._recalled_heavy
-        if isinstance(asked, Settled):
+        if type(asked) is Settled:
             if asked.forgets and runtime.shelf is not None:
                 await runtime.shelf.remove(self._owner, asked.forgets)
             await self.reply.respond(asked.reply)
             return
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)
-        if isinstance(asked, ListModels):
+        if type(asked) is ListModels:
             await self._list_models(asked, principal)
             return
         op = self.op = asked
@@ -180,7 +182,7 @@ class Run:
         left_out = refuse_beyond(op, served.can)
         if left_out:
             self.reply.name_dropped(left_out)
-        if runtime.gate is not None and not isinstance(op, Question):
+        if runtime.gate is not None and type(op) not in QUESTIONS:
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         waits = self._waits
         if waits is not None:

@@ -96,7 +96,8 @@ def members(request: Request) -> dict[str, Raw]:
         if raw is not None and _FRACTION.search(raw):
             check_depth({name: raw})
             top[name] = Raw(encode(_whole(_anything.decode(raw))))
-    return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
+    # The members are compared, not the body searched: a search of 1 KB of text takes as long as reading its members.
+    return {name: raw for name, raw in top.items() if raw != NULL} if NULL in top.values() else top
 
 
 def _refuse_other_models(top: dict[str, Raw]) -> None:
@@ -327,7 +328,7 @@ def _refuse_duplicate_model(body: bytes, top: dict[str, Raw]) -> None:
 
 def _models(text: bytes) -> int:
     """How often `"model"` occurs in `text`, with its letters escaped or not."""
-    if b"\\u006" in text:
+    if b"\\" in text and b"\\u006" in text:  # one byte is found many times as fast
         for escape, letter in _ESCAPED:
             text = text.replace(escape, letter)
     return text.count(b'"model"')
