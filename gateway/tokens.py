@@ -19,6 +19,7 @@ from msgspec import Struct
 from gateway.config import Jwt
 from gateway.config.kinds import checked_name
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.rounds import going_on
 
 _KINDS = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y")
@@ -184,7 +185,8 @@ class Tokens:
                     async with asyncio.timeout(_EVERY_S - _RETRY_S):
                         await self._unknown.wait()
             self._unknown.clear()
-            await self._refresh(fetch, url)
+            with going_on("keys of tokens"):
+                await self._refresh(fetch, url)
 
     async def _refresh(self, fetch: Fetch, url: str) -> None:
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import httpx
 import uvloop
 import yaml
 
@@ -31,7 +32,8 @@ from workers.simulated import Simulated
 T = TypeVar("T")
 
 # A machine that stands still for seconds must not make a worker look dead. A refused connection and a failed request
-# are noticed at once all the same; what is about probes asks for more of them (PROBED).
+# are noticed at once all the same; what is about probes asks for more of them (PROBED). For the same reason no test's
+# gateway refuses requests because its loop is late, unless it asks for that.
 HEALTH = {"interval_s": 10, "timeout_s": 10}
 PROBED = {"health": {"interval_s": 0.5, "timeout_s": 0.5}}
 
@@ -131,7 +133,7 @@ class Stack:
 
     def config(self, sections: Mapping[str, Any] | None = None) -> Config:
         """A configuration as from a file, `sections` merged over this stack's own."""
-        merged: dict[str, Any] = {"listen": {"port": 0}, "health": HEALTH}
+        merged: dict[str, Any] = {"listen": {"port": 0, "shed_lag_s": 0}, "health": HEALTH}
         merged["models"] = {"m": {"backend": "vllm", "upstream_model": "sim", "aliases": ["alias"]}}
         if self.sims:
             merged["models"]["m"]["workers"] = [sim.url for sim in self.sims]
@@ -185,6 +187,17 @@ class Stack:
                 connection.transport.abort()
             self.server.should_exit = True
             await serving
+
+
+def kept_alive(stack: Stack, path: str, body: Mapping[str, Any], enough: Callable[[bytes], bool]) -> httpx.Response:
+    """The whole reply to a request whose worker stalls until what has come of it is enough."""
+    received = b""
+    with httpx.stream("POST", stack.url + path, json=body, timeout=30) as reply:
+        for block in reply.iter_raw():
+            received += block
+            if enough(received):  # and again at the next one: the first may have come before the worker was asked
+                stack.loop.call_soon_threadsafe(stack.sim.go_on)
+        return httpx.Response(reply.status_code, headers=reply.headers, content=received)
 
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -23,7 +23,7 @@ import yaml
 from gateway import cli
 from gateway.auth import new_key
 from gateway.dialects import REGISTRY
-from tests.harness import Stack
+from tests.harness import HEALTH, Stack
 from tests.ports import free_port
 
 CONFIG = Path(__file__).parent.parent / "gateway.yaml"
@@ -36,7 +36,7 @@ def dragoman(*arguments: str, folder: Path | None = None, **environ: str) -> sub
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env={**CLEAN, **environ},
     )
 
@@ -46,7 +46,7 @@ class Serving:
 
     def __init__(self, folder: Path, sections: dict[str, Any], *arguments: str) -> None:
         self.file = folder / "gateway.yaml"
-        self.sections = {"listen": {"port": 0}, "health": {"interval_s": 0.2, "timeout_s": 0.2}, **sections}
+        self.sections = {"listen": {"port": 0}, "health": HEALTH, **sections}
         self.write(self.sections)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway.cli", "serve", "--config", str(self.file), *arguments],
@@ -72,7 +72,7 @@ class Serving:
     def event(self, name: str) -> dict[str, Any]:
         """The next log line of this event."""
         while True:
-            line = self._queue.get(timeout=15)
+            line = self._queue.get(timeout=30)
             assert line, f"it ended without saying {name!r}: {self.lines}"
             self.lines.append(json.loads(line))
             if self.lines[-1]["event"] == name:
@@ -82,11 +82,11 @@ class Serving:
         self.url = self.event("listening")["address"]
         return self.url
 
-    def end(self, seconds: float = 15) -> tuple[int, str]:
+    def end(self, seconds: float = 40) -> tuple[int, str]:
         """Exit status and standard error, once it has ended."""
         assert self.process.stderr is not None
         status = self.process.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(20)
         while not self._queue.empty():
             line = self._queue.get()
             if line:
@@ -97,7 +97,7 @@ class Serving:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(20)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
@@ -137,7 +137,7 @@ def stream(url: str, body: dict[str, Any]) -> socket.socket:
     """A streamed request whose answer is read by the test, once its first token is here."""
     data = json.dumps({**body, "stream": True}).encode()
     client = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])))
-    client.settimeout(15)
+    client.settimeout(30)
     client.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(data), data)
@@ -277,15 +277,16 @@ def test_metrics_may_have_an_address_of_their_own(serve: Serve) -> None:
         assert one.end() == (0, ""), "a scraper that keeps its connection delays nothing"
 
 
-def test_a_stream_that_fits_the_grace_is_completed(serve: Serve) -> None:
+def test_a_stream_that_fits_the_grace_is_completed(serve: Serve, workers: Stack) -> None:
     one = serve()
     url = one.listening()
-    running = stream(url, chat(text="a b c", fault="stall:0.8@2"))
+    running = stream(url, chat(text="a b c", fault="stall@2"))
     one.process.terminate()
     one.event("draining")
     refused = httpx.get(url + "/readyz")
     assert (refused.status_code, refused.text) == (503, "draining\n")
     assert httpx.get(url + "/livez").status_code == 200
+    workers.loop.call_soon_threadsafe(workers.sim.go_on)
     received = rest(running)
     assert b"data: [DONE]\n\n" in received
     assert received.endswith(b"0\r\n\r\n")
@@ -333,7 +334,7 @@ def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
     one.process.terminate()
     one.event("draining")
     one.process.terminate()
-    status, error = one.end(5)
+    status, error = one.end(20)
     assert (status, error) == (0, "")
     assert b"[DONE]" not in rest(running)
 
@@ -365,7 +366,7 @@ def test_what_uvicorn_and_asyncio_say_goes_to_the_log(serve: Serve) -> None:
         client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\ncanary-5e")
         httpx.get(url + "/livez")
         one.process.terminate()
-        client.settimeout(15)
+        client.settimeout(30)
         assert client.recv(65536).startswith(b"HTTP/1.1 503 ")
     assert one.end() == (0, "")
     assert "canary-5e" not in json.dumps(one.lines)
@@ -459,7 +460,7 @@ def start_with(tmp_path: Path, workers: Stack, number: str, moment: str) -> Serv
 def test_an_end_during_the_start_is_quiet(tmp_path: Path, workers: Stack, number: str, moment: str) -> None:
     one = start_with(tmp_path, workers, number, moment)
     try:
-        assert one.end(30) == (0, "")
+        assert one.end(40) == (0, "")
     finally:
         one.close()
 
@@ -472,7 +473,7 @@ def test_a_hangup_during_the_start_reloads_once_it_has_started(tmp_path: Path, w
         one.event("reloaded")
         assert httpx.get(url + "/readyz").status_code == 200
         one.process.terminate()
-        assert one.end(30) == (0, "")
+        assert one.end(40) == (0, "")
     finally:
         one.close()
 
@@ -685,7 +686,7 @@ def test_a_worker_explains_itself(kind: str) -> None:
 
 def test_signals_are_taken_over_before_anything_large_is_imported() -> None:
     code = "import sys; before = set(sys.modules); import gateway.cli.starting; print(*set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     imported = {name.partition(".")[0] for name in done.stdout.split()}
     small = {
         "__future__",

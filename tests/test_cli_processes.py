@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import re
@@ -49,7 +51,7 @@ def pair(tmp_path: Path, workers: Stack) -> Iterator[Serving]:
 def chat(url: str, text: str = "hi", **members: Any) -> httpx.Response:
     """On a connection of its own: which process gets it is the kernel's choice."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], **members}
-    return httpx.post(url + CHAT, json=body, timeout=10)
+    return httpx.post(url + CHAT, json=body, timeout=30)
 
 
 def children(parent: int) -> list[int]:
@@ -81,7 +83,7 @@ def test_the_state_is_that_of_all_whichever_is_asked(pair: Serving) -> None:
     bodies = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
 
     def stream() -> None:
-        with httpx.stream("POST", pair.url + CHAT, json=bodies, timeout=10):
+        with httpx.stream("POST", pair.url + CHAT, json=bodies, timeout=30):
             over.wait(10)
 
     streams = [threading.Thread(target=stream) for _ in range(6)]
@@ -202,6 +204,23 @@ async def test_figures_become_one_as_the_catalogue_says(tmp_path: Path) -> None:
         second.close()
     shown = {metric.name: metric.samples[0].value for metric in found.collect()}
     assert shown == {**names, "dragoman_limits_in_flight": 3.0}
+
+
+async def test_two_scrapes_at_once_write_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They write the same file: half of one in the other, and the counters of dead processes would be gone."""
+    together, met = threading.Barrier(2), []
+    real = Path.write_bytes
+
+    def write(path: Path, data: bytes) -> int:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.2)
+            met.append(path)
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    one = Siblings(tmp_path, 0, 1)
+    await asyncio.gather(*(one.together(CollectorRegistry()) for _ in range(2)))
+    assert not met
 
 
 async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path) -> None:

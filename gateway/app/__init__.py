@@ -148,11 +148,11 @@ class Gateway:
         state = self.state
         return Watched(
             version=_VERSION,
-            ready=state.ready,
+            ready=state.fleets.ready,
             draining=self.draining,
             needs_key=state.config.auth == "keys",
             models=[
-                Served(name, options.aliases, options.backend, state.fleet(name))
+                Served(name, options.aliases, options.backend, state.fleets.of(name))
                 for name, options in state.config.models.items()
             ],
             limiter=state.limiting.limiter if state.limiting is not None else None,
@@ -171,7 +171,8 @@ class Gateway:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
         async with self._reloading:
             old = self.state
-            fleets = old.discovery.read if old.discovery is not None else {}
+            discovery = old.fleets.discovery
+            fleets = discovery.read if discovery is not None else {}
             state = State(
                 config,
                 self.log,
@@ -183,7 +184,7 @@ class Gateway:
                 old.tokens,
                 old.runtime.body_budget,
                 Tracing.follow(old.tracing, _trace_settings(config)),
-                old.policies,
+                old.fleets.policies,
                 old.shelf,
                 self._processes,
                 old.quarantine,
@@ -276,7 +277,7 @@ class Gateway:
     async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.draining:
             await _plain(scope, send, 503, b"draining\n")
-        elif not self.state.ready:
+        elif not self.state.fleets.ready:
             await _plain(scope, send, 503, b"no model has a ready worker\n")
         else:
             await _plain(scope, send, 200, b"ready\n")

@@ -10,6 +10,7 @@ import httpx
 from msgspec.structs import replace
 
 from gateway.config import Config
+from gateway.core.rounds import going_on
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
@@ -77,7 +78,8 @@ class Adapters:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await self.look()
+            with going_on("adapters"):
+                await self.look()
 
     def offer(self, model: str) -> None:
         """Offers what the workers of `model` say now, but no name that the configuration or another model has."""

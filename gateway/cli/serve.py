@@ -19,6 +19,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.cli import processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Detached, Listen, TooSlow, Watch, load
+from gateway.core.rounds import going_on
 from gateway.observe.log import Log
 from gateway.observe.siblings import Siblings
 from gateway.redis import split_address
@@ -179,7 +180,7 @@ class _Serving:
         await self._server.listening.wait()
         while not self._gateway.draining:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(TooSlow):  # the next look says more
+            with going_on("watched files"), contextlib.suppress(TooSlow):  # the next look says more
                 if await self._reader(self._watch.changed):
                     self._log.event("info", "keys changed")
                     await self._reload()

@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,7 @@ class Console:
         self._started = time.monotonic()
         self._playing = 0
         self._state: tuple[float, bytes] | None = None
+        self._making = asyncio.Lock()
 
     def endpoints(self, options: Options, local: bool) -> dict[str, Endpoint]:
         """What is served, by path, under `options`. local says that the admin address is loopback."""
@@ -109,7 +111,7 @@ class Console:
             return self.state()
         others = await self._siblings.states()
         whole = self._state_by((await self._siblings.together(self._registry)).collect())
-        return of_all(whole, [self.state(), *(_told.decode(said) for said in others)])
+        return of_all(whole, [self.state(), *_told_by(others)])
 
     def _state_by(self, families: Iterable[Metric]) -> State:
         watched = self._look()
@@ -125,10 +127,12 @@ class Console:
         )
 
     async def _tell_state(self, scope: Scope, receive: Receive, send: Send) -> None:
-        now = time.monotonic()
-        if self._state is None or now - self._state[0] >= FRESH_S:
-            self._state = (now, _encode(await self._state_of_all()))
-        await _answer(send, 200, self._state[1], _JSON)
+        async with self._making:  # several may ask while one state is made
+            if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
+                state = _encode(await self._state_of_all())
+                self._state = (time.monotonic(), state)
+            state = self._state[1]
+        await _answer(send, 200, state, _JSON)
 
     def told(self) -> bytes:
         """The state of this process, for its siblings."""
@@ -186,6 +190,13 @@ class Console:
             left.set()
             await asyncio.wait([playing])
         await send({"type": "http.response.body", "body": transcript.rest(), "more_body": False})
+
+
+def _told_by(siblings: Iterable[bytes]) -> Iterator[State]:
+    """What they say of their states. One that ends amid its answer is as one that does not answer."""
+    for said in siblings:
+        with contextlib.suppress(msgspec.DecodeError):
+            yield _told.decode(said)
 
 
 async def _more(send: Send, lines: bytes) -> None:

@@ -96,25 +96,30 @@ class Served(Struct, frozen=True):
 
 
 class _Counters:
-    """The samples of `/metrics`, to be summed by labels."""
+    """The samples of `/metrics`, to be summed by labels.
+
+    They are kept apart by model, so that what is asked of each model does not read the samples of all others.
+    """
 
     def __init__(self, families: Iterable[Metric]) -> None:
-        self._samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        self._samples: dict[tuple[str, str | None], list[tuple[Mapping[str, str], float]]] = {}
         for family in families:
             for sample in family.samples:
-                self._samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+                for place in {(sample.name, None), (sample.name, sample.labels.get("model"))}:
+                    self._samples.setdefault(place, []).append((sample.labels, sample.value))
 
-    def by(self, name: str, label: str, **only: str) -> dict[str, int]:
-        """Sums of the samples called `name` with the labels `only`, by the value of `label`."""
+    def by(self, name: str, label: str, model: str | None = None, **only: str) -> dict[str, int]:
+        """Sums of the samples called `name` with the labels `only`, by the value of `label`. With `model`, of its
+        samples only."""
         sums: dict[str, int] = {}
-        for labels, value in self._samples.get(name, ()):
+        for labels, value in self._samples.get((name, model), ()):
             if all(labels.get(one) == wanted for one, wanted in only.items()):
                 sums[labels[label]] = sums.get(labels[label], 0) + int(value)
         return sums
 
-    def histogram(self, name: str, **only: str) -> Histogram | None:
-        """That of all samples with the labels `only` together; None where there are none."""
-        upto = {float(bound): count for bound, count in self.by(f"{name}_bucket", "le", **only).items()}
+    def histogram(self, name: str, model: str) -> Histogram | None:
+        """That of all samples of `model` together; None where there are none."""
+        upto = {float(bound): count for bound, count in self.by(f"{name}_bucket", "le", model).items()}
         if not upto:
             return None
         bounds = sorted(upto)
@@ -173,7 +178,7 @@ def _model(model: Served, waiting: int, counters: _Counters) -> ModelState:
         requests=counters.by("dragoman_requests_total", "outcome", model=model.name),
         input_tokens=tokens.get("input", 0),
         output_tokens=tokens.get("output", 0),
-        first_output=counters.histogram("dragoman_first_output_seconds", model=model.name),
+        first_output=counters.histogram("dragoman_first_output_seconds", model.name),
     )
 
 
@@ -189,18 +194,16 @@ def of_all(whole: State, states: Sequence[State]) -> State:
     A worker has the worst of the conditions that the processes see it in, and of its places their sum.
     """
     limits = [state.limits for state in states if state.limits is not None]
+    workers: dict[str, list[Sequence[WorkerState]]] = {}
+    for one in (model for state in states for model in state.models):
+        workers.setdefault(one.name, []).append(one.workers)
     return msgspec.structs.replace(
         whole,
         ready=all(state.ready for state in states),
         draining=any(state.draining for state in states),
         uptime_s=max(state.uptime_s for state in states),
         models=tuple(
-            msgspec.structs.replace(
-                model,
-                workers=_workers_of_all(
-                    [one.workers for state in states for one in state.models if one.name == model.name]
-                ),
-            )
+            msgspec.structs.replace(model, workers=_workers_of_all(workers.get(model.name, ())))
             for model in whole.models
         ),
         limits=None

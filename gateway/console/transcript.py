@@ -20,6 +20,7 @@ _LINE_BYTES = 96  # about what a line takes besides its text
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\t\n\r"}
 
 Side = Literal["client", "worker"]
+_decoder = codecs.getincrementaldecoder("utf-8")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -67,8 +68,7 @@ class Transcript:
 
     def head(self, side: Side, status: int, headers: list[tuple[str, str]]) -> None:
         """A reply begins: what the client gets, or what a worker answers."""
-        decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders[side] = decoder("backslashreplace")
+        self._decoders[side] = _decoder("backslashreplace")
         self._add(Line(side, "head", self._ms(), status=status, headers=headers))
 
     def data(self, side: Side, data: bytes) -> None:
@@ -76,7 +76,11 @@ class Transcript:
         last = self._lines[-1] if self._lines else None
         joins = last is not None and last.side == side and last.what == "data"
         shown = self._allowed(side, data, 0 if joins else _LINE_BYTES)
-        text = self._readable(self._decoders[side].decode(shown))
+        # Two workers may be under way at once, and one of them has ended: what the other sends is still text.
+        decoder = self._decoders.get(side)
+        if decoder is None:
+            decoder = self._decoders[side] = _decoder("backslashreplace")
+        text = self._readable(decoder.decode(shown))
         if not text:
             return
         if joins and last is not None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Gauges
+from gateway.core.rounds import going_on
 from gateway.fleet.capacity import forget, learn
 from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 
@@ -115,13 +116,21 @@ class Scraper:
     async def _watch(self, model: str, worker: Worker, gauges: Gauges) -> None:
         failures = 0
         while True:
-            failures = 0 if await self.look(model, worker, gauges) else failures + 1
+            failures += 1
+            with going_on("a worker's load"):
+                if await self.look(model, worker, gauges):
+                    failures = 0
             if failures >= 2 and worker.reported is not None:
-                worker.untold()
-                forget(worker)
-                self._read_at.pop(worker, None)
-                self._report(model, worker, False)
+                with going_on("a worker's load"):
+                    self._lose(model, worker)
             await asyncio.sleep(self._interval_s)
+
+    def _lose(self, model: str, worker: Worker) -> None:
+        """What its engine said is stale."""
+        worker.untold()
+        forget(worker)
+        self._read_at.pop(worker, None)
+        self._report(model, worker, False)
 
     async def look(self, model: str, worker: Worker, gauges: Gauges) -> bool:
         """Reads one worker's metrics now; whether they could be read."""

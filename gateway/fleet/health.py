@@ -13,6 +13,7 @@ import httpx
 from msgspec import Struct
 
 from gateway.core.errors import out_of_descriptors
+from gateway.core.rounds import going_on
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
@@ -119,7 +120,8 @@ class Health:
             except TimeoutError:
                 pass
             wake.clear()
-            await self._probe(model, worker)
+            with going_on("health probe"):
+                await self._probe(model, worker)
 
     async def _probe(self, model: str, worker: Worker) -> str:
         """The status, or the error's class."""

@@ -61,8 +61,10 @@ class Pool:
         self._on_return = on_return
         # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
-        # Workers that just refused or failed -> until when the other workers are preferred.
+        # Workers that just refused or failed -> until when the other workers are preferred. When that is over, one
+        # request tries such a worker, and it rests again, for a second or until that request has succeeded.
         self._resting: dict[Worker, float] = {}
+        self._tried: set[Worker] = set()
         self._waiting = Waiting(queue, clock, self._may_serve, self._hand_over, on_wait, on_refuse)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
@@ -76,6 +78,8 @@ class Pool:
         """Replaces the workers. Requests that run on removed workers finish there."""
         self.close()
         self.workers = list(workers)
+        self._resting = {worker: until for worker, until in self._resting.items() if worker in workers}
+        self._tried.intersection_update(workers)
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
         self.policy.keep(self.workers)
         for worker in self.workers:
@@ -175,6 +179,7 @@ class Pool:
 
     def succeeded(self, worker: Worker, generation: int) -> None:
         if self._resting and self._resting.pop(worker, None) is not None:
+            self._tried.discard(worker)
             worker.freed()
         if worker.breaker.succeed(self._clock(), generation):
             self._returned(worker)
@@ -191,7 +196,8 @@ class Pool:
         """Learns from a failure. Only the worker's own faults count against it.
 
         A worker that answers 429 or 503 rests for its Retry-After (1 s without one, 30 s at most) or until one of its
-        requests succeeds. A worker that should be ejected but cannot be spared rests for 1 s.
+        requests succeeds, and then is tried by one request. A worker that should be ejected but cannot be spared rests
+        for 1 s.
         """
         breaker = worker.breaker
         if error.blame is not Blame.WORKER:
@@ -214,9 +220,13 @@ class Pool:
         """Prefers the other workers for a while. This worker is full, still loads its model or is broken. A worker that
         refuses at once has the fewest requests in flight, so least-busy would send it everything."""
         now = self._clock()
-        if self._resting.get(worker, now) <= now:
-            self._resting[worker] = now + seconds
-            asyncio.get_running_loop().call_later(seconds + _LATE_S, worker.freed)
+        if worker in self._tried or self._resting.get(worker, now) <= now:
+            self._tried.discard(worker)
+            self._rest_until(worker, now, seconds)
+
+    def _rest_until(self, worker: Worker, now: float, seconds: float) -> None:
+        self._resting[worker] = now + seconds
+        asyncio.get_running_loop().call_later(seconds + _LATE_S, worker.freed)
 
     def serve_waiting(self) -> None:
         """Hands free workers to waiting requests, and refuses those that no worker can serve. Call it whenever a
@@ -247,7 +257,10 @@ class Pool:
 
     def _rested(self, candidates: list[Worker], exclude: Sequence[Worker], now: float) -> list[Worker]:
         """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
-        resting = self._resting = {worker: until for worker, until in self._resting.items() if until > now}
+        resting = {worker for worker, until in self._resting.items() if until > now}
+        for worker in self._tried - resting:  # nothing was heard against it
+            self._tried.discard(worker)
+            del self._resting[worker]
         others = [worker for worker in self.workers if worker not in resting]
         if not any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in others):
             return candidates
@@ -258,6 +271,9 @@ class Pool:
         worker.turn = self._turn
         worker.in_flight += 1
         worker.breaker.begin(now)
+        if self._resting and self._resting.get(worker, now + 1) <= now:
+            self._tried.add(worker)
+            self._rest_until(worker, now, _REST_S)
         policy = self.policy
         demand.policy = policy.name
         if demand.prompt:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import uniform
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -75,9 +75,11 @@ class Link(Protocol):
 
 
 class _Call(Struct, eq=False):
-    """One call under way. sent: seconds of the event loop's clock; clock: microseconds of the monotonic clock."""
+    """One call under way. asked: of its items those that have an answer, and who waits for it. sent: seconds of the
+    event loop's clock; clock: microseconds of the monotonic clock."""
 
     items: Sequence[Item]
+    asked: Sequence[tuple[Item, Answer[Verdict]]]
     sent: float
     clock: int
     given_up: bool = False
@@ -210,25 +212,31 @@ class Batcher:
             self._next = None
         queue = self._queue
         items: list[Item] = []
+        asked: list[tuple[Item, Answer[Verdict]]] = []
         while queue and not items:
             if len(queue) <= BATCH:
                 due = list(queue)
                 queue.clear()
             else:
                 due = [queue.popleft() for _ in range(BATCH)]
-            # Without the requests whose client has left.
-            items = [item for item in due if (waiter := item[4]) is None or not waiter.done]
+            for item in due:
+                waiter = item[4]
+                if waiter is None:
+                    items.append(item)
+                elif not (waiter.happened or waiter.left):  # else its client has left
+                    items.append(item)
+                    asked.append((item, waiter))
         self._wanted = bool(queue)
         if not items:
             self._come_to_rest()
             return
         loop = self._loop
         now = self._last_sent = loop.time()
-        call = _Call(items, now, 0)
+        call = _Call(items, asked, now, 0)
         self._calls[call] = None
         if self._watch is None:
             self._watch = loop.call_later(self._patience.seconds, self._look_at_watch)
-        if self._drained is None and len([1 for item in items if item[4] is not None]) > 1:
+        if len(asked) > 1 and self._drained is None:
             self._due = self._crowded = True
             self._next = loop.call_later(PACE, self._end_pause)
         elif queue:
@@ -268,7 +276,7 @@ class Batcher:
         now = self._loop.time()
         took = now - call.sent
         try:
-            self._resolve(call.items, self._answer(call, raw), took < self._patience.seconds / 2)
+            self._resolve(call.asked, self._answer(call, raw), took < self._patience.seconds / 2)
         except Exception as error:
             self._failed(error)
             return
@@ -317,12 +325,10 @@ class Batcher:
                     waiter.fail(StoreDown(why))
         self._watch = loop.call_later(0.001, self._look_at_watch)
 
-    def _resolve(self, items: Sequence[Item], answer: Sequence[Verdict], prompt: bool) -> None:
+    def _resolve(self, asked: Sequence[tuple[Item, Answer[Verdict]]], answer: Sequence[Verdict], prompt: bool) -> None:
         late: list[Item] = []
-        asked = [item for item in items if item[4] is not None]
-        for item, verdict in zip(asked, answer, strict=True):
-            waiter = cast("Answer[Verdict]", item[4])
-            if waiter.done:  # given up, or its client left
+        for (item, waiter), verdict in zip(asked, answer, strict=True):
+            if waiter.happened or waiter.left:  # given up, or its client left
                 self._undo(item, verdict)
             elif verdict[0] == -2:
                 late.append(item)
@@ -408,10 +414,10 @@ class Batcher:
         began = self._loop.time()
         probe: Item = (PROBE, self._me, _NO_PLAN, (self._key, self._beat_ttl), None)
         try:
-            call = _Call([probe], began, 0)
+            call = _Call([probe], (), began, 0)
             self._take(call, within, hear)
             async with asyncio.timeout(within):
-                answer = self._answer(call, await heard)
+                replicas = self._answer(call, await heard)[0][0]
         except Exception as error:
             self._link.drop()
             self.reason = describe(error, within)
@@ -419,7 +425,7 @@ class Batcher:
         except asyncio.CancelledError:
             self._link.drop()
             raise
-        self.replicas = max(answer[0][0], 1)
+        self.replicas = max(replicas, 1)
         if not connect:
             now = self._loop.time()
             self._patience.took(now - began, now)

@@ -17,6 +17,7 @@ from time import monotonic
 from weakref import ref
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.rounds import going_on
 from gateway.drive import Answer
 from gateway.limits.model import Cost, Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
 from gateway.limits.plan import Plans, Replaced, scaled
@@ -373,17 +374,21 @@ class Limiter:
 
     async def _beat(self) -> None:
         while True:
-            ids = list(self._live)
-            for first in range(0, len(ids), _RENEWED):
-                self._renew(ids[first : first + _RENEWED])
-                await asyncio.sleep(_RENEWED_EVERY)
-            await self._store.beat()
-            await self._local.beat()
-            if self._store.up:
-                self._tell_alone()
-            if self._replaced:
-                self._retire(monotonic())
+            with going_on("heartbeat of limits"):
+                await self._one_beat()
             await asyncio.sleep(self._every)
+
+    async def _one_beat(self) -> None:
+        ids = list(self._live)
+        for first in range(0, len(ids), _RENEWED):
+            self._renew(ids[first : first + _RENEWED])
+            await asyncio.sleep(_RENEWED_EVERY)
+        await self._store.beat()
+        await self._local.beat()
+        if self._store.up:
+            self._tell_alone()
+        if self._replaced:
+            self._retire(monotonic())
 
 
 def _scarce(plan: Plan, raw: Verdict, settlements: Sequence[Settlement]) -> bool:

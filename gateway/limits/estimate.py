@@ -92,14 +92,18 @@ class Estimator(Struct, frozen=True):
     def cost(self, op: Op, max_context: int | None = None) -> Cost:
         """The estimate for prompt plus output, as above. max_context (tokens) bounds both together, for each choice."""
         if isinstance(op, Chat):  # the most frequent first: for a Struct, to be found no instance is slow
-            messages = op.messages
+            messages, size = op.messages, 0
             prompt = _FRAME * len(messages)
-            parts = [part for message in messages for part in message.parts]
-            prompt += self._text("".join([part.text for part in parts if type(part) is Text]))
-            prompt += sum([self._part(part) for part in parts if type(part) is not Text])
             for message in messages:
+                for part in message.parts:
+                    if type(part) is Text:
+                        text = part.text
+                        size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+                    else:
+                        prompt += self._part(part)
                 if message.name is not None or message.call_id is not None:
                     prompt += self._text((message.name or "") + (message.call_id or ""))
+            prompt += ceil(size / self.bytes_per_token)
             if op.tools:
                 prompt += sum([self._tool(tool) for tool in op.tools])
             if op.unnamed:

@@ -22,7 +22,7 @@ from gateway.limits.plan import Layout
 from gateway.limits.reasons import Unsent
 from gateway.limits.store import Settlement
 from gateway.redis import Connection, RedisSettings, Refused, Servers
-from gateway.redis.connection import frame
+from gateway.redis.connection import begin, frame
 
 SCRIPT = files(__package__).joinpath("admit.lua").read_text(encoding="utf-8")
 
@@ -135,15 +135,24 @@ class _Link:
         self._connecting: Task[None] | None = None
         self._tasks: set[Task[None]] = set()  # attempts to connect, also those given up
         self._calls: deque[tuple[Sequence[bytes], bytes, Heard]] = deque()
+        self._framed_keys: Sequence[bytes] | None = None
+        self._framed = b""
 
     def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
         self._calls.append((keys, payload, heard))
         if self._connection is not None:
-            self._connection.write(frame((b"EVALSHA", self._sha, b"%d" % len(keys), *keys, payload)))
+            self._connection.write(self._frame(keys, payload))
         elif self._connecting is None:
             self._connecting = task = asyncio.get_running_loop().create_task(self._connect())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _frame(self, keys: Sequence[bytes], payload: bytes) -> bytes:
+        """The call. All but its payload is kept for the next, which is mostly about the same keys."""
+        if keys != self._framed_keys:
+            self._framed_keys = keys
+            self._framed = begin((b"EVALSHA", self._sha, b"%d" % len(keys), *keys), 1)
+        return b"%b$%d\r\n%b\r\n" % (self._framed, len(payload), payload)
 
     async def close(self) -> None:
         """As `drop`; returns when no attempt to connect is running."""
@@ -176,7 +185,7 @@ class _Link:
             return
         self._connecting, self._connection = None, made
         for keys, payload, _ in self._calls:
-            made.write(frame((b"EVALSHA", self._sha, b"%d" % len(keys), *keys, payload)))
+            made.write(self._frame(keys, payload))
 
     def _answered(self, answer: bytes | Refused) -> None:
         if not self._calls:  # nobody asked

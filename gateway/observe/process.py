@@ -61,9 +61,9 @@ class LoopLag:
     def _look(self) -> None:
         # A timer of uvloop may come up to a millisecond early.
         seconds = max(0.0, self._clock() - self._due)
+        self.start()  # first: whatever is raised below, the readings go on
         self._figures.add(seconds)
         self._late(seconds)
-        self.start()
 
     def stop(self) -> None:
         if self._timer is not None:

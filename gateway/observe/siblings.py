@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -73,6 +74,8 @@ class Siblings:
         self._number = number
         self._life = time.monotonic_ns()
         self._server: asyncio.Server | None = None
+        # Two scrapes at once would write one file of this process's.
+        self._keeping = threading.Lock()
 
     async def start(self, registry: CollectorRegistry, state: Callable[[], bytes]) -> None:
         """Answers the others from now on; `state` gives its state. Takes over the socket of a process that died."""
@@ -126,6 +129,10 @@ class Siblings:
         Several processes may do so at a time: whoever finds an earlier life than that which answered puts away what was
         seen of it, and all who do so write the same.
         """
+        with self._keeping:
+            return self._kept_alone(answers)
+
+    def _kept_alone(self, answers: Mapping[int, _Answer]) -> list[list[_Family]]:
         found = []
         for number in range(self.count):
             path, answer = self._folder / f"{number}.counters", answers.get(number)

@@ -15,6 +15,7 @@ from gateway.core.messages import Embed
 from gateway.core.ports import Dialect, Exchange, Lane, RequestRecord, RequestTrace, WorkerHandle
 from gateway.core.usage import Usage
 from gateway.core.whole import read_whole
+from gateway.pipeline.faults import fault_of, whole_answer
 from gateway.pipeline.first_step import FirstStep
 from gateway.pipeline.hedge import hedged
 from gateway.pipeline.offload import offload
@@ -22,9 +23,8 @@ from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.runtime import Runtime
+from gateway.pipeline.timing import milliseconds
 from gateway.wire.bulk import is_large
-
-_MAX_FAULT_BYTES = 1 << 20
 
 
 class Attempts:
@@ -98,7 +98,7 @@ class Attempts:
         while True:
             if quarantine is not None and len(deaths) > 1:
                 await asyncio.wait(deaths)
-                quarantine.refuse_held(self._reply.request)
+                await quarantine.refuse_held(self._reply.request)
             self.queued, asked_at = True, clock()
             if spans is not None:
                 spans.waiting()
@@ -112,7 +112,7 @@ class Attempts:
                 raise failure or error from None
             finally:
                 sent_at = clock()
-                record.queue_ms += _ms(sent_at - asked_at)
+                record.queue_ms += milliseconds(sent_at - asked_at)
             self.queued = False
             if failure is not None:
                 runtime.observer.retried(record.model, failed_at, failure)
@@ -133,7 +133,7 @@ class Attempts:
                     if not self._outrun:
                         pool.succeeded(worker, generation)
                     if quarantine is not None and (quarantine.noted or quarantine.held):
-                        quarantine.clear(self._reply.request)
+                        await quarantine.clear(self._reply.request)
                 else:
                     pool.failed(worker, generation, late_failure)
                     if quarantine is not None and self._may_have_died(late_failure):
@@ -165,7 +165,7 @@ class Attempts:
             finally:
                 if question is None:
                     pool.release(worker, demand)
-                record.upstream_ms += _ms((self._answered_at or clock()) - sent_at)
+                record.upstream_ms += milliseconds((self._answered_at or clock()) - sent_at)
                 self._answered_at, self._sent_at = None, clock()
                 if spans is not None:
                     spans.attempt_ended(ended)
@@ -220,8 +220,7 @@ class Attempts:
             self._runtime.trace("worker answered", id=self._record.id, worker=worker.address, status=exchange.status)
         try:
             if exchange.status != 200 and outgoing.question is None:
-                body = await exchange.body(_MAX_FAULT_BYTES)
-                raise served.backend.fault(Response(exchange.status, exchange.headers, body), op)
+                raise await fault_of(exchange, served, op)
             if op.stream:
                 return await self._stream(exchange, worker, generation)
             body = await exchange.body(limit)
@@ -242,14 +241,7 @@ class Attempts:
         served, op = outgoing.served, outgoing.op
 
         async def send(to: WorkerHandle) -> Response:
-            exchange = await served.transport.send(outgoing.request, to.address, outgoing.deadlines)
-            try:
-                if exchange.status != 200:
-                    body = await exchange.body(_MAX_FAULT_BYTES)
-                    raise served.backend.fault(Response(exchange.status, exchange.headers, body), op)
-                return Response(exchange.status, exchange.headers, await exchange.body(runtime.max_reply_bytes))
-            finally:
-                exchange.close()
+            return await whole_answer(outgoing, to, runtime.max_reply_bytes)
 
         found = await hedged(send, served.pool, worker, generation, delay_s, runtime.may_retry)
         self._answered_at = runtime.clock()
@@ -287,7 +279,7 @@ class Attempts:
             await pump.run()
         finally:
             if pump.first_output_at is not None and (lane.error is None or lane.produced):
-                self._record.ttft_ms = round((pump.first_output_at - self._began) * 1000, 3)
+                self._record.ttft_ms = milliseconds(pump.first_output_at - self._began)
                 if self._trace is not None:
                     self._trace.first_output(self._runtime.clock() - pump.first_output_at)
         return lane.error
@@ -356,8 +348,3 @@ class Attempts:
             upstream=error.upstream,
             again=again,
         )
-
-
-def _ms(seconds: float) -> float:
-    """Milliseconds, cut to microseconds: a tenth of what `round` costs."""
-    return int(seconds * 1_000_000) / 1000

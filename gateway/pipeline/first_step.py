@@ -9,10 +9,12 @@ from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request, Response
 from gateway.core.ports import RequestRecord, RequestTrace, WorkerHandle
+from gateway.pipeline.faults import fault_of
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.runtime import Runtime
+from gateway.pipeline.timing import milliseconds
 
 _MAX_REPLY_BYTES = 4 << 20
 
@@ -60,7 +62,7 @@ class FirstStep:
             return None
         finally:
             sent_at = clock()
-            record.queue_ms += round((sent_at - asked_at) * 1000, 3)
+            record.queue_ms += milliseconds(sent_at - asked_at)
         generation = worker.generation
         failure: GatewayError | None = None
         try:
@@ -82,7 +84,7 @@ class FirstStep:
             pool.succeeded(worker, generation)
         finally:
             pool.release(worker, self._demand)
-            record.upstream_ms += round((clock() - sent_at) * 1000, 3)
+            record.upstream_ms += milliseconds(clock() - sent_at)
             if spans is not None:
                 spans.attempt_ended(failure)
         if handed is not None:
@@ -101,10 +103,9 @@ class FirstStep:
         request.headers = self._outgoing.request.headers  # the trace's are new
         exchange = await served.transport.send(request, worker.address, self._outgoing.deadlines)
         try:
+            if exchange.status != 200:
+                raise await fault_of(exchange, served)
             body = await exchange.body(_MAX_REPLY_BYTES)
         finally:
             exchange.close()
-        response = Response(exchange.status, exchange.headers, body)
-        if exchange.status != 200:
-            raise served.backend.fault(response)
-        return self._prefill.handover.handed(response)
+        return self._prefill.handover.handed(Response(exchange.status, exchange.headers, body))

@@ -9,14 +9,15 @@ from copy import copy
 
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError
-from gateway.core.http import Headers, Response
+from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import WorkerHandle
+from gateway.pipeline.faults import fault_of
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.outgoing import Outgoing
 
 _LONGEST_S = 3600.0
-_MAX_FAULT_BYTES = 1 << 16
+_MAX_COUNT_BYTES = 1 << 16
 
 
 class Mirror:
@@ -110,12 +111,11 @@ class Mirror:
 async def _drop_reply(outgoing: Outgoing, served: ServedModel, worker: WorkerHandle) -> None:
     """Raises GatewayError for what a client would be told, except for what is wrong inside a stream."""
     if outgoing.unmeasured:
-        await outgoing.measure(worker, _MAX_FAULT_BYTES)
+        await outgoing.measure(worker, _MAX_COUNT_BYTES)
     exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
     try:
         if exchange.status != 200:
-            body = await exchange.body(_MAX_FAULT_BYTES)
-            raise served.backend.fault(Response(exchange.status, exchange.headers, body), outgoing.op)
+            raise await fault_of(exchange, served, outgoing.op)
         while await exchange.read():
             pass
     finally:

@@ -203,7 +203,7 @@ class Run:
             self.reply.name_dropped(cut)
         quarantine = runtime.quarantine
         if quarantine is not None and quarantine.held and outgoing.question is None:
-            quarantine.refuse_held(request)
+            await quarantine.refuse_held(request)
         describe = served.pool.demand
         demand = await offload(describe, op, request.headers) if large else describe(op, request.headers)
         demand.tenant, demand.size, demand.until = (

@@ -30,7 +30,13 @@ class Refused(Exception):
 
 def frame(words: Sequence[bytes]) -> bytes:
     """A command as an array of bulk strings, in one piece."""
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+    return begin(words, 0)
+
+
+def begin(words: Sequence[bytes], more: int) -> bytes:
+    """A command without its last `more` words."""
+    count = len(words) + more
+    return b"*%d\r\n" % count + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 class Connection(asyncio.Protocol):

@@ -100,11 +100,18 @@ def test_who_waited_too_long_is_told_when_to_come_back() -> None:
 
 COLD = {
     "models": {"m": {"queue": {"cold_start_s": "60s"}}},
-    "health": {"interval_s": 0.05, "timeout_s": 0.05},
     "relay": {"keepalive_s": 0.02},
 }
-"""Of a fleet that is getting ready, with the simulated worker's `loading_s`; its `reset` ends that."""
+"""Of a fleet that is getting ready, with the simulated worker's `loading_s`."""
 LOADING: tuple[dict[str, Any], ...] = ({"loading_s": 600.0},)
+
+
+def loaded(stack: Stack) -> None:
+    """The worker has its model now, and is probed at once."""
+    stack.sim.reset()
+    (worker,) = stack.gateway.state.pools["m"].workers
+    assert stack.gateway.state.fleets.health is not None
+    stack.gateway.state.fleets.health.suspect(worker)
 
 
 def test_a_request_waits_for_the_first_worker() -> None:
@@ -115,7 +122,7 @@ def test_a_request_waits_for_the_first_worker() -> None:
             page = (await client.get(f"{stack.url}/metrics")).text
             assert 'dragoman_queue_length{model="m"} 1.0' in page, "what an autoscaler goes by"
             assert (await client.get(f"{stack.url}/readyz")).status_code == 200, "else nobody would send it a request"
-            stack.sim.reset()
+            loaded(stack)
             return await asking
 
     with Stack(LOADING, COLD) as stack:
@@ -140,7 +147,7 @@ def test_a_streaming_client_is_kept_while_it_waits_for_the_first_worker(dialect:
         ):
             assert answer.status_code == 200, "the head came with the first keep-alive"
             assert stack.gateway.state.pools["m"].waiting == 1
-            stack.sim.reset()
+            loaded(stack)
             return await answer.aread()
 
     with Stack(LOADING, {**COLD, "dialects": {dialect: {"default_model": "m"}}}) as stack:

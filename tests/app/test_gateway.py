@@ -74,7 +74,7 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
     with Stack(config={"models": {"m": {"max_in_flight": 1}}}) as stack:
 
         async def go() -> list[int]:
-            async with httpx.AsyncClient(base_url=stack.url, timeout=10) as client, asyncio.timeout(10):
+            async with httpx.AsyncClient(base_url=stack.url, timeout=30) as client, asyncio.timeout(30):
 
                 async def ask(fault: str) -> int:
                     content = "sim:" + json.dumps({"text": "a", "fault": fault})
@@ -82,7 +82,7 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
                     return (await client.post("/v1/chat/completions", json=body)).status_code
 
                 old = stack.gateway.state.pools["m"]
-                running = asyncio.create_task(ask("stall:0.3@before"))
+                running = asyncio.create_task(ask("stall@before"))
                 await stack.sim.ledger.wait(running=1)
                 waiting = asyncio.create_task(ask(""))
                 for _ in iter(lambda: old.waiting == 1, True):
@@ -93,9 +93,10 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
                 newer = asyncio.create_task(ask(""))
                 for _ in iter(lambda: new.waiting == 1, True):
                     await asyncio.sleep(0)
+                stack.sim.go_on()
                 return list(await asyncio.gather(running, waiting, newer))
 
-        assert stack.run(go(), 15) == [200, 200, 200]
+        assert stack.run(go(), 40) == [200, 200, 200]
         until(lambda: all(worker.in_flight == 0 for worker in stack.gateway.state.workers.values()))
 
 

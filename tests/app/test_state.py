@@ -24,7 +24,7 @@ def test_without_a_key_no_body_is_read() -> None:
     with Stack(config={"keys": key("k")[1]}) as stack:
         for path in ("/v1/chat/completions", "/nothing", "/v1/models"):
             with socket.create_connection(("127.0.0.1", int(stack.url.rsplit(":", 1)[1]))) as client:
-                client.settimeout(5)
+                client.settimeout(30)
                 client.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n" % path.encode())
                 answer = client.recv(65536)
             assert answer.startswith(b"HTTP/1.1 401 "), "although nothing of the body was sent"
@@ -149,7 +149,7 @@ def test_a_higher_priority_waits_less() -> None:
 
         async def all_of_them() -> list[str]:
             order: list[str] = []
-            async with httpx.AsyncClient(base_url=stack.url, timeout=10) as client:
+            async with httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
 
                 async def ask(secret: str, text: str) -> None:
                     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
@@ -160,16 +160,17 @@ def test_a_higher_priority_waits_less() -> None:
                 def say(text: str, fault: str = "") -> str:
                     return "sim:" + json.dumps({"text": text, "fault": fault})
 
-                async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-                    tasks.create_task(ask(low, say("first", "stall:0.3@before")))
+                async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(ask(low, say("first", "stall@before")))
                     for secret, text, waiting in ((low, "low", 1), (high, "high", 2)):
                         await stack.sim.ledger.wait(running=1)
                         tasks.create_task(ask(secret, say(text)))
                         for _ in iter(lambda waiting=waiting: pool.waiting == waiting, True):  # type: ignore[misc]
                             await asyncio.sleep(0)
+                    stack.sim.go_on()
             return order
 
-        assert stack.run(all_of_them(), 15) == ["first", "high", "low"]
+        assert stack.run(all_of_them(), 40) == ["first", "high", "low"]
 
 
 # -- workers -------------------------------------------------------------------------------------------------------

@@ -104,12 +104,13 @@ class House:
         self.others: list[Process] = []
         self.keys: dict[str, str] = {}
 
-    async def admits(self) -> dict[str, dict[str, Any]]:
-        """What workers were given: the gateway's request id -> the worker's ledger entry."""
+    async def admits(self, since: int = 0) -> dict[str, dict[str, Any]]:
+        """What workers were given: the gateway's request id -> the worker's ledger entry. Of each worker those after
+        its entry of the number `since`."""
         found = {}
         for worker in self.workers:
             link = Link(worker.address)
-            for entry in (await link.get("/sim/ledger")).json()["entries"]:
+            for entry in (await link.get(f"/sim/ledger?since={since}")).json()["entries"]:
                 id_ = next((value for name, value in entry["headers"] if name == "x-request-id"), None)
                 if entry["generation"] and id_ is not None:
                     found[id_.rpartition("-")[0]] = entry

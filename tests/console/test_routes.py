@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
+from gateway.config import Console as Options
+from gateway.console.routes import Console
 from tests.app.asking import CHAT, key
 from tests.harness import Stack
 
@@ -240,3 +244,32 @@ def test_looking_often_costs_no_more(local: Stack, monkeypatch: pytest.MonkeyPat
         for _ in range(20):
             assert client.get(local.admin_url + "/status.json").status_code == 200
     assert made == 1
+
+
+async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
+    """Also where it takes a while, as with several processes. One of those that ends amid its answer is left out."""
+    asked = 0
+
+    class Others:
+        async def states(self) -> list[bytes]:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0)
+            return [b'{"version": "1", "ti']
+
+        async def together(self, registry: CollectorRegistry) -> CollectorRegistry:
+            return registry
+
+    others: Any = Others()
+    console = Console(local.gateway._console._look, CollectorRegistry(), others)
+    told: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    endpoint = console.endpoints(Options(), local=True)["/status.json"]
+    scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
+    await asyncio.gather(*(endpoint(scope, asyncio.Event().wait, send) for _ in range(5)))
+    bodies = [json.loads(message["body"]) for message in told if "body" in message]
+    assert [body["ready"] for body in bodies] == [True] * 5
+    assert asked == 1

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.samples import Sample
 
 from gateway.console.state import Histogram, Served, State, read_state
 from gateway.core.ports import RequestRecord
@@ -52,6 +54,30 @@ def test_every_counter_of_a_model_and_a_team() -> None:
         ("none", 2, 30, 50),
     ]
     assert found.running == {"openai": 1}
+
+
+def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
+    """Else the time would grow with the square of the number of models."""
+
+    class Labels(dict[str, str]):
+        read = 0
+
+        def get(self, name: str, default: Any = None) -> Any:
+            Labels.read += 1
+            return super().get(name, default)
+
+    def looked(models: int) -> int:
+        names = [f"m{number}" for number in range(models)]
+        family = CounterMetricFamily("dragoman_requests", "", labels=["model", "outcome"])
+        for name in names:
+            family.samples.append(Sample("dragoman_requests_total", Labels(model=name, outcome="ok"), 1.0))
+        Labels.read = 0
+        served = [Served(name, (), "vllm", []) for name in names]
+        found = read_state([family], served, None, version="1", ready=True, draining=False, time_s=5.0, uptime_s=1.0)
+        assert [one.requests for one in found.models] == [{"ok": 1}] * models
+        return Labels.read
+
+    assert looked(40) == 4 * looked(10)
 
 
 def test_a_model_without_requests_has_zeros() -> None:

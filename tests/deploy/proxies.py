@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.ports import free_port
 from tests.repo.tree import ROOT
 
-START_S = 20.0
+START_S = 60.0
 # What nginx wants around the file: one process, in the foreground, that writes below its own folder.
 NGINX = """
 daemon off;
@@ -116,7 +116,7 @@ def command(name: str, folder: Path, port: int, gateways: Sequence[str]) -> list
             "/etc/haproxy/dragoman.pem": str(folder / "both.pem"),
             "inter 2s fall 2": "inter 200ms fall 1",
             # Without it a check's time limit is its interval, and a gateway that is slow for once is taken for dead.
-            "timeout connect 5s": "timeout connect 5s\n    timeout check 5s",
+            "timeout connect 5s": "timeout connect 5s\n    timeout check 10s",
             "server gateway1 127.0.0.1:8080": "\n    ".join(
                 f"server gateway{number} {gateway}" for number, gateway in enumerate(gateways)
             ),
@@ -129,8 +129,10 @@ def command(name: str, folder: Path, port: int, gateways: Sequence[str]) -> list
         "{address: 0.0.0.0, port_value: 443}": f"{{address: 127.0.0.1, port_value: {port}}}",
         "/etc/envoy/dragoman.pem": str(folder / "cert.pem"),
         "/etc/envoy/dragoman.key": str(folder / "key.pem"),
-        " interval: 2s\n          no_traffic_interval: 2s\n          unhealthy_threshold: 2": (
-            " interval: 0.2s\n          no_traffic_interval: 0.2s\n          unhealthy_threshold: 1"
+        # A gateway that is slow for once is not taken for dead.
+        " timeout: 2s\n          interval: 2s\n          no_traffic_interval: 2s\n          unhealthy_threshold: 2": (
+            " timeout: 10s\n          interval: 0.2s\n          no_traffic_interval: 0.2s\n"
+            "          unhealthy_threshold: 1"
         ),
     }
     document = yaml.safe_load(replaced((ROOT / "deploy" / "envoy.yaml").read_text(), pairs))
@@ -147,7 +149,7 @@ def command(name: str, folder: Path, port: int, gateways: Sequence[str]) -> list
 def ready(url: str, trusted: Path) -> bool:
     """It listens, and has found a gateway, which knows no such path or asks for a key."""
     try:
-        return httpx.get(url, verify=ssl.create_default_context(cafile=trusted), timeout=5).status_code in (401, 404)
+        return httpx.get(url, verify=ssl.create_default_context(cafile=trusted), timeout=30).status_code in (401, 404)
     except httpx.TransportError:
         return False
 

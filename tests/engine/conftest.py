@@ -153,7 +153,7 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
     config["health"] = {"timeout_s": 5, "interval_s": 5}
     with Stack(workers=(), config=config) as stack:
         end = time.monotonic() + 10
-        while not stack.gateway.state.ready:
+        while not stack.gateway.state.fleets.ready:
             assert time.monotonic() < end, stack.output.lines()
             time.sleep(0.05)
         yield stack

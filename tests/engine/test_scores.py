@@ -66,7 +66,7 @@ def ranker(start: Callable[..., Engine], redis: Server) -> Iterator[tuple[httpx.
     }
     with Stack(workers=(), config=config) as stack:
         end = time.monotonic() + 10
-        while not stack.gateway.state.ready:
+        while not stack.gateway.state.fleets.ready:
             assert time.monotonic() < end, stack.output.lines()
             time.sleep(0.05)
         with (

@@ -20,6 +20,7 @@ import pytest
 from gateway.fleet.registry import Registry
 from gateway.redis import connect
 from tests.harness import Stack, sse_data
+from tests.harness import until as soon
 from tests.limits.server import Server
 from tests.ports import free_port
 from workers import registry as writer
@@ -70,7 +71,7 @@ def fleet(gateway: Stack) -> dict[str, bool]:
     return {worker.address: worker.serving for worker in list(gateway.gateway.state.pools["m"].workers)}
 
 
-def until(gateway: Stack, wanted: dict[str, bool], within: float = 10.0) -> float:
+def until(gateway: Stack, wanted: dict[str, bool], within: float = 30.0) -> float:
     """Seconds until the fleet is as wanted."""
     began = monotonic()
     while fleet(gateway) != wanted:
@@ -95,15 +96,15 @@ def test_a_worker_joins_and_leaves_by_itself(redis: Server) -> None:
         assert ask(gateway).status_code == 503
         with Process(redis) as one:
             # The process was up before we looked: what is measured is the gateway's part.
-            assert until(gateway, {one.url: True}) < 2.0
+            assert until(gateway, {one.url: True}) < 8
             assert ask(gateway).status_code == 200
             record = json.loads(redis.command("GET", "{dragoman-workers}:" + _only(redis)))
             assert record["engine"] == "simulated"
             assert record["address"] == one.url
             one.popen.send_signal(signal.SIGTERM)
-            assert until(gateway, {one.url: False}) < 2.0
-            assert one.popen.wait(10) == 0
-        assert until(gateway, {}) < 2.0
+            assert until(gateway, {one.url: False}) < 8
+            assert one.popen.wait(30) == 0
+        assert until(gateway, {}) < 8
         assert redis.command("KEYS", "*") == []
 
 
@@ -169,15 +170,18 @@ def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server)
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})
         over = threading.Event()
+        speaking: list[None] = []
         with ThreadPoolExecutor(24) as pool:
 
             def stream() -> bytes:
-                body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 250}
+                body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 500}
                 body |= {"stream": True, "ignore_eos": True}
                 got = b""
                 with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=body, timeout=60) as answer:
                     try:
                         for block in answer.iter_bytes():
+                            if not got:
+                                speaking.append(None)
                             got += block
                     except httpx.RemoteProtocolError:
                         got += b"<cut>"
@@ -193,7 +197,7 @@ def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server)
 
             others = pool.submit(plain)
             # All have their first output: what is killed then cannot be tried again.
-            _all_speaking(one, two)
+            soon(lambda: len(speaking) == 20)
             mine = next(w.in_flight for w in gateway.gateway.state.pools["m"].workers if w.address == one.url)
             one.popen.kill()
             answers = [stream.result() for stream in streams]
@@ -205,21 +209,6 @@ def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server)
         # A plain request may have been among those in flight.
         assert mine - 1 <= len(failed) <= mine
         assert set(statuses) == {200}
-
-
-def _all_speaking(*workers: Process) -> None:
-    began = monotonic()
-    while monotonic() - began < 20:
-        state = [httpx.get(f"{worker.url}/metrics").text for worker in workers]
-        running = sum(
-            int(float(line.split()[-1])) for text in state for line in text.splitlines() if "_running{" in line
-        )
-        tokens = sum("vllm:time_to_first" in line for text in state for line in text.splitlines())
-        if running >= 20 and tokens:
-            sleep(0.2)  # ten tokens' time
-            return
-        sleep(0.01)
-    raise AssertionError("the streams did not begin")
 
 
 def test_losing_redis_keeps_the_fleet_and_so_does_its_return_without_data(redis: Server) -> None:
@@ -243,7 +232,7 @@ def until_logged(gateway: Stack, event: str) -> None:
         gateway.gateway.log.flush()
         if any(line["event"] == event for line in gateway.output.lines()):
             return
-        assert monotonic() - began < 10, gateway.output.lines()
+        assert monotonic() - began < 30, gateway.output.lines()
         sleep(0.02)
 
 
@@ -278,7 +267,7 @@ def test_every_address_of_a_name_is_a_worker() -> None:
 )
 def test_a_worker_says_what_is_wrong_with_its_flags(words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2
     assert done.stderr.startswith("dragoman worker simulated: ")
@@ -291,7 +280,7 @@ def test_a_worker_without_its_registry_serves(tmp_path: Path) -> None:
     with Process(server) as one:
         assert httpx.get(f"{one.url}/health").status_code == 200
         with server:
-            deadline = monotonic() + 10
+            deadline = monotonic() + 30
             while not server.command("SMEMBERS", "{dragoman-workers}"):
                 assert monotonic() < deadline
                 sleep(0.02)

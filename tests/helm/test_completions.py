@@ -94,7 +94,7 @@ def test_a_gateway_that_cannot_be_reached(unused_tcp_port: int) -> None:
 
 
 def test_a_model_that_is_being_loaded_is_waited_for() -> None:
-    with Stack(({"loading_s": 1.5},), config={"health": {"interval_s": 0.2, "timeout_s": 0.1}}) as stack:
+    with Stack(({"loading_s": 1.5},), config={"health": {"interval_s": 0.5, "timeout_s": 0.5}}) as stack:
         status, lines = ran(stack.url, TIMEOUT_S="20")
     assert status == 0, lines
 

@@ -31,7 +31,7 @@ class Server:
         self._options = options
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
-        self._client: Any = redis.Redis(port=self.port, socket_timeout=5)
+        self._client: Any = redis.Redis(port=self.port, socket_timeout=30)
 
     @property
     def address(self) -> str:
@@ -50,8 +50,10 @@ class Server:
         words += ["--dir", self._directory, "--save", ""]
         words += ["--bind", "127.0.0.1", "--logfile", self._directory / "log", *self._options]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while True:
+            # Another server could answer at a port that this one could not have.
+            assert self._process.poll() is None, (self._directory / "log").read_text()
             try:
                 with socket.create_connection(("127.0.0.1", self.port), 1) as link:
                     link.sendall(b"PING\r\n")

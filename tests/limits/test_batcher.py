@@ -440,6 +440,18 @@ async def test_a_server_that_says_nothing_is_given_up(bench: Bench) -> None:
         bench.ask("third")
 
 
+async def test_a_probe_that_is_answered_without_a_verdict_has_failed() -> None:
+    """It would else end the gateway's start, or all further probes."""
+    link = Held()
+    batcher = Batcher(link, b"beats", "me", 0.05, 17.5, lambda: None)
+    starting = asyncio.create_task(batcher.start())
+    await turns()
+    link.fail(msgpack.encode([10**15]))
+    await starting
+    assert not batcher.up
+    await batcher.close()
+
+
 async def test_a_failed_call_of_a_crowd_holds_nobody(bench: Bench) -> None:
     waiting = [bench.ask("a"), bench.ask("b")]
     await turns()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,19 @@ EXACT = Estimator(bytes_per_token=1)
 @given(st.text(max_size=200))
 def test_one_byte_a_token_bounds_any_byte_level_tokenizer(text: str) -> None:
     assert EXACT.cost(Complete(model="m", prompts=(text,), max_output=0)).tokens == len(text.encode())
+
+
+# With surrogates, which JSON may hold alone.
+_ANY = st.text(st.characters(blacklist_categories=()), max_size=40)
+
+
+@given(st.lists(st.lists(_ANY, max_size=4), max_size=4), st.sampled_from([1.0, 2.5, 3.0]))
+def test_the_text_of_all_parts_counts_as_one(parts: list[list[str]], each: float) -> None:
+    messages = tuple(Message("user", tuple(Text(one) for one in several)) for several in parts)
+    text = "".join("".join(several) for several in parts)
+    frames = 8 * len(messages)
+    expected = frames + ceil(len(text.encode("utf-8", "surrogatepass")) / each)
+    assert Estimator(bytes_per_token=each).cost(Chat(model="m", messages=messages, max_output=0)).prompt == expected
 
 
 @pytest.mark.parametrize(

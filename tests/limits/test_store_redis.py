@@ -24,6 +24,7 @@ from gateway.limits.model import Plan
 from gateway.limits.plan import Layout, Plans
 from gateway.limits.store_redis import SCRIPT, RedisStore, _Link
 from gateway.redis import RedisSettings, Refused
+from gateway.redis.connection import frame
 from tests.limits.server import Server
 from tests.ports import free_port
 
@@ -130,7 +131,7 @@ async def test_a_connection_that_the_server_closed_is_not_used_again(server: Ser
     assert isinstance(link, _Link)
     for _ in range(3):
         server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while link._connection is not None:  # noqa: ASYNC110 - nobody is told before it is needed again
                 await asyncio.sleep(0.001)
         assert (await limiter.reserve(Subject("k"))).strict
@@ -208,6 +209,20 @@ async def test_calls_overlap_and_a_flushed_script_changes_their_order_only() -> 
     wire.answered(b"3")
     wire.answered(b"2")
     assert heard == {"one": b"1", "two": b"2", "three": b"3"}
+
+
+async def test_each_call_names_its_own_keys_and_payload() -> None:
+    servers = Wires()
+    servers.ready.set()
+    link = _Link(cast(Any, servers), b"key", b"script", b"sha")
+    asked: list[tuple[list[bytes], bytes]] = [([b"a", b"b"], b"one"), ([b"a", b"b"], b""), ([b"a"], b"two"), ([], b"3")]
+    asked += [*asked, *asked[::-1]]
+    link.call(*asked[0], lambda _: None)
+    await asyncio.sleep(0)
+    for keys, payload in asked[1:]:
+        link.call(keys, payload, lambda _: None)
+    whole = [frame((b"EVALSHA", b"sha", b"%d" % len(keys), *keys, payload)) for keys, payload in asked]
+    assert servers.given[0].written == whole
 
 
 async def test_a_call_that_was_given_up_while_connecting_is_not_made() -> None:
@@ -375,7 +390,7 @@ async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None
     assert [state for state, _ in changes] == ["strict", "degraded"]
     assert changes[1][1].startswith("OOM")
     mortal.command("CONFIG", "SET", "maxmemory", "0")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
             await asyncio.sleep(0.01)
     assert (await limiter.reserve(Subject("k", "t", "m"))).strict
@@ -410,7 +425,7 @@ async def test_an_acl_user_with_a_password_file(
     await limiter.start()
     assert limiter.state == "degraded"
     file.write_text("secret\n")  # rotated: no restart
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
             await asyncio.sleep(0.01)
     await traffic(limiter, 10, 5)

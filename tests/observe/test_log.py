@@ -262,10 +262,10 @@ def test_nobody_waits_for_a_blocked_output(monkeypatch: pytest.MonkeyPatch) -> N
     began = time.monotonic()
     for _ in range(1000):
         log.request(record())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert log.lost == 500
     log.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     out.go.set()
     log._thread.join(5)
     lines = [json.loads(line) for line in out.taken.splitlines()]

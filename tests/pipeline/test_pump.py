@@ -18,7 +18,7 @@ import pytest
 from gateway.core.lanes import EventLane
 from gateway.server import EXTENSION
 from gateway.wire.openai.passthrough import Relay
-from tests.harness import Stack, sse_data, until
+from tests.harness import Stack, kept_alive, sse_data, until
 
 PATH = "/v1/chat/completions"
 CALL = {"name": "f", "arguments": {"text": "word " * 1000}}
@@ -51,8 +51,8 @@ def stack(wrap: Callable[[Any], Any]) -> Iterator[Stack]:
 
 @pytest.fixture
 def paced(wrap: Callable[[Any], Any]) -> Iterator[Stack]:
-    """A worker slow enough that its first token is on its way to the client before the second one is made."""
-    with Stack(({"itl_ms": 30},), wrap=wrap) as running:
+    """A worker that makes its second token when it is told to hurry."""
+    with Stack(({"itl_ms": 3_600_000},), wrap=wrap) as running:
         yield running
 
 
@@ -81,14 +81,14 @@ def read_whole(client: socket.socket) -> bytes:
     """All bytes until the gateway ends the connection."""
     received = b""
     with client:
-        client.settimeout(10)
+        client.settimeout(30)
         while block := client.recv(65536):
             received += block
     return received
 
 
 def post(stack: Stack, body: dict[str, Any], **options: Any) -> httpx.Response:
-    return httpx.post(stack.url + PATH, json=body, timeout=10, **options)
+    return httpx.post(stack.url + PATH, json=body, timeout=30, **options)
 
 
 # -- the client leaves ----------------------------------------------------------------------------------------------
@@ -137,7 +137,12 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
 @pytest.mark.parametrize("fault", ["reset@2", "fin@2", "eof@2", "bad-chunk@2", "bad-json@2", "error-frame@2"])
 def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> None:
     stack = paced
-    received = read_whole(raw_request(stack, chat(scripted(text="one two three four", fault=fault), stream=True)))
+    client = raw_request(stack, chat(scripted(text="one two three four", fault=fault), stream=True))
+    received = b""
+    while b"one" not in received:
+        received += client.recv(65536)
+    stack.loop.call_soon_threadsafe(stack.sim.engine.hurry, 0.001)
+    received += read_whole(client)
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert b"[DONE]" not in body
@@ -220,9 +225,9 @@ def test_worker_that_dies_is_noticed_and_returns(stack: Stack) -> None:
     stack.run(stack.sim.stop())
     reply = post(stack, chat())
     assert reply.status_code in (502, 503)
-    until(lambda: not stack.gateway.state.ready)
+    until(lambda: not stack.gateway.state.fleets.ready)
     stack.run(stack.sim.start())
-    until(lambda: stack.gateway.state.ready)
+    until(lambda: stack.gateway.state.fleets.ready)
     assert post(stack, chat()).status_code == 200
 
 
@@ -309,9 +314,8 @@ def test_a_whole_reply_is_bounded(wrap: Callable[[Any], Any]) -> None:
 def test_keepalive_newlines_before_and_between_tokens(wrap: Callable[[Any], Any]) -> None:
     with Stack(wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
         for at in ("headers", "2"):
-            body = chat(scripted(text="a b c", fault=f"stall:0.3@{at}"), stream=True)
-            reply = post(stack, body)
-            assert reply.content.count(b"\n\n\n") + reply.content.startswith(b"\n") >= 1
+            body = chat(scripted(text="a b c", fault=f"stall@{at}"), stream=True)
+            reply = kept_alive(stack, PATH, body, lambda said: said.startswith(b"\n") or b"\n\n\n" in said)
             assert list(sse_data(reply.content))[-1] == b"[DONE]"
 
 
@@ -331,8 +335,8 @@ def test_keepalives_before_a_worker_has_begun_to_answer(
 ) -> None:
     with Stack(wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
         whole = httpx.post(stack.url + path, json=chat(scripted(text="a b"), stream=True))
-        late = chat(scripted(text="a b", fault="stall:0.3@before"), stream=True)
-        reply = httpx.post(stack.url + path, json=late)
+        late = chat(scripted(text="a b", fault="stall@before"), stream=True)
+        reply = kept_alive(stack, path, late, lambda said: said.startswith(blank * 2))
         assert reply.status_code == 200
         assert reply.headers["content-type"] == whole.headers["content-type"]
         assert reply.headers["x-request-id"] == stack.record()["id"]
@@ -418,20 +422,21 @@ def test_drain_ends_what_outlives_the_grace_in_the_clients_own_words(wrap: Calla
         stack.run(stack.gateway.drain())
         assert httpx.get(stack.url + "/readyz").status_code == 503
         assert b'"code":"shutting_down"' in read_whole(streamed)
-        plain.settimeout(5)
+        plain.settimeout(30)
         assert plain.recv(65536).startswith(b"HTTP/1.1 503")
         plain.close()
 
 
 def test_reload_serves_new_requests_under_the_new_configuration(stack: Stack) -> None:
-    running = raw_request(stack, chat(scripted(text="a b c", fault="stall:0.5@2"), stream=True))
+    running = raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True))
     stack.run(stack.sim.ledger.wait(running=1))
     renamed = stack.config({"models": {"m": {"aliases": ["other"]}}})
     stack.run(stack.gateway.reload(renamed))
     assert post(stack, {**chat(), "model": "other"}).status_code == 200
     assert post(stack, {**chat(), "model": "alias"}).status_code == 404
+    stack.loop.call_soon_threadsafe(stack.sim.go_on)
     received = b""
-    running.settimeout(5)
+    running.settimeout(30)
     while b"[DONE]" not in received:
         received += running.recv(65536)
     running.close()
@@ -458,14 +463,17 @@ def test_a_bug_in_a_lane_ends_its_stream_and_is_reported(
         raise ZeroDivisionError
 
     script = scripted(text="one two three", **({"fault": "eof@2"} if where == "end" else {}))
-    with Stack(({"itl_ms": 30},), wrap=wrap) as stack:
+    with Stack(({"itl_ms": 3_600_000},), wrap=wrap) as stack:
         with monkeypatch.context() as patched:
             patched.setattr(lane, "eof" if where == "end" else "feed", ended if where == "end" else broken)
-            with contextlib.suppress(httpx.RemoteProtocolError):  # cut, where something was sent
-                reply = httpx.post(
-                    stack.url + path, json=chat(script, stream=True), headers={"x-request-id": "unlucky"}, timeout=10
-                )
+            headers = {"x-request-id": "unlucky"}
+            with (
+                contextlib.suppress(httpx.RemoteProtocolError),  # cut, where something was sent
+                httpx.stream("POST", stack.url + path, json=chat(script, stream=True), headers=headers) as reply,
+            ):
                 assert (reply.status_code == 500) == (where == "first block")
+                for _ in reply.iter_raw():
+                    stack.loop.call_soon_threadsafe(stack.sim.engine.hurry, 0.001)
         record = stack.record()
         assert (record["outcome"], record["code"], record["attempts"]) == ("failed", "internal_error", 1)
         (bug,) = stack.events("bug")

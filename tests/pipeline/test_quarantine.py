@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
+from gateway.pipeline import quarantine
 from gateway.pipeline.quarantine import MOST, Quarantine
 from tests.clients import REQUESTS, usual
 from tests.harness import Stack
@@ -24,6 +26,8 @@ def test_two_workers_die_of_a_request_and_no_third(dialect: str) -> None:
     way = usual(dialect)
     body = {"model": "m", **way.body(scripted(text="a", fault="die@before"), stream=False, max_tokens=9)}
     with Stack(({}, {}, {}), config=CALM) as stack:
+        # A counter that begins at one would have no increase, and its alert never fire.
+        assert 'dragoman_quarantined_requests_total{model="m"} 0.0' in httpx.get(stack.url + "/metrics").text
         reply = httpx.post(stack.url + way.path("m"), json=body, timeout=20)
         assert reply.status_code in (424, 500, 502)
         assert "two workers died" in reply.text
@@ -233,9 +237,9 @@ class Ward:
     async def suspect(self, worker: Any, *bodies: bytes) -> None:
         await asyncio.gather(*[self.quarantine.suspect("m", worker, asked(body)) for body in bodies])
 
-    def held(self, body: bytes) -> bool:
+    async def held(self, body: bytes) -> bool:
         try:
-            self.quarantine.refuse_held(asked(body))
+            await self.quarantine.refuse_held(asked(body))
         except GatewayError as error:
             return (error.kind, error.code) == (Kind.UPSTREAM, "request_quarantined")
         return False
@@ -247,13 +251,13 @@ async def test_one_death_counts_once_and_is_asked_for_once() -> None:
     await ward.suspect("a", b"x", b"x", b"y")
     assert ward.probes == ["a"]
     await ward.suspect("a", b"x")
-    assert not ward.held(b"x")
+    assert not await ward.held(b"x")
     await ward.suspect("b", b"x")
-    assert ward.held(b"x")
-    assert not ward.held(b"y")
+    assert await ward.held(b"x")
+    assert not await ward.held(b"y")
     ward.deaths["a"] = "a 2"  # it had come back
     await ward.suspect("a", b"y")
-    assert ward.held(b"y")
+    assert await ward.held(b"y")
     assert len(ward.told) == 2
 
 
@@ -262,8 +266,27 @@ async def test_a_path_that_names_another_model_is_another_request() -> None:
     ward.deaths = {"a": 1, "b": 2}
     for worker in ("a", "b"):
         await ward.suspect(worker, b"x")
-    ward.quarantine.refuse_held(asked(b"x", "/deployments/other/chat/completions"))
-    assert ward.held(b"x")
+    await ward.quarantine.refuse_held(asked(b"x", "/deployments/other/chat/completions"))
+    assert await ward.held(b"x")
+
+
+async def test_a_long_body_is_hashed_whole_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    ward, threads = Ward(), set()
+    ward.deaths = {"a": 1, "b": 2}
+
+    def hash_of(body: bytes, key: bytes) -> bytes:
+        threads.add(threading.current_thread())
+        return body[-20:] + key
+
+    monkeypatch.setattr(quarantine, "_hash", hash_of)
+    long = b"x" * (1 << 18)
+    for worker in ("a", "b"):
+        await ward.suspect(worker, long + b"deadly")
+    assert await ward.held(long + b"deadly")
+    assert not await ward.held(long + b"benign")
+    await ward.quarantine.clear(asked(long + b"deadly"))
+    assert not await ward.held(long + b"deadly")
+    assert threading.current_thread() not in threads
 
 
 async def test_both_are_forgotten_in_time() -> None:
@@ -272,12 +295,12 @@ async def test_both_are_forgotten_in_time() -> None:
     await ward.suspect("a", b"x")
     ward.now = 61.0
     await ward.suspect("b", b"x")
-    assert not ward.held(b"x")
+    assert not await ward.held(b"x")
     await ward.suspect("c", b"x")
-    assert ward.held(b"x")
+    assert await ward.held(b"x")
     ward.now = 121.0
-    assert not ward.held(b"x")
-    ward.quarantine.clear(asked(b"z"))
+    assert not await ward.held(b"x")
+    await ward.quarantine.clear(asked(b"z"))
     assert not ward.quarantine.held
 
 
@@ -285,14 +308,14 @@ async def test_who_is_answered_is_cleared() -> None:
     ward = Ward()
     ward.deaths = {"a": 1, "b": 2, "c": 3}
     await ward.suspect("a", b"x", b"y")
-    ward.quarantine.clear(asked(b"x"))
+    await ward.quarantine.clear(asked(b"x"))
     await ward.suspect("b", b"x", b"y")
-    assert not ward.held(b"x")
-    assert ward.held(b"y")
-    ward.quarantine.clear(asked(b"y"))
-    assert not ward.held(b"y")
+    assert not await ward.held(b"x")
+    assert await ward.held(b"y")
+    await ward.quarantine.clear(asked(b"y"))
+    assert not await ward.held(b"y")
     ward.now = 61.0
-    ward.quarantine.clear(asked(b"z"))
+    await ward.quarantine.clear(asked(b"z"))
     assert not ward.quarantine.noted, "bodies are looked at no longer than need be"
 
 
@@ -304,5 +327,5 @@ async def test_memory_is_bounded() -> None:
     await ward.suspect("b", *reversed(bodies))
     assert len(ward.quarantine.held) <= MOST
     assert len(ward.quarantine.noted) <= MOST
-    assert ward.held(bodies[-1])
-    assert not ward.held(bodies[0]), "its first death was forgotten"
+    assert await ward.held(bodies[-1])
+    assert not await ward.held(bodies[0]), "its first death was forgotten"

@@ -96,7 +96,9 @@ def test_a_run_reports_and_leaves_nothing_behind(tmp_path: Path) -> None:
     out, run = tmp_path / "out.json", uuid.uuid4().hex
     command = [sys.executable, "-m", "bench", "--subjects", "bare", "--no-nginx", "--rounds", "2", "--json", str(out)]
     command += ["--seconds", "0.5", "--warm-up", "0.2", "--connections", "4", "--streams", "5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "RUN": run})
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ, "RUN": run}
+    )
     assert done.returncode == 0, done.stderr
     assert "| bare | plain | request |" in done.stdout
     written = msgspec.json.decode(out.read_bytes(), type=report.Report)
@@ -112,15 +114,17 @@ async def test_a_told_end_leaves_nothing_behind(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "RUN": run}
     )
-    await asyncio.sleep(2)
+    async with asyncio.timeout(60):
+        while len(holding(run)) < 2:  # noqa: ASYNC110 - until it has started what it measures
+            await asyncio.sleep(0.05)
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 20) == 128 + 15
+    assert await asyncio.wait_for(process.wait(), 60) == 128 + 15
     assert leftovers(run) == []
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "--rows", "no such row"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "openai → vllm plain" in done.stderr
 
@@ -134,17 +138,23 @@ def test_a_missing_nginx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leftovers(run: str) -> list[str]:
-    """Command lines of processes that still hold the environment variable RUN=`run`, after a moment to end in."""
-    found: list[str] = []
-    for _ in range(20):
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if f"RUN={run}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+    """What `holding` finds, after a moment to end in."""
+    found = holding(run)
+    for _ in range(100):
         if not found:
             break
         time.sleep(0.1)
+        found = holding(run)
+    return found
+
+
+def holding(run: str) -> list[str]:
+    """Command lines of processes that have the environment variable RUN=`run`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"RUN={run}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
     return found
 
 
@@ -199,7 +209,7 @@ async def test_the_canned_worker_sends_as_many_chunks_as_were_asked_for() -> Non
     worker, transport = Worker(asyncio.get_running_loop()), Speaker()
     worker.connection_made(transport)
     worker.data_received(request("/v1/chat/completions", {}, body(1024, 3)))
-    await asyncio.wait_for(transport.ended.wait(), 5)
+    await asyncio.wait_for(transport.ended.wait(), 30)
     assert (transport.written.count(MARK), transport.written.count(b"[DONE]")) == (3, 1)
     assert len(body(1024, 3)) == len(body(1024)) == 1024
 

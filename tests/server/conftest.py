@@ -1,4 +1,4 @@
-"""A gateway with short deadlines, for all tests of a module."""
+"""Gateways for all tests of a module: one that is patient, and one with short deadlines for what waits for them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import Stack
-from tests.server.raw import LIMITED, QUICK
+from tests.server.raw import LIMITED, PATIENT, QUICK
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
+    with Stack(edge=PATIENT, config=LIMITED) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[Stack]:
     with Stack(edge=QUICK, config=LIMITED) as running:
         yield running

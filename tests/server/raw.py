@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from gateway.server import Edge
 from tests.harness import Stack
 
@@ -18,6 +20,7 @@ QUICK = Edge(
     max_body_bytes=200_000,
     max_connections=20,
 )
+PATIENT = msgspec.structs.replace(QUICK, header_timeout_s=30.0, body_timeout_s=30.0, write_idle_s=30.0)
 LIMITED = {"listen": {"max_body_bytes": 200_000}}
 MODELS = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
 GONE = {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}
@@ -31,7 +34,7 @@ class Raw:
 
     def __init__(self, stack: Stack) -> None:
         self.socket = socket.create_connection(("127.0.0.1", int(stack.url.rsplit(":", 1)[1])))
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.left = b""
 
     def __enter__(self) -> Raw:

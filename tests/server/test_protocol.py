@@ -129,8 +129,8 @@ def test_what_is_broken_behind_a_running_request_does_not_harm_it(stack: Stack) 
         assert client.rest().startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_slow_head_behind_a_running_request_does_not_harm_it(stack: Stack) -> None:
-    with Raw(stack) as client:
+def test_a_slow_head_behind_a_running_request_does_not_harm_it(quick: Stack) -> None:
+    with Raw(quick) as client:
         client.send(post(chat(scripted(text="slow", fault="stall:0.6@before"))) + b"GET /v1/mod")
         assert client.response()[0] == 200
         assert client.rest().startswith(b"HTTP/1.1 408 ")

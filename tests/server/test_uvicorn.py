@@ -35,7 +35,9 @@ USED: dict[str, dict[Callable[..., Any], str]] = {
 # What only instances have.
 MADE: dict[str, dict[Callable[[], Any], str]] = {
     "uvicorn": {
-        lambda: uvicorn.Server(uvicorn.Config(app)): "config server_state started should_exit force_exit",
+        lambda: uvicorn.Server(
+            uvicorn.Config(app, log_config=None)
+        ): "config server_state started should_exit force_exit",
         uvicorn.server.ServerState: "connections tasks",
         lambda: loaded(): "loaded loaded_app http timeout_keep_alive http_protocol_class",
     },

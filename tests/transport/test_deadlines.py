@@ -63,7 +63,7 @@ async def test_first_byte(drip: bytes, serve: Serve, pooled: MakeClient) -> None
     start = time.monotonic()
     with pytest.raises(GatewayError, match="did not begin to answer") as caught:
         await client.send(ASK, worker.address, Deadlines(first_byte=0.1))
-    assert 0.09 < time.monotonic() - start < 1
+    assert 0.09 < time.monotonic() - start < 10
     assert (caught.value.kind, caught.value.retryable) == (Kind.TIMEOUT, False)
     await worker.tasks[0]
     assert client.open == 0
@@ -86,7 +86,7 @@ async def test_idle_between_blocks(serve: Serve, pooled: MakeClient) -> None:
             start = time.monotonic()
             body += block
     assert body == b"xxxx"  # 0.4 s in all, never 0.25 between two
-    assert 0.24 < time.monotonic() - start < 1
+    assert 0.24 < time.monotonic() - start < 10
     assert caught.value.kind is Kind.TIMEOUT
     await worker.tasks[0]
 
@@ -123,7 +123,7 @@ async def test_silence_after_a_pause_is_silence_again(serve: Serve, pooled: Make
     start = time.monotonic()
     with pytest.raises(GatewayError, match="fell silent"):
         await exchange.read()
-    assert 0.09 < time.monotonic() - start < 1
+    assert 0.09 < time.monotonic() - start < 10
 
 
 async def test_later_deadlines_do_not_linger(serve: Serve, pooled: MakeClient) -> None:

@@ -31,7 +31,7 @@ async def raw(sim: Simulated, fault: str, stream: bool = True, usage: bool = Fal
     writer.write(f"{head}x-sim-fault: {fault}\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
     answer, reset = b"", False
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while block := await reader.read(1 << 20):
                 answer += block
     except ConnectionResetError:
@@ -177,6 +177,19 @@ async def test_stalls_that_end(sim: Simulated, fault: str, stream: bool) -> None
     assert answer.endswith(b"data: [DONE]\n\n\r\n" + WHOLE) if stream else answer.endswith(b'"metrics":null}')
     assert answer.count(b'"finish_reason":"stop"') == 1
     assert sim.entries[0].state == "completed"
+
+
+@pytest.mark.parametrize("fault", ["stall", "stall@headers", "stall@2", "stall@4"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stall_for_ever_ends_when_the_worker_is_told_to_go_on(sim: Simulated, fault: str, stream: bool) -> None:
+    asking = asyncio.create_task(raw(sim, fault, stream))
+    await sim.wait(running=1)
+    while not sim.engine.stalled:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.001)
+    sim.go_on()
+    answer, _ = await asking
+    assert answer.endswith(b"data: [DONE]\n\n\r\n" + WHOLE) if stream else answer.endswith(b'"metrics":null}')
+    assert (sim.entries[0].state, sim.engine.stalled) == ("completed", {})
 
 
 async def test_a_fault_from_the_message_the_body_and_the_default(sim: Simulated) -> None:

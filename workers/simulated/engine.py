@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from workers.simulated import tokenizer
@@ -72,6 +73,7 @@ class Engine:
         self.prefill_free = 0.0
         self.timers: dict[Job, asyncio.TimerHandle] = {}
         self.decoding: dict[Job, None] = {}
+        self.stalled: dict[Job, Callable[[], None]] = {}
         self.ticking: asyncio.TimerHandle | None = None
         self.next_tick = 0.0
         self.itl = options.itl_ms / 1000
@@ -166,12 +168,27 @@ class Engine:
         self.timers.pop(job, None)
         job.step()
 
+    def hurry(self, itl: float) -> None:
+        """Make the next tokens now, and all others at this pace."""
+        self.itl = itl
+        if self.ticking is not None:
+            self.ticking.cancel()
+            self.next_tick = self.loop.time()
+            self._tick()
+
+    def go_on(self) -> None:
+        """End the silence of all jobs that stall for ever."""
+        stalled, self.stalled = self.stalled, {}
+        for wake in stalled.values():
+            wake()
+
     def release(self, job: Job) -> None:
         """The job ended, or its client left: free what it holds and admit others. A second call does nothing."""
         if job in self.held:
             self.blocks -= self.held.pop(job)
             self.running -= job.weight
             self.decoding.pop(job, None)
+            self.stalled.pop(job, None)
             if timer := self.timers.pop(job, None):
                 timer.cancel()
         elif job in self.queue:
@@ -186,6 +203,7 @@ class Engine:
             timer.cancel()
         self.timers.clear()
         self.decoding.clear()
+        self.stalled.clear()
         if self.ticking is not None:
             self.ticking.cancel()
             self.ticking = None

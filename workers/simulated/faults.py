@@ -9,7 +9,7 @@ Ends of the request (at most one a request):
   reset          the connection is reset (RST)
   fin            the connection is closed (FIN) without the end of the body
   eof            the body ends in an orderly way, but early: no finish chunk, no [DONE]
-  stall[:s]      silence, for s seconds or for ever; then the request goes on
+  stall[:s]      silence, for s seconds or, without them, until `Simulated.go_on`; then the request goes on
   status:N       an error answer with vLLM's body; `status:429:3` adds `Retry-After: 3`
   error-frame[:N]  a stream that says 200 and then `data: {"error": ..., "code": N}` and [DONE] (N: 500)
   bad-chunk      a chunk-size line that is no number

@@ -6,6 +6,7 @@ import gzip
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from workers.simulated import render
@@ -94,11 +95,13 @@ class Exchange:
         self.connection.end(keep)
 
     def stall(self, then: Callable[[], None]) -> None:
-        """Send nothing, for a while or for ever."""
+        """Send nothing, for a while or until the engine is told to go on."""
         self.quiet = True
         self.worker.engine.decoding.pop(self, None)
         if self.fault.argument:
             self.worker.engine.loop.call_later(self.fault.number(0), self._wake, then)
+        else:
+            self.worker.engine.stalled[self] = partial(self._wake, then)
 
     def _wake(self, then: Callable[[], None]) -> None:
         self.quiet = False

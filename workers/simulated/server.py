@@ -113,6 +113,10 @@ class Simulated:
         """Set the default fault; an empty one sets none. Raises ValueError."""
         self.defaults = faults.Defaults(faults.parse(spec) if spec else None, count, skip, path)
 
+    def go_on(self) -> None:
+        """End the silence of all requests that stall for ever."""
+        self.engine.go_on()
+
     def reset(self) -> None:
         """Forget the ledger, the counters, the default fault, the prefix cache and a set state."""
         self.ledger.reset()

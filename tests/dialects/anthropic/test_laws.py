@@ -33,7 +33,7 @@ from tests.dialects.anthropic.asking import (
     scripted,
     sent,
 )
-from tests.harness import Stack
+from tests.harness import Stack, kept_alive
 
 LAWS = 20
 """How many there are: tests/repo looks for a test of each."""
@@ -390,8 +390,9 @@ def test_law_13_no_event_but_the_workers_own_end_stops_a_message() -> None:
 
 
 def test_law_14_silence_is_bridged_by_pings_behind_one_begin() -> None:
-    with Stack(workers=({"fault": "stall:1"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
-        reply = httpx.post(stack.url + "/v1/messages", json=scripted(stream=True, text="Hello"), timeout=30)
+    with Stack(workers=({"fault": "stall"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
+        asked = scripted(stream=True, text="Hello")
+        reply = kept_alive(stack, "/v1/messages", asked, lambda said: said.count(b"event: ping\n") >= 2)
     events = frames(reply.text)
     kinds = [event["type"] for event in events]
     assert kinds[:3] == ["message_start", "ping", "ping"]

@@ -38,7 +38,7 @@ from tests.dialects.responses.asking import (
     stream_of,
 )
 from tests.dialects.responses.recorded import CODEX, CODEX_HEADERS, CODEX_TOOLS_AS_ITEM
-from tests.harness import Stack
+from tests.harness import Stack, kept_alive
 
 LAWS = 16
 """How many there are: tests/repo looks for a test of each."""
@@ -397,8 +397,11 @@ def test_law_10_what_was_done_before_the_failure_stays() -> None:
 
 
 def test_law_11_silence_is_bridged_by_events_behind_one_begin() -> None:
-    with Stack(workers=({"fault": "stall:1"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
-        reply = httpx.post(stack.url + "/v1/responses", json=scripted(stream=True, text="Hello"), timeout=30)
+    with Stack(workers=({"fault": "stall"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
+        asked = scripted(stream=True, text="Hello")
+        reply = kept_alive(
+            stack, "/v1/responses", asked, lambda said: said.count(b"event: response.in_progress\n") >= 3
+        )
     events = frames(reply.text)
     assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
     assert kinds(events)[-1] == "completed"

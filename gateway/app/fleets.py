@@ -1,0 +1,264 @@
+"""The workers of one configuration: who they are, their pools and probes, and what is told of them."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from gateway.app.refusals import Refusals
+from gateway.app.sources import worker_sources
+from gateway.config import Config
+from gateway.config.routing import WorkerOptions
+from gateway.core.ports import Backend
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.discovery import Discovery, Fleet, FoundWorker
+from gateway.fleet.health import Health, HealthPolicy
+from gateway.fleet.pick import POLICIES, PickPolicy
+from gateway.fleet.pool import Pool
+from gateway.fleet.waiting import QueuePolicy
+from gateway.fleet.worker import Worker
+from gateway.observe.log import Log
+from gateway.observe.metrics import Metrics
+
+_ORDINARY = WorkerOptions()
+
+
+class Fleets:
+    """The workers of all models, by model and address, and those of each model in a pool.
+
+    prefill_pools  of prefill workers, by the model that they work for
+    discovery      finds them, where they are not only listed; set by `start`, as health is
+    trace          told what happens to them, where the log is at level debug
+    known_*        of the configuration before: the workers, who they were, and what the policies learnt
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: Log,
+        metrics: Metrics,
+        trace: Callable[..., None] | None,
+        known_workers: Mapping[tuple[str, str], Worker],
+        known_fleets: Mapping[str, Fleet],
+        known_policies: Mapping[str, PickPolicy],
+    ) -> None:
+        self.workers: dict[tuple[str, str], Worker] = {}
+        self.pools: dict[str, Pool] = {}
+        self.prefill_pools: dict[str, Pool] = {}
+        self.discovery: Discovery | None = None
+        self.health: Health | None = None
+        self._config = config
+        self._log = log
+        self._metrics = metrics
+        self._trace = trace
+        self._known_workers = known_workers
+        self._known_fleets = known_fleets
+        self._known_policies = known_policies
+        self._sessions = frozenset(name.lower().encode() for name in config.routing.session_headers)
+        self._refusals = Refusals(metrics, log, lambda model: self.pools[model].waiting)
+        self._members: dict[str, Sequence[FoundWorker]] = {}
+        self._on_join: Callable[[str], None] = lambda model: None
+        self._redis: list[Any] = []
+
+    # -- pools ------------------------------------------------------------------------------------------------------
+
+    def serve(self, model: str, addresses: Sequence[str], backend: Backend) -> Pool:
+        """Makes the pool of the workers of `model`."""
+        pool = self.pools[model] = self._pool(model, addresses, self._known_policies.get(model), backend)
+        return pool
+
+    def prefill(self, model: str, addresses: Sequence[str], backend: Backend) -> Pool:
+        """Makes the pool of its prefill workers."""
+        known = self._known_policies.get(_prefill_of(model))
+        pool = self.prefill_pools[model] = self._pool(model, addresses, known, backend, generate=False)
+        return pool
+
+    def _pool(
+        self,
+        model: str,
+        addresses: Sequence[str],
+        policy: PickPolicy | None,
+        backend: Backend,
+        *,
+        generate: bool = True,
+    ) -> Pool:
+        """Workers of `model`, which generate or compute prompts for others: without those it goes, too. policy: that of
+        the previous configuration, which knows what they were sent."""
+        wanted = self._config.models[model].policy
+        if policy is None or policy.name != wanted:
+            policy = POLICIES[wanted]()
+        queue = self._config.queue_for(model)
+        return Pool(
+            [self._worker(model, address) for address in addresses],
+            policy,
+            QueuePolicy(queue.max_waiting, queue.timeout_s, queue.max_bytes, queue.cold_start_s if generate else 0.0),
+            self._config.breaker.max_eject_share,
+            clock=time.monotonic,
+            on_suspect=lambda worker: self._suspect(model, worker),
+            on_eject=lambda worker: self._ejected(model, worker),
+            on_return=lambda worker: self._log.event("info", "worker returned", model=model, worker=worker.address),
+            on_wait=self._metrics.waits(model).add,
+            on_refuse=self._refusals.of(model) if generate else lambda reason: None,  # then it goes without
+            sessions=self._sessions,
+            salted=backend.salts,
+        )
+
+    def of(self, model: str) -> list[Worker]:
+        """The workers of `model`: those that generate, then those that compute its prompts."""
+        return [worker for pool in self.pools_of(model) for worker in pool.workers]
+
+    def pools_of(self, model: str) -> list[Pool]:
+        return [pools[model] for pools in (self.pools, self.prefill_pools) if model in pools]
+
+    @property
+    def policies(self) -> dict[str, PickPolicy]:
+        """What the policies of this configuration learnt, for the next one."""
+        found = {name: pool.policy for name, pool in self.pools.items()}
+        return found | {_prefill_of(name): pool.policy for name, pool in self.prefill_pools.items()}
+
+    @property
+    def ready(self) -> bool:
+        """Some model has a worker, or requests wait for its first one: who refused them would never see one start."""
+        return any(pool.ready or pool.awaited for pool in self.pools.values())
+
+    # -- who they are -----------------------------------------------------------------------------------------------
+
+    def _worker(self, model: str, address: str) -> Worker:
+        """The worker at `address`: if the previous configuration had it, that one with its load and breaker."""
+        options, ours = self._config.models[model], self._config.breaker
+        worker = self.workers.get((model, address)) or self._known_workers.get((model, address))
+        policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
+        if worker is None:
+            worker = Worker(address, policy, options.max_in_flight)
+        own = options.worker_options.get(address, _ORDINARY)
+        most = own.capacity or options.max_in_flight
+        learns = most is None and self._config.queue_for(model).learn_capacity
+        if not (learns and worker.learns):  # what it has learnt it keeps
+            worker.max_in_flight = most
+        worker.learns = learns
+        worker.weight = own.weight
+        worker.breaker.policy = policy
+        self.workers[model, address] = worker
+        return worker
+
+    def members(self, model: str) -> Sequence[FoundWorker]:
+        """Who they are, as far as somebody says; else as the configuration lists them."""
+        found = self._members.get(model)
+        return [FoundWorker(address) for address in self._config.models[model].workers] if found is None else found
+
+    async def _join(self, model: str, members: Sequence[FoundWorker]) -> None:
+        """Called by discovery: `members` are the workers of `model` from now on."""
+        if model in self.prefill_pools:  # those that register are known under the model's name, too
+            theirs = {worker.address for worker in self.prefill_pools[model].workers}
+            members = [member for member in members if member.address not in theirs]
+        self._members[model] = members
+        pool = self.pools[model]
+        before = set(pool.workers)
+        workers = []
+        for member in members:
+            worker = self._worker(model, member.address)
+            worker.draining = member.draining
+            workers.append(worker)
+        pool.change(workers)
+        self._on_join(model)
+        for worker in before.difference(workers):
+            del self.workers[model, worker.address]
+            if self.health is not None:
+                self.health.remove(worker)
+                self._metrics.ready.remove(model, worker.address)
+            self._log.event("info", "worker left", model=model, worker=worker.address)
+        for worker in workers:
+            if worker not in before:
+                self._log.event("info", "worker joined", model=model, worker=worker.address)
+                if self.health is not None:
+                    self._metrics.ready.labels(model, worker.address).set(worker.ready)
+                    self.health.add(model, worker)
+
+    def probe_client(self, model: str) -> httpx.AsyncClient:
+        ca_file = self._config.models[model].ca_file
+        # A fresh connection for every probe: a kept one may be closed by the worker just as we use it.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        return httpx.AsyncClient(verify=trusting(ca_file) if ca_file else True, trust_env=False, limits=limits)
+
+    async def start(self, on_join: Callable[[str], None], ask: Callable[[str, Worker, httpx.AsyncClient], Any]) -> None:
+        """Starts discovery and probes; returns once every worker was probed, so that the first request finds one.
+
+        on_join  called with a model whose workers changed
+        ask      asks a worker what it can do
+        """
+        config, self._on_join = self._config, on_join
+        sources, self._redis = worker_sources(config)
+        if sources:
+            fixed = {name: options.workers for name, options in config.models.items() if options.discover}
+            self.discovery = Discovery(sources, fixed, self._join, self._source_state, self._known_fleets)
+            await self.discovery.start()
+        policy = HealthPolicy(config.health.interval_s, config.health.timeout_s, config.health.path)
+        probed = self._probed if self._trace is not None else None
+        self.health = Health(self.workers, policy, self.probe_client, self._changed, probed, ask)
+        await self.health.start()
+        for (model, address), worker in self.workers.items():
+            self._metrics.ready.labels(model, address).set(worker.ready)
+        self._known_workers, self._known_fleets, self._known_policies = {}, {}, {}
+
+    async def rest(self) -> None:
+        """Stops discovery and probes. Running requests keep their workers."""
+        self._refusals.close()
+        if self.discovery is not None:
+            await self.discovery.close()
+        if self.health is not None:
+            await self.health.close()
+
+    async def close(self) -> None:
+        for client in self._redis:
+            await client.aclose()
+        for pool in (*self.pools.values(), *self.prefill_pools.values()):
+            pool.close()
+
+    async def death_of(self, model: str, worker: Any) -> object | None:
+        """Probes a worker; the name of its death, None if it lives."""
+        gone = self.health is not None and await self.health.is_gone(model, worker)
+        return (worker.address, worker.lives) if gone else None
+
+    # -- what is told of them ---------------------------------------------------------------------------------------
+
+    def _source_state(self, source: str, trouble: str | None) -> None:
+        if trouble is None:
+            self._log.event("info", "workers can be looked up again", source=source)
+        else:
+            self._log.event("warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble)
+
+    def _suspect(self, model: str, worker: Worker) -> None:
+        if self._trace is not None:
+            failures = worker.breaker.failures
+            self._trace("worker failed", model=model, worker=worker.address, failures=failures)
+        if self.health is not None:
+            self.health.suspect(worker)
+
+    def _ejected(self, model: str, worker: Worker) -> None:
+        self._metrics.ejected.labels(model, worker.address).inc()
+        self._log.event("warning", "worker ejected", model=model, worker=worker.address)
+
+    def _probed(self, model: str, worker: Worker, found: str) -> None:
+        self._log.event("debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes)
+
+    def _changed(self, model: str, worker: Worker) -> None:
+        self._metrics.ready.labels(model, worker.address).set(worker.ready)
+        level = "info" if worker.ready else "warning"
+        self._log.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
+        if worker.ready:
+            worker.lives += 1
+            worker.breaker.come_back(time.monotonic())
+        worker.freed()
+
+
+def _prefill_of(model: str) -> str:
+    """A name for the prefill workers of `model`, which no model has."""
+    return f"{model}\n(prefill)"
+
+
+def trusting(ca_file: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca_file)

@@ -1,0 +1,8 @@
+"""Times as a request's record has them."""
+
+from __future__ import annotations
+
+
+def milliseconds(seconds: float) -> float:
+    """Cut to microseconds: a tenth of what `round` costs."""
+    return int(seconds * 1_000_000) / 1000

@@ -1,0 +1,175 @@
+"""No background task of the gateway ends because one round of it raised what nobody expected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from gateway import tokens
+from gateway.app.adapters import Adapters
+from gateway.backends import create
+from gateway.cli import serve
+from gateway.config import Config, Jwt
+from gateway.core.figures import Histogram
+from gateway.core.rounds import going_on
+from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.discovery import Discovery, Fleet
+from gateway.fleet.engine import Scraper
+from gateway.fleet.health import Health, HealthPolicy
+from gateway.fleet.worker import Worker
+from gateway.limits.engine import Limiter
+from gateway.limits.store_memory import MemoryStore
+from gateway.observe.process import LoopLag
+
+
+class Rounds:
+    """Raises in the first round; `more` is set in a later one. told: what was reported of it, but not by `going_on`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.more = asyncio.Event()
+        self.told: list[str] = []
+
+    def go(self, *_: object) -> None:
+        self.count += 1
+        if self.count == 1:
+            raise RuntimeError("a bug")
+        self.more.set()
+
+    async def go_async(self, *_: object) -> Any:
+        self.go()
+        return SimpleNamespace(status_code=200)
+
+
+def worker() -> Worker:
+    found = Worker("http://w", BreakerPolicy(), None)
+    found.ready = True
+    return found
+
+
+@asynccontextmanager
+async def adapters(rounds: Rounds) -> AsyncIterator[None]:
+    config = SimpleNamespace(
+        health=SimpleNamespace(interval_s=0), models={"m": SimpleNamespace(adapters=True)}, model_names=["m"]
+    )
+    given: Any = (rounds.go, lambda *_: None)
+    made = Adapters(cast("Config", config), {}, lambda _: [], lambda _: httpx.AsyncClient(), rounds.go_async, *given)
+    made.start()
+    yield
+    await made.close()
+
+
+@asynccontextmanager
+async def loads(rounds: Rounds) -> AsyncIterator[None]:
+    gauges = create("vllm").gauges
+    assert gauges is not None
+    made = Scraper(0, cast("Any", rounds.go_async), lambda *_: None)
+    cast("Any", made).look = rounds.go_async
+    made.follow("m", [worker()], gauges)
+    yield
+    await made.close()
+
+
+@asynccontextmanager
+async def probes(rounds: Rounds) -> AsyncIterator[None]:
+    client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    made = Health({}, HealthPolicy(interval_s=0.001), lambda _: client, lambda *_: None, rounds.go)
+    made.add("m", worker())
+    yield
+    await made.close()
+
+
+@asynccontextmanager
+async def discovery(rounds: Rounds) -> AsyncIterator[None]:
+    async def read() -> Fleet:
+        return {}
+
+    source: Any = SimpleNamespace(name="dns", interval_s=0, read=read)
+    made = Discovery([source], {}, cast("Any", None), lambda _, trouble: rounds.told.append(str(trouble)))
+    await made.start()
+
+    async def look(_: object) -> None:
+        rounds.go()
+
+    cast("Any", made).look = look
+    yield
+    await made.close()
+
+
+@asynccontextmanager
+async def heartbeat(rounds: Rounds) -> AsyncIterator[None]:
+    store = MemoryStore()
+    cast("Any", store).beat = rounds.go_async
+    made = Limiter([], store, heartbeat=0.001)
+    await made.start()
+    yield
+    await made.close()
+
+
+@asynccontextmanager
+async def keys_of_tokens(rounds: Rounds) -> AsyncIterator[None]:
+    async def fetch(_: str) -> bytes:
+        raise OSError
+
+    made = tokens.Tokens(Jwt(jwks_url="http://keys", issuer="i", audience="a"), lambda: 0.0, rounds.go)
+    task = asyncio.create_task(made._go_on(fetch, "http://keys"))
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def watched_files(rounds: Rounds) -> AsyncIterator[None]:
+    listening = asyncio.Event()
+    listening.set()
+    serving: Any = SimpleNamespace(
+        _server=SimpleNamespace(listening=listening),
+        _gateway=SimpleNamespace(draining=False),
+        _reader=rounds.go_async,
+        _watch=SimpleNamespace(changed=None),
+        _log=SimpleNamespace(event=lambda *_: None),
+        _reload=rounds.go_async,
+    )
+    task = asyncio.create_task(serve._Serving._follow(serving))
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def loop_lag(rounds: Rounds) -> AsyncIterator[None]:
+    made = LoopLag(Histogram([1.0]), late=rounds.go)
+    made.start()
+    yield
+    made.stop()
+
+
+TASKS = (adapters, loads, probes, discovery, heartbeat, keys_of_tokens, watched_files, loop_lag)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+async def test_the_next_round_goes_on(
+    task: Callable[[Rounds], Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tokens, "_RETRY_S", 0)
+    monkeypatch.setattr(tokens, "_EVERY_S", 0)
+    monkeypatch.setattr(serve, "_LOOK_S", 0)
+    rounds = Rounds()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: rounds.told.append(repr(context["exception"])))
+    async with task(rounds):
+        async with asyncio.timeout(30):
+            await rounds.more.wait()
+    logged = [repr(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert len(rounds.told + logged) == 1
+    assert "a bug" in (rounds.told + logged)[0]
+
+
+async def test_what_ends_a_task_ends_it() -> None:
+    with pytest.raises(asyncio.CancelledError), going_on("a task"):
+        raise asyncio.CancelledError
