@@ -45,6 +45,8 @@ _ESCAPED = tuple(
     for digit in (digits[:1], digits[1:])
     if digit
 )
+_ESCAPE = re.compile(rb"\\u006")
+_MODEL = re.compile(rb'"model"')
 # An escaped surrogate without the other half of its pair. An even number of backslashes before it escape each other.
 _LONE = re.compile(
     rb"(?<!\\)((?:\\\\)*)\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -85,7 +87,7 @@ def members(request: Request) -> dict[str, Raw]:
             raise GatewayError(
                 Kind.BAD_REQUEST, f"the request body has more than {_MOST_MEMBERS} members", code="too_many_values"
             )
-        if _models(body) > 1:
+        if _maybe_several_models(body):
             _refuse_duplicate_model(body, top)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(body, error) from None
@@ -96,7 +98,7 @@ def members(request: Request) -> dict[str, Raw]:
         if raw is not None and _FRACTION.search(raw):
             check_depth({name: raw})
             top[name] = Raw(encode(_whole(_anything.decode(raw))))
-    return {name: raw for name, raw in top.items() if raw != NULL} if b"null" in body else top
+    return {name: raw for name, raw in top.items() if raw != NULL} if NULL in top.values() else top
 
 
 def _refuse_other_models(top: dict[str, Raw]) -> None:
@@ -323,6 +325,14 @@ def _refuse_duplicate_model(body: bytes, top: dict[str, Raw]) -> None:
     inside = sum(_models(bytes(raw)) for raw in top.values())
     if _models(body) - inside > 1:
         raise GatewayError(Kind.BAD_REQUEST, "'model' is given twice", param="model", code="ambiguous_model")
+
+
+def _maybe_several_models(body: bytes) -> bool:
+    """True if `"model"` may occur twice in `body`. A search by an expression takes a third of `bytes.count` here."""
+    if b"\\" in body and _ESCAPE.search(body):
+        return _models(body) > 1
+    first = _MODEL.search(body)
+    return first is not None and _MODEL.search(body, first.end()) is not None
 
 
 def _models(text: bytes) -> int:
