@@ -179,6 +179,7 @@ bench-routing: install $(if $(findstring sglang,$(ARGS)),.venv-peer-sglang-route
 .PHONY: plots
 plots: .venv-plots/locked ## Draw the plots of docs/images from the tables of the documents
 	.venv-plots/bin/python -m bench.routing.plot docs/routing.md docs/images/routing.png
+	.venv-plots/bin/python -m bench.peers.plot docs/performance.md docs/images/peers.png
 
 .PHONY: images
 images: ## Build images (ARGS="--builder podman --tag TAG gateway embedded worker")
@@ -201,7 +202,15 @@ $(PORTKEY)/node_modules/installed: $(PORTKEY)/package-lock.json .venv/locked
 
 .PHONY: bench-peers
 bench-peers: install $(PEERS:%=.venv-peer-%/locked) $(PORTKEY)/node_modules/installed ## Measure the gateway beside LiteLLM, vllm-router, sglang-router, Portkey, nginx and haproxy
+	@PATH="$$PATH:/usr/sbin"; command -v nginx >/dev/null && command -v haproxy >/dev/null || { \
+	scripts/debian.sh nginx-light haproxy && \
+	{ [ ! -d /run/systemd/system ] || systemctl disable --quiet --now nginx haproxy; }; }
 	$(BIN)/python -m bench.peers $(ARGS)
+
+.PHONY: bench-peers-keep
+bench-peers-keep: install .venv-plots/locked ## Show the figures of the last bench-peers in README.md and docs/performance.md
+	$(BIN)/python -m bench.peers.pages --keep bench/out/peers.json
+	$(MAKE) plots
 
 .PHONY: lock
 lock: ## Resolve requirements/*.txt anew from pyproject.toml and *.in (ARGS=--upgrade: newest of all)

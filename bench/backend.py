@@ -5,23 +5,21 @@
 A request for a stream gets one chunk every INTERVAL until its client leaves. All streams get theirs at the same moment,
 as after an engine's step, so that the figures do not depend on when the streams began.
 
-The field `seed`, which every proxy passes on, is the number of chunks: the first comes at once, the last is followed by
-the stream's end. With a seed of 0 one chunk comes, and then nothing.
+A prompt that holds `bench.replies.wanted(number)` gets that number of chunks, whatever the language it came in: the
+first comes at once, the last is followed by the stream's end. With a number of 0 one chunk comes, and then nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from typing import cast
 
 import uvloop
 
-from bench.replies import REPLIES, Canned
+from bench.replies import REPLIES, WANTED, Canned
 
 INTERVAL = 0.010
-SEED = re.compile(rb'"seed": ?(\d+)')
 NOT_FOUND = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -82,12 +80,12 @@ class Worker(asyncio.Protocol):
         if path in OPENING and (not REPLIES[path].whole or b'"stream":true' in body.replace(b'": ', b'":')):
             self.transport.write(OPENING[path])
             self.due = (self.loop.time() // INTERVAL + 2) * INTERVAL
-            seed = SEED.search(body)
-            if seed is None:
+            wanted = WANTED.search(body)
+            if wanted is None:
                 self.timer = self.loop.call_at(self.due, self.tick, CHUNK[path])
                 return
             self.transport.write(CHUNK[path])
-            if more := int(seed[1]):
+            if more := int(wanted[1]):
                 self.timer = self.loop.call_at(self.due, self.count_down, path, more - 1)
         else:
             self.transport.write(WHOLE.get(path, NOT_FOUND))

@@ -8,6 +8,7 @@ chunks in whatever form a dialect gives them.
 from __future__ import annotations
 
 import json
+import re
 
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ ID = "6f1de0a2b37c4f9c9c1b0e1d2a3f4b5c"
 CREATED = 1763720000
 DOCUMENTS = 20
 """Of a ranking."""
+WANTED = re.compile(rb"Answer in (\d+) words\.")
 FINGERPRINT = "vllm-0.33.0-1f0c7a2e"
 
 
@@ -26,7 +28,7 @@ class Canned(Struct, frozen=True):
 
     whole  body of a plain reply, or b"" where the path only streams
     head   the stream's opening event or events
-    chunk  one token's event; sent until the client leaves, or as often as the request's `seed` says
+    chunk  one token's event; sent until the client leaves, or as often as the prompt says (`wanted`)
     tail   what ends a stream that was asked to end
     """
 
@@ -35,6 +37,12 @@ class Canned(Struct, frozen=True):
     chunk: bytes = b""
     media_type: bytes = b"text/event-stream; charset=utf-8"
     tail: bytes = b""
+
+
+def wanted(chunks: int) -> str:
+    """The words of a prompt that ask the canned worker for a stream of so many chunks. A prompt reaches the worker in
+    every dialect."""
+    return f"Answer in {chunks} words."
 
 
 def _json(value: object) -> bytes:
@@ -52,6 +60,7 @@ def _chat_chunk(choice: dict[str, object], **more: object) -> bytes:
     return _event({**_CHUNK_BASE, "choices": [{"index": 0, **choice}], **more})
 
 
+_DONE = b"data: [DONE]\n\n"
 _USAGE = {
     "prompt_tokens": 210,
     "total_tokens": 242,
@@ -130,12 +139,10 @@ _COMPLETION = _json(
     }
 )
 
+_COMPLETION_BASE = {"id": f"cmpl-{ID}", "object": "text_completion", "created": CREATED, "model": MODEL}
 _COMPLETION_CHUNK = _event(
     {
-        "id": f"cmpl-{ID}",
-        "object": "text_completion",
-        "created": CREATED,
-        "model": MODEL,
+        **_COMPLETION_BASE,
         "choices": [
             {
                 "index": 0,
@@ -148,6 +155,17 @@ _COMPLETION_CHUNK = _event(
             }
         ],
     }
+)
+
+_COMPLETION_TAIL = (
+    _event(
+        {
+            **_COMPLETION_BASE,
+            "choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "stop", "stop_reason": None}],
+        }
+    )
+    + _event({**_COMPLETION_BASE, "choices": [], "usage": _USAGE})
+    + _DONE
 )
 
 _RANKING = _json(
@@ -191,9 +209,9 @@ REPLIES: dict[bytes, Canned] = {
         chunk=_chat_chunk({"delta": {"content": MARK.decode()}, **_OPEN, "token_ids": None}),
         tail=_chat_chunk({"delta": {"content": ""}, "logprobs": None, "finish_reason": "stop", "stop_reason": None})
         + _event({**_CHUNK_BASE, "choices": [], "usage": _USAGE})
-        + b"data: [DONE]\n\n",
+        + _DONE,
     ),
-    b"/v1/completions": Canned(whole=_COMPLETION, chunk=_COMPLETION_CHUNK),
+    b"/v1/completions": Canned(whole=_COMPLETION, chunk=_COMPLETION_CHUNK, tail=_COMPLETION_TAIL),
     b"/v1/rerank": Canned(whole=_RANKING),
     b"/v1/models": Canned(whole=_MODELS),
     b"/health": Canned(whole=b""),

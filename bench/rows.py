@@ -14,6 +14,10 @@ from bench.replies import DOCUMENTS, MODEL
 
 Kind = Literal["plain", "stream"]
 BODY_SIZE = 1024
+PHRASE = "Tell me more about it. "
+"""What prompts are made of."""
+DONE = b"[DONE]"
+"""The end of a stream on OpenAI's wire."""
 
 
 # The headers of a real client, OpenAI's for Python, version 3. It needs no key here.
@@ -44,6 +48,8 @@ class Row(Struct, frozen=True):
     headers      the client's headers beside host, content-type and content-length
     limit_us     `--gate`: the most CPU microseconds, or None
     limit_ratio  `--gate`: the most as a multiple of nginx's figure for the same kind, or None
+    end          what a whole stream holds at its end
+    times        how often each chunk's text is in a whole stream; some dialects say it all again at the end
     """
 
     name: str
@@ -53,6 +59,8 @@ class Row(Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
     limit_us: float | None = None
     limit_ratio: float | None = None
+    end: bytes = DONE
+    times: int = 1
 
     def request(self, host: str) -> bytes:
         """The request's bytes, HTTP/1.1 with keep-alive."""
@@ -62,8 +70,8 @@ class Row(Struct, frozen=True):
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
-def chat(stream: bool) -> bytes:
-    """An OpenAI chat request of exactly BODY_SIZE bytes."""
+def chat(stream: bool, size: int = BODY_SIZE) -> bytes:
+    """An OpenAI chat request of exactly `size` bytes."""
     body = {
         "model": MODEL,
         "messages": [
@@ -75,7 +83,7 @@ def chat(stream: bool) -> bytes:
         "stream": stream,
     }
     bare = len(json.dumps(body))
-    body["messages"][1]["content"] = ("Tell me more about it. " * 60)[: BODY_SIZE - bare]  # type: ignore[index]
+    body["messages"][1]["content"] = (PHRASE * (size // len(PHRASE) + 1))[: size - bare]  # type: ignore[index]
     return json.dumps(body).encode()
 
 
@@ -106,7 +114,7 @@ def asked(**members: object) -> bytes:
 
 def inputs(**members: object) -> bytes:
     """The same text in the members of TGI's API."""
-    body = {"model": MODEL, "inputs": "Tell me more about it. " * 38, "parameters": {"max_new_tokens": 256}}
+    body = {"model": MODEL, "inputs": PHRASE * 38, "parameters": {"max_new_tokens": 256}}
     return json.dumps({**body, **members}).encode()
 
 
@@ -118,7 +126,7 @@ def ranked() -> bytes:
 
 def prompt(**members: object) -> bytes:
     """A text prompt of about the same size."""
-    return json.dumps({"model": MODEL, "prompt": "Tell me more about it. " * 38, "max_tokens": 256, **members}).encode()
+    return json.dumps({"model": MODEL, "prompt": PHRASE * 38, "max_tokens": 256, **members}).encode()
 
 
 # The requests for a proxy that knows no dialect: the worker's own wire, once per kind.
@@ -145,9 +153,17 @@ ROWS: tuple[Row, ...] = (
     Row("sagemaker → vllm stream", "stream", SAGEMAKER, said(model=MODEL, stream=True), limit_ratio=2),
     Row("sagemaker (boto3) → vllm stream", "stream", ENDPOINT + "-response-stream", said(), limit_ratio=2),
     Row("ollama → vllm plain", "plain", OLLAMA, said(model=MODEL)),
-    Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL, stream=True), limit_ratio=2),
+    Row("ollama → vllm stream", "stream", OLLAMA, said(model=MODEL, stream=True), limit_ratio=2, end=b'"done":true'),
     Row("friendli → vllm plain", "plain", FRIENDLI, prompt()),
-    Row("friendli → vllm stream", "stream", FRIENDLI, prompt(stream=True), limit_ratio=2),
+    Row(
+        "friendli → vllm stream",
+        "stream",
+        FRIENDLI,
+        prompt(stream=True),
+        limit_ratio=2,
+        end=b'"event": "complete"',
+        times=2,
+    ),
     Row("anthropic → vllm plain", "plain", ANTHROPIC, said(model=MODEL, max_tokens=256)),
     Row(
         "anthropic → vllm stream",
@@ -155,15 +171,24 @@ ROWS: tuple[Row, ...] = (
         ANTHROPIC,
         said(model=MODEL, max_tokens=256, stream=True),
         limit_ratio=2,
+        end=b"event: message_stop",
     ),
     Row("responses → vllm plain", "plain", RESPONSES, asked()),
-    Row("responses → vllm stream", "stream", RESPONSES, asked(stream=True), limit_ratio=2),
+    Row(
+        "responses → vllm stream",
+        "stream",
+        RESPONSES,
+        asked(stream=True),
+        limit_ratio=2,
+        end=b"event: response.completed",
+        times=5,
+    ),
     Row("azure_openai → vllm plain", "plain", DEPLOYMENT, chat(False)),
     Row("azure_openai → vllm stream", "stream", DEPLOYMENT, chat(True), limit_ratio=2),
     Row("ollama_native → vllm plain", "plain", OLLAMA_NATIVE, said(model=MODEL, stream=False)),
-    Row("ollama_native → vllm stream", "stream", OLLAMA_NATIVE, said(model=MODEL), limit_ratio=2),
+    Row("ollama_native → vllm stream", "stream", OLLAMA_NATIVE, said(model=MODEL), limit_ratio=2, end=b'"done":true'),
     Row("tgi → vllm plain", "plain", TGI, inputs()),
-    Row("tgi → vllm stream", "stream", TGI, inputs(stream=True), limit_ratio=2),
+    Row("tgi → vllm stream", "stream", TGI, inputs(stream=True), limit_ratio=2, end=b'"generated_text":"', times=2),
     Row("rerank → vllm plain", "plain", "/v2/rerank", ranked()),
-    Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2),
+    Row("ollama (SSE) → vllm stream", "stream", "/ollama/chat/sse", said(model=MODEL), limit_ratio=2, end=b"[END]"),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import certifi
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
 # No deadline, and no complaint of slow drawing: a shared machine may take its time over any one example. In CI the
@@ -23,6 +24,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that send it would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# httpx gives a request five seconds unless a test says how many. No test is about that.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
 
 _create_default_context = ssl.create_default_context
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import queue
@@ -21,8 +23,12 @@ import pytest
 import yaml
 
 from gateway import cli
+from gateway.app import KNOWN
 from gateway.auth import new_key
+from gateway.cli.serve import _Serving
+from gateway.config import Config, load
 from gateway.dialects import REGISTRY
+from gateway.observe.log import Log
 from tests.harness import HEALTH, Stack
 from tests.ports import free_port
 
@@ -686,7 +692,7 @@ def test_a_worker_explains_itself(kind: str) -> None:
 
 def test_signals_are_taken_over_before_anything_large_is_imported() -> None:
     code = "import sys; before = set(sys.modules); import gateway.cli.starting; print(*set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     imported = {name.partition(".")[0] for name in done.stdout.split()}
     small = {
         "__future__",
@@ -701,3 +707,26 @@ def test_signals_are_taken_over_before_anything_large_is_imported() -> None:
     }
     small |= {"types", "enum", "functools", "_functools", "collections", "_collections", "operator", "_operator"}
     assert imported <= small | {"keyword", "reprlib"}
+
+
+async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: the watch over changed keys goes on."""
+    path = tmp_path / "gateway.yaml"
+    path.write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}")
+    said = io.BytesIO()
+    with socket.socket() as listener:
+        config = load(path, KNOWN, {})
+        log = Log("info", True, said, "json")
+        serving = _Serving(config, str(path), [listener], log)
+        serving._server.listening.set()
+
+        async def fail(config: Config) -> None:
+            raise FileNotFoundError
+
+        monkeypatch.setattr(serving._gateway, "reload", fail)
+        await serving._reload()
+        await serving._gateway.close()
+        await asyncio.to_thread(log.close)
+    lines = [json.loads(line) for line in said.getvalue().splitlines()]
+    (line,) = [line for line in lines if line["event"] == "reload refused, the old configuration stays"]
+    assert line["faults"] == ["gateway.yaml:0: (file): could not be put to use: FileNotFoundError"]

@@ -51,7 +51,7 @@ def pair(tmp_path: Path, workers: Stack) -> Iterator[Serving]:
 def chat(url: str, text: str = "hi", **members: Any) -> httpx.Response:
     """On a connection of its own: which process gets it is the kernel's choice."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], **members}
-    return httpx.post(url + CHAT, json=body, timeout=10)
+    return httpx.post(url + CHAT, json=body, timeout=30)
 
 
 def children(parent: int) -> list[int]:
@@ -83,7 +83,7 @@ def test_the_state_is_that_of_all_whichever_is_asked(pair: Serving) -> None:
     bodies = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
 
     def stream() -> None:
-        with httpx.stream("POST", pair.url + CHAT, json=bodies, timeout=10):
+        with httpx.stream("POST", pair.url + CHAT, json=bodies, timeout=30):
             over.wait(10)
 
     streams = [threading.Thread(target=stream) for _ in range(6)]

@@ -35,7 +35,7 @@ def test_no_request_waits_for_the_collector(fault: str, stream: bool, path: str)
         "relay": {"keepalive_s": 0.05},
         "limits": [{"name": "slots", "kind": "concurrency", "limit": 5}],
     }
-    with Stack(config=config) as stack, httpx.Client(timeout=10) as client:
+    with Stack(config=config) as stack, httpx.Client(timeout=30) as client:
         gc.collect()
         gc.disable()
         try:

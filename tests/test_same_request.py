@@ -130,7 +130,7 @@ def test_the_simulated_worker_gets_one_request(stack: Stack, stream: bool) -> No
     for dialect, path in ((name, usual(name).path()) for name in CHATS):
         if dialect not in dialects.REGISTRY:
             continue
-        reply = httpx.post(stack.url + path, json={**promised, **body("sampled"), "stream": stream}, timeout=10)
+        reply = httpx.post(stack.url + path, json={**promised, **body("sampled"), "stream": stream}, timeout=30)
         assert reply.status_code == 200, reply.text
         got = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
         if not stream:

@@ -265,7 +265,7 @@ def test_what_the_page_shows_is_so(session: str, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     for command, printed in steps(session):
         ran = subprocess.run(
-            ["bash", "-c", python + command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=30
+            ["bash", "-c", python + command], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
         )
         assert ran.stdout.rstrip("\n") == printed.rstrip("\n"), ran.stderr
 

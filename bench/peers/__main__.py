@@ -6,16 +6,21 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import uvloop
 
-from bench import report
+from bench import processes, report
 from bench.load import HOST
-from bench.peers import figures, page
-from bench.peers.figures import Lost, Running
+from bench.peers import figures, page, targets
+from bench.peers.dialects import DIALECTS
+from bench.peers.figures import Lost, Running, Taken
+from bench.peers.page import OURS, PROXY
 from bench.peers.subjects import PATH, PEERS, Peer, Setup
 from bench.process import BenchError, Process, Stopped, cores, free_port
 
@@ -27,7 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description="The gateway beside its peers.")
     parser.add_argument("--subjects", default=",".join(PEERS), metavar="A,B", help=f"of: {', '.join(PEERS)}")
-    parser.add_argument("--figures", default=",".join(page.TITLES), metavar="A,B", help=f"of: {', '.join(page.TITLES)}")
+    parser.add_argument("--figures", default=",".join(page.ASKED), metavar="A,B", help=f"of: {', '.join(page.ASKED)}")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured, in turns")
     parser.add_argument("--requests", type=int, default=2000, help="requests in one turn of a plain figure")
     parser.add_argument("--json", type=Path, default=OUT, metavar="FILE", help="where the figures go")
@@ -54,29 +59,49 @@ def start(stack: ExitStack, peer: Peer, setup: Setup, cpus: set[int], rest: set[
 async def take(subjects: list[Running], backend: Running, options: argparse.Namespace) -> page.Figures:
     """Every figure that was asked for."""
     lost, found = Lost(), page.Figures()
-    wanted = options.figures.split(",")
+    wanted, rounds = options.figures.split(","), options.rounds
     streaming = [one for one in subjects if one.streams]
-    for size, length in figures.SIZES.items():
-        if (name := f"plain {size}") in wanted:
-            number = options.requests if length < 1 << 16 else options.requests // 4
-            found.taken[name] = await figures.plain(subjects, length, options.rounds, number, lost)
-    if "chunk" in wanted:
-        found.taken["chunk"] = await figures.chunk(streaming, options.rounds, lost)
-    if "first token" in wanted:
-        found.taken["first token"] = await figures.first_token([*streaming, backend], options.rounds, 100)
-    if "first token loaded" in wanted:
-        found.taken["first token loaded"] = await figures.first_token_loaded([*streaming, backend], options.rounds)
-    if "rate" in wanted:
-        found.taken["rate"] = await figures.rate(subjects, min(options.rounds, 3), 1.5)
-    if "memory" in wanted:
+    # The proxy beside the dialects passes the worker's own wire.
+    ours = [one for one in subjects if one.name == OURS]
+    spoken = [msgspec.structs.replace(one, dialect=dialect) for one in ours for dialect in DIALECTS]
+    proxies = [one for one in subjects if one.name == PROXY]
+    steps: dict[str, Callable[[], Awaitable[Taken]]] = {
+        f"plain {size}": partial(
+            figures.plain, subjects, length, rounds, options.requests // (1 if length < 1 << 16 else 4), lost
+        )
+        for size, length in figures.SIZES.items()
+    }
+    steps |= {
+        "chunk": partial(figures.chunk, streaming, rounds, lost),
+        "translated": partial(figures.chunk, [*proxies, *spoken], min(rounds, 3), lost),
+        "first token": partial(figures.first_token, [*streaming, backend], rounds, 100),
+        "first token loaded": partial(figures.first_token_loaded, [*streaming, backend], rounds),
+        "rate": partial(figures.rate, subjects, min(rounds, 3), 1.5),
+    }
+    began = time.monotonic()
+    if "memory" in wanted or "idle memory" in wanted:
+        # Before the others, which leave their own traces in it.
         found.taken["idle memory"], found.taken["memory"] = await figures.memory(subjects)
+        began = _told("memory", began)
+    for name, step in steps.items():
+        if name in wanted:
+            found.taken[name] = await step()
+            began = _told(name, began)
     found.frames, found.asked = lost.frames, lost.asked
     return found
 
 
+def _told(name: str, began: float) -> float:
+    """Says how long a figure took; returns the time."""
+    now = time.monotonic()
+    print(f"{name}: {now - began:.0f} s", file=sys.stderr)
+    return now
+
+
 def run(options: argparse.Namespace, peers: Sequence[Peer]) -> page.Comparison:
     """Starts everything once, then measures in turns."""
-    machine = report.machine()
+    machine = report.machine() | {"load average before": f"{os.getloadavg()[0]:.1f}"}
+    allowed = os.sched_getaffinity(0)
     measured, rest = cores()
     os.sched_setaffinity(0, rest)
     with ExitStack() as stack:
@@ -95,6 +120,12 @@ def run(options: argparse.Namespace, peers: Sequence[Peer]) -> page.Comparison:
             running.append(start(stack, peer, setup, measured, rest))
             print(f"{peer.name} serves", file=sys.stderr)
         found = uvloop.run(take(running, backend, options))
+    os.sched_setaffinity(0, allowed)
+    if "processes" in options.figures.split(","):
+        began = time.monotonic()
+        turns = processes.turns(options.rounds, 2, 256)
+        found.taken["processes"] = {OURS: [turn.by_cpu for turn in turns]}
+        _told("processes", began)
     return page.Comparison(
         taken=report.now(),
         machine=machine | {"pinned": "no" if measured == rest else "yes"},
@@ -112,7 +143,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if unknown := [name for name in options.subjects.split(",") if name not in PEERS]:
             raise BenchError(f"no such subject: {', '.join(unknown)}")
-        if unknown := [name for name in options.figures.split(",") if name not in page.TITLES]:
+        if unknown := [name for name in options.figures.split(",") if name not in page.ASKED]:
             raise BenchError(f"no such figure: {', '.join(unknown)}")
         result = run(options, [PEERS[name] for name in options.subjects.split(",")])
     except Stopped as error:
@@ -120,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    print(page.markdown(result))
+    print("\n\n".join([page.spread(result), page.on(result), targets.markdown(result), page.facts(result)]))
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_bytes(page.encode(result))
     return 0

@@ -12,8 +12,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.peers import load
+from bench.peers.dialects import Dialect
 from bench.process import BenchError, Process, Stopped, cpu_seconds_now, tree
 from bench.replies import MARK, REPLIES
+from bench.rows import DONE
 
 SIZES = {"1 KB": 1024, "100 KB": 100 << 10, "400 KB": 400 << 10}
 CONNECTIONS = 32
@@ -28,7 +30,8 @@ MOST_LOST = 0.05
 
 
 class Running(Struct):
-    """A subject that serves. name `backend` is the canned worker itself, asked directly."""
+    """A subject that serves. name `backend` is the canned worker itself, asked directly. dialect: whose streams it is
+    asked for, where that is not the worker's own."""
 
     name: str
     port: int
@@ -37,10 +40,18 @@ class Running(Struct):
     headers: dict[str, str]
     slow: bool
     streams: bool = True
+    dialect: Dialect | None = None
 
-    def request(self, size: int, seed: int | None = None) -> bytes:
-        """The bytes of one chat of `size` bytes."""
-        return load.request(self.path, self.headers, load.body(size, seed))
+    def request(self, size: int, chunks: int | None = None) -> bytes:
+        """The bytes of one chat of `size` bytes; with `chunks` one for a stream."""
+        if self.dialect is not None and chunks is not None:
+            return load.request(self.dialect.row.path, self.headers, self.dialect.body(chunks))
+        return load.request(self.path, self.headers, load.body(size, chunks))
+
+    async def connect(self, number: int) -> list[load.Caller]:
+        """So many connections to it."""
+        end = DONE if self.dialect is None else self.dialect.row.end
+        return await load.connect(self.name, self.port, number, end)
 
     def cpu(self) -> float:
         """Seconds that the whole process tree has used."""
@@ -48,7 +59,7 @@ class Running(Struct):
 
 
 Taken = dict[str, list[float]]
-"""Subject -> its samples, one a round."""
+"""Subject, or dialect -> its samples, one a round."""
 
 
 class Lost(Struct):
@@ -81,7 +92,7 @@ async def plain(subjects: Sequence[Running], size: int, rounds: int, requests: i
             Stopped.check()
             number = max(requests // (40 if one.slow else 1) // CONNECTIONS, 1)
             # Anew for each turn: some close what has been idle for seconds.
-            callers, data = await load.connect(one.name, one.port, CONNECTIONS), one.request(size)
+            callers, data = await one.connect(CONNECTIONS), one.request(size)
             lost.count(one.name, CHUNKS, await load.batch(callers, data, False))  # caches warm up
             before = one.cpu()
             for _ in range(number):
@@ -95,7 +106,7 @@ async def plain(subjects: Sequence[Running], size: int, rounds: int, requests: i
 
 async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
     """CPU microseconds for a streamed chunk: STREAMS streams of LONG chunks, less as many streams of SHORT chunks,
-    divided by the chunks between."""
+    divided by the chunks between. By dialect where a subject is asked for one."""
     taken: Taken = {}
     for turn in _turns(subjects, rounds):
         for one in turn:
@@ -103,12 +114,14 @@ async def chunk(subjects: Sequence[Running], rounds: int, lost: Lost) -> Taken:
             streams = STREAMS // (10 if one.slow else 1)
             for length in (SHORT, LONG):
                 Stopped.check()
-                callers = await load.connect(one.name, one.port, streams)
+                callers = await one.connect(streams)
                 before = one.cpu()
-                lost.count(one.name, length, await load.batch(callers, one.request(1024, length), True))
+                due = length if one.dialect is None else length * one.dialect.row.times
+                lost.count(one.name, due, await load.batch(callers, one.request(1024, length), True))
                 used[length] = one.cpu() - before
                 load.hang_up(callers)
-            taken.setdefault(one.name, []).append((used[LONG] - used[SHORT]) / (streams * (LONG - SHORT)) * 1e6)
+            name = one.name if one.dialect is None else one.dialect.name
+            taken.setdefault(name, []).append((used[LONG] - used[SHORT]) / (streams * (LONG - SHORT)) * 1e6)
     return taken
 
 
@@ -118,7 +131,7 @@ async def first_token(subjects: Sequence[Running], rounds: int, probes: int) -> 
     for turn in [subjects, *_turns(subjects, rounds)]:
         for one in turn:
             Stopped.check()
-            callers, data = await load.connect(one.name, one.port, 1), one.request(1024, 1)
+            callers, data = await one.connect(1), one.request(1024, 1)
             firsts = [(await load.batch(callers, data, True))[0].first_s for _ in range(probes)]
             load.hang_up(callers)
             taken.setdefault(one.name, []).append(statistics.median(firsts) * 1000)
@@ -132,10 +145,10 @@ async def first_token_loaded(subjects: Sequence[Running], rounds: int) -> Taken:
         for one in turn:
             Stopped.check()
             streams = STREAMS // (10 if one.slow else 1)
-            callers = await load.connect(one.name, one.port, streams)
+            callers = await one.connect(streams)
             beside = asyncio.ensure_future(load.batch(callers, one.request(1024, LONG), True))
             await asyncio.wait([caller.first for caller in callers], timeout=load.PATIENCE_S)
-            (probe,) = await load.connect(one.name, one.port, 1)
+            (probe,) = await one.connect(1)
             firsts: list[float] = []
             while not beside.done() and len(firsts) < 400:
                 firsts.append((await load.batch([probe], one.request(1024, 1), True))[0].first_s)
@@ -156,7 +169,7 @@ async def rate(subjects: Sequence[Running], rounds: int, seconds: float) -> Take
             data = one.request(1024)
             for connections in LADDER:
                 Stopped.check()
-                callers = await load.connect(one.name, one.port, connections)
+                callers = await one.connect(connections)
                 end = loop.time() + seconds
                 found = await asyncio.gather(*(_until(caller, data, end) for caller in callers))
                 load.hang_up(callers)
@@ -183,32 +196,41 @@ def _percentile(values: Sequence[float], share: float) -> float:
 
 
 async def memory(subjects: Sequence[Running]) -> tuple[Taken, Taken]:
-    """(MiB idle, KiB an idle open stream): proportional set size of the process tree, kernel buffers left out."""
+    """(MiB idle, KiB an idle open stream): proportional set size of the process tree, kernel buffers left out. A stream
+    costs what the memory grows by from a tenth of IDLE_STREAMS to as many more; so what the first streams make a
+    subject load and allocate once is not in it."""
     idle: Taken = {}
     each: Taken = {}
     for one in subjects:
         Stopped.check()
         streams = IDLE_STREAMS // (5 if one.slow else 1)
-        (caller,) = await load.connect(one.name, one.port, 1)
+        (caller,) = await one.connect(1)
         await load.batch([caller], one.request(1024), False)
         load.hang_up([caller])
-        before = proportional(one.process.popen.pid)
-        idle[one.name] = [before / 2**20]
+        idle[one.name] = [proportional(one.process.popen.pid) / 2**20]
         if not one.streams:
             continue
-        callers = []
-        for _ in range(streams // 50):
-            some = await load.connect(one.name, one.port, 50)
-            for caller in some:
-                caller.ask(one.request(1024, 0), True).add_done_callback(_heard)
-            await asyncio.wait([caller.first for caller in some], timeout=load.PATIENCE_S)
-            callers += some
-        if not all(caller.first.done() for caller in callers):
-            raise BenchError(f"{one.name}: not all of {streams} streams began")
+        callers = await _silent(one, streams // 10)
+        before = proportional(one.process.popen.pid)
+        callers += await _silent(one, streams)
         after = proportional(one.process.popen.pid)
         load.hang_up(callers)
         each[one.name] = [(after - before) / streams / 1024]
     return idle, each
+
+
+async def _silent(one: Running, streams: int) -> list[load.Caller]:
+    """So many open streams, each of which has said a first chunk and says no more."""
+    callers: list[load.Caller] = []
+    while len(callers) < streams:
+        some = await one.connect(min(streams - len(callers), 50))
+        for caller in some:
+            caller.ask(one.request(1024, 0), True).add_done_callback(_heard)
+        await asyncio.wait([caller.first for caller in some], timeout=load.PATIENCE_S)
+        callers += some
+    if not all(caller.first.done() for caller in callers):
+        raise BenchError(f"{one.name}: not all of {streams} streams began")
+    return callers
 
 
 def _heard(future: asyncio.Future[load.Taken]) -> None:

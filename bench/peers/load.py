@@ -12,20 +12,25 @@ from msgspec import Struct
 
 from bench.load import HOST
 from bench.process import BenchError
-from bench.replies import MARK, MODEL
+from bench.replies import MARK, MODEL, wanted
+from bench.rows import DONE, PHRASE
 
-DONE = b"[DONE]"
+# Of the chunked framing.
+LAST = b"0\r\n\r\n"
+# More bytes than any end of a stream that is looked for.
+LONGEST = 64
 # Bytes of a status line that say the status.
 STATUS = 12
 PATIENCE_S = 120.0
 
 
-def body(size: int, seed: int | None = None) -> bytes:
-    """An OpenAI chat of `size` bytes; with `seed` one that wants a stream of that many chunks (see bench.backend)."""
-    more = f', "stream": true, "seed": {seed}' if seed is not None else ""
-    head = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "'
+def body(size: int, chunks: int | None = None) -> bytes:
+    """An OpenAI chat of `size` bytes; with `chunks` one that wants a stream of that many (see bench.backend)."""
+    more = ', "stream": true' if chunks is not None else ""
+    begin = f"{wanted(chunks)} " if chunks is not None else ""
+    head = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "{begin}'
     tail = f'"}}], "temperature": 0.7, "max_tokens": 600{more}}}'
-    text = "Tell me more about it. " * (size // 23 + 1)
+    text = PHRASE * (size // len(PHRASE) + 1)
     return (head + text[: max(size - len(head) - len(tail), 1)] + tail).encode()
 
 
@@ -48,10 +53,11 @@ class Taken(Struct):
 
 
 class Caller(asyncio.Protocol):
-    """One connection; `ask` sends a request and returns what came of it."""
+    """One connection; `ask` sends a request and returns what came of it. end: what a whole stream holds at its end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, end: bytes = DONE) -> None:
         self._name = name
+        self._end = end
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[Taken] | None = None
         self.first: asyncio.Future[None] = self._loop.create_future()
@@ -93,19 +99,20 @@ class Caller(asyncio.Protocol):
             self._head += data[:STATUS]
             if len(self._head) < STATUS or self._refused(self._head + data[STATUS:]):
                 return
-        data = self._tail + data
         taken = self._taken
-        found = data.count(MARK)
+        # No mark twice, and none missed that lies in two blocks.
+        found = (self._tail[1 - len(MARK) :] + data).count(MARK)
+        self._tail += data
         if found and not taken.chunks:
             taken.first_s = time.perf_counter() - self._began
             if not self.first.done():
                 self.first.set_result(None)
         taken.chunks += found
-        taken.ended = taken.ended or DONE in data
-        # The last chunk of the framing: after it the connection may be used again.
-        if taken.ended and data.endswith(b"0\r\n\r\n"):
+        taken.ended = taken.ended or self._end in self._tail
+        # After the last chunk of the framing the connection may be used again.
+        if taken.ended and self._tail.endswith(LAST):
             self._finish()
-        self._tail = data[1 - len(MARK) :]
+        self._tail = self._tail[-LONGEST:]
 
     def _whole(self, data: bytes) -> None:
         self._head += data
@@ -119,7 +126,7 @@ class Caller(asyncio.Protocol):
                 self._length = end + 4 + int(rest.partition(b"\r\n")[0])
             elif b"chunked" in fields:
                 self._length = 1 << 40
-        if len(self._head) >= self._length or (self._length == 1 << 40 and self._head.endswith(b"0\r\n\r\n")):
+        if len(self._head) >= self._length or (self._length == 1 << 40 and self._head.endswith(LAST)):
             self._taken.chunks, self._taken.ended = self._head.count(MARK), True
             self._finish()
 
@@ -129,10 +136,10 @@ class Caller(asyncio.Protocol):
         self._answer.set_result(self._taken)
 
 
-async def connect(name: str, port: int, number: int) -> list[Caller]:
-    """`number` connections to the subject `name`."""
+async def connect(name: str, port: int, number: int, end: bytes = DONE) -> list[Caller]:
+    """`number` connections to the subject `name`, whose streams end with `end`."""
     loop = asyncio.get_running_loop()
-    return [(await loop.create_connection(partial(Caller, name), HOST, port))[1] for _ in range(number)]
+    return [(await loop.create_connection(partial(Caller, name, end), HOST, port))[1] for _ in range(number)]
 
 
 async def batch(callers: Sequence[Caller], data: bytes, stream: bool) -> list[Taken]:

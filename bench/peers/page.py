@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from bench.peers.figures import Taken
 
+OURS, PROXY = "dragoman", "nginx"
 TITLES = {
     "plain 1 KB": "CPU µs, a plain 1 KB request",
     "plain 100 KB": "CPU µs, a plain 100 KB request",
@@ -20,8 +22,15 @@ TITLES = {
     "memory": "KiB, an idle open stream",
     "idle memory": "MiB, idle",
 }
-# Less is better in all but these.
-MORE = frozenset({"rate"})
+"""What every subject is measured by."""
+OWN = {
+    "translated": "CPU µs, a streamed chunk, {}",
+    "processes": "two processes beside one, by CPU",
+    "frames": "frames lost or altered",
+}
+"""What only the gateway is held to. {}: the dialect."""
+ASKED = (*TITLES, "translated", "processes")
+"""What can be asked for; frames are counted in all that is."""
 
 
 class Figures(Struct):
@@ -43,49 +52,67 @@ class Comparison(Struct):
     figures: Figures
 
 
-def median(found: Comparison, figure: str, subject: str) -> float | None:
-    """The figure of a subject, or None. Times to the first token are what the subject adds to the backend's own."""
-    samples = found.figures.taken.get(figure, {}).get(subject)
-    if not samples:
-        return None
-    middle = statistics.median(samples)
+def samples(found: Comparison, figure: str, subject: str) -> list[float]:
+    """The figure of a subject, round by round. Times to the first token are what the subject adds to the backend's
+    own in the same round."""
+    taken = found.figures.taken.get(figure, {})
+    values = taken.get(subject, [])
     if figure.startswith("first token"):
-        middle -= statistics.median(found.figures.taken[figure]["backend"])
-    return middle
+        return [one - own for one, own in zip(values, taken.get("backend", []), strict=False)]
+    return values
 
 
-def markdown(found: Comparison) -> str:
-    """A row a figure, a column a subject: the median of the turns, and their least and most in brackets."""
+def medians(found: Comparison) -> str:
+    """A row a figure, a column a subject."""
+    return _table(found, lambda values: shown(statistics.median(values)))
+
+
+def spread(found: Comparison) -> str:
+    """As `medians`, with the least and most of the rounds in brackets."""
+    return _table(found, _spread)
+
+
+def _table(found: Comparison, cell: Callable[[Sequence[float]], str]) -> str:
     names = list(found.versions)
-    lines = [
-        "| | " + " | ".join(f"{name} {found.versions[name]}" for name in names) + " |",
-        "|---|" + "--:|" * len(names),
-    ]
+    rows = []
     for figure, title in TITLES.items():
-        if figure not in found.figures.taken:
-            continue
-        cells = []
-        for name in names:
-            middle = median(found, figure, name)
-            samples = found.figures.taken[figure].get(name, [])
-            if middle is None:
-                cells.append("")
-            elif len(samples) == 1 or figure.startswith("first token"):
-                cells.append(_shown(middle))
-            else:
-                cells.append(f"{_shown(middle)} ({_shown(min(samples))} to {_shown(max(samples))})")
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    frames = found.figures.frames
-    if frames:
-        lines.append("| frames lost or altered | " + " | ".join(str(frames.get(name, "")) for name in names) + " |")
-        lines.append("| of | " + " | ".join(f"{found.figures.asked.get(name, 0):,}" for name in names) + " |")
-    lines += ["", *(f"- {name}: {found.on[name]}" for name in names)]
-    facts = ", ".join(f"{name} {value}" for name, value in found.machine.items())
-    return "\n".join([*lines, "", f"{found.taken}: {facts}, rounds {found.rounds}"])
+        if figure in found.figures.taken:
+            values = [samples(found, figure, name) for name in names]
+            rows.append([title, *(cell(one) if one else "" for one in values)])
+    asked, frames = found.figures.asked, found.figures.frames
+    if asked:
+        cells = (f"{frames.get(name, 0)} of {asked[name]:,}" if name in asked else "" for name in names)
+        rows.append([OWN["frames"], *cells])
+    return table(["", *(f"{name} {found.versions[name]}" for name in names)], rows, 1)
 
 
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+def _spread(values: Sequence[float]) -> str:
+    middle = shown(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({shown(min(values))} to {shown(max(values))})"
+
+
+def on(found: Comparison) -> str:
+    """What was on and off for each subject."""
+    return "\n".join(f"- {name}: {features}." for name, features in found.on.items())
+
+
+def facts(found: Comparison) -> str:
+    """When, where and how often it was measured."""
+    told = ", ".join(f"{name} {value}" for name, value in found.machine.items())
+    return f"{found.taken}: {told}, rounds {found.rounds}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
+    """A table of Markdown. words: so many columns at the left are no figures."""
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * words + "--:|" * (len(head) - words)]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
+
+
+def shown(value: float) -> str:
+    """A figure with three digits or so."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def encode(found: Comparison) -> bytes:

@@ -207,7 +207,8 @@ PEERS: dict[str, Peer] = {
             _dragoman,
             lambda: importlib.metadata.version("dragoman"),
             "/readyz",
-            "keys, three limits in Redis, metrics, a log record a request, retries, breaker",
+            "keys, three limits in Redis, prefix-aware routing, metrics, a log record a request, retries, breaker; no "
+            "traces",
             headers=lambda setup: {"authorization": "Bearer " + (setup.directory / "key").read_text()},
             beside=redis_command,
         ),

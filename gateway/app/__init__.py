@@ -191,13 +191,27 @@ class Gateway:
                 self._guard,
                 self._caps,
             )
-            await state.start()
+            try:
+                await state.start()
+            except BaseException:  # it was never used: what it holds goes, and the old one stays
+                await self._undo(state, old)
+                raise
             self._install(state)
             self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)
             task = asyncio.create_task(self._retire(old))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
+
+    async def _undo(self, state: State, old: State) -> None:
+        """Closes what `state` does not share with `old`."""
+        await state.close()
+        if state.quarantine is not None:
+            state.quarantine.death_of = old.fleets.death_of
+        if state.limiting is not None and state.limiting is not old.limiting:
+            await state.limiting.close()
+        if state.tracing is not None and state.tracing is not old.tracing:
+            await state.tracing.close()
 
     async def _retire(self, old: State) -> None:
         await old.rest()

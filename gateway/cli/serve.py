@@ -207,7 +207,9 @@ class _Serving:
             except ConfigError as error:
                 self._refused([str(fault) for fault in error.faults])
             except TooSlow as slow:
-                self._refused([f"{Path(self._path).name if self._path else 'environment'}:0: (file): {slow}"])
+                self._refused([self._whole(str(slow))])
+            except Exception as error:  # a file that is gone since it was checked, such as a certificate
+                self._refused([self._whole(f"could not be put to use: {type(error).__name__}")])
             else:
                 self._gateway.metrics.reloads.labels("done").inc()
                 self._server.configure(self._edge(changed.listen), changed.listen.keep_alive_s)
@@ -215,6 +217,10 @@ class _Serving:
                 self._tell_restart(changed)
             finally:
                 gc.enable()
+
+    def _whole(self, what: str) -> str:
+        """A fault of the configuration as a whole."""
+        return f"{Path(self._path).name if self._path else 'environment'}:0: (file): {what}"
 
     def _refused(self, faults: list[str]) -> None:
         self._gateway.metrics.reloads.labels("refused").inc()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from gateway.app import fetching, state
+from gateway.fleet.health import Health
 from tests.app.asking import CHAT, GONE, key
 from tests.harness import PROBED, Stack, load_text, until
 from tests.test_tokens import AUDIENCE, ISSUER, RSA, keys, token
@@ -24,7 +25,7 @@ def test_without_a_key_no_body_is_read() -> None:
     with Stack(config={"keys": key("k")[1]}) as stack:
         for path in ("/v1/chat/completions", "/nothing", "/v1/models"):
             with socket.create_connection(("127.0.0.1", int(stack.url.rsplit(":", 1)[1]))) as client:
-                client.settimeout(5)
+                client.settimeout(30)
                 client.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n" % path.encode())
                 answer = client.recv(65536)
             assert answer.startswith(b"HTTP/1.1 401 "), "although nothing of the body was sent"
@@ -290,3 +291,21 @@ def test_a_configuration_without_a_file() -> None:
     environ = {"DRAGOMAN_LISTEN__PORT": "0"}
     text = "models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}"
     assert load_text(text, environ).listen.port == 0
+
+
+def test_a_configuration_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose certificate is gone since it was checked."""
+    with Stack() as stack:
+        (worker,) = stack.gateway.state.workers.values()
+
+        async def fail(health: Health) -> None:
+            raise FileNotFoundError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Health, "start", fail)
+            with pytest.raises(FileNotFoundError):
+                stack.run(stack.gateway.reload(stack.config()))
+        assert len(worker.on_free) == 1
+        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+        stack.run(stack.gateway.reload(stack.config()))
+        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200

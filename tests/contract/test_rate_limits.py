@@ -220,6 +220,6 @@ except APIError as error:
 @pytest.mark.skipif(sys.platform == "win32", reason="paths of a POSIX environment")
 def test_friendli(stack: Stack, keys: dict[str, str]) -> None:
     words = [str(FRIENDLI), "-c", PROGRAM, stack.url + "/friendli", keys["friendli"]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("APIError"), done.stderr[-600:]
     assert "limit 'requests' reached" in done.stdout

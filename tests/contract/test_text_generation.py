@@ -154,7 +154,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 def post(stack: Stack, path: str, **body: Any) -> httpx.Response:
-    return httpx.post(stack.url + path, json={"model": "m", **body}, timeout=5)
+    return httpx.post(stack.url + path, json={"model": "m", **body}, timeout=30)
 
 
 def heard_text(stack: Stack, dialect: str, operation: str, *, stream: bool, **members: Any) -> str:
@@ -259,7 +259,7 @@ def test_a_stream_that_breaks_ends_in_an_error(path: str, options: dict[str, Any
     with (
         Tgi(after=2, gate=gate, **options) as worker,
         Stack((), {"models": {"m": {"backend": "tgi", "workers": [worker.url]}}}) as stack,
-        httpx.Client(timeout=5) as http,
+        httpx.Client(timeout=30) as http,
     ):
         given = {"messages": MESSAGES} if "chat" in path else {"prompt": "hi"}
         with http.stream("POST", stack.url + path, json={"model": "m", "stream": True, **given}) as reply:

@@ -149,7 +149,7 @@ def command(name: str, folder: Path, port: int, gateways: Sequence[str]) -> list
 def ready(url: str, trusted: Path) -> bool:
     """It listens, and has found a gateway, which knows no such path or asks for a key."""
     try:
-        return httpx.get(url, verify=ssl.create_default_context(cafile=trusted), timeout=5).status_code in (401, 404)
+        return httpx.get(url, verify=ssl.create_default_context(cafile=trusted), timeout=30).status_code in (401, 404)
     except httpx.TransportError:
         return False
 

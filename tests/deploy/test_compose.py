@@ -92,7 +92,7 @@ def test_promtool_takes_the_configuration(tmp_path: Path) -> None:
     assert "/etc/prometheus/alerts/" in text
     (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/alerts", str((FOLDER / alerts).resolve())))
     words = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -91,7 +91,7 @@ def images(folder: Path, *words: str, fails: str = "nothing") -> subprocess.Comp
     builder.chmod(0o755)
     environment = {**os.environ, "PATH": str(folder)}
     command = [sys.executable, "scripts/images.py", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def built(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -134,7 +134,7 @@ def test_what_cannot_be_built_is_said_in_a_line(tmp_path: Path, words: list[str]
 def test_without_a_builder_it_names_some(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/images.py"]
     environment = {**os.environ, "PATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, "docker, podman, buildah" in done.stderr) == (2, True)
 
 

@@ -97,7 +97,7 @@ def running(folder: Path, *words: str) -> Iterator[str]:
             pytest.fail(f"{words} ended with {process.wait()}")
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert process.returncode == 0
 
 
@@ -133,6 +133,6 @@ def test_the_wheel_is_what_ran(command: Path, tmp_path: Path) -> None:
 
 def test_the_embedded_worker_says_how_to_get_its_model(command: Path, tmp_path: Path) -> None:
     words = [str(command), "worker", "embedded"]
-    done = subprocess.run(words, cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "pip install 'dragoman[embedded]'" in done.stderr

@@ -30,7 +30,7 @@ def verified(folder: Path, text: str) -> tuple[int, str]:
     """What `systemd-analyze verify` says of a unit, whose program is made to be one that is here."""
     path = folder / "dragoman.service"
     path.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
-    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
 

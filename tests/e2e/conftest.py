@@ -29,7 +29,7 @@ def command(*arguments: str) -> Iterator[str]:
             pytest.fail(f"dragoman {arguments[0]} ended with {process.wait()}")
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert process.returncode == 0
 
 

@@ -77,7 +77,7 @@ async def test_it_ends_although_a_source_swallows_the_cancellation() -> None:
     discovery = Discovery([source], {}, heard.apply, heard.report)
     await discovery.start()
     await source.asked.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await discovery.close()
 
 
@@ -86,7 +86,7 @@ async def test_a_worker_leaves_although_its_renewal_swallows_the_cancellation() 
     lease = writer.Lease(writer.Place("redis://127.0.0.1:1"), record, deaf.look, renew_s=0.0, say=lambda text: None)
     await lease.join()
     await deaf.asked.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await lease.leave()
 
 
@@ -242,9 +242,9 @@ async def test_whatever_goes_wrong_looking_goes_on() -> None:
     discovery = Discovery([source], {"m": []}, apply, heard.report)
     await discovery.start()
     source.answer = {"m": [FoundWorker("http://a")]}
-    await asyncio.wait_for(heard.said.wait(), 5)
+    await asyncio.wait_for(heard.said.wait(), 30)
     source.answer = {"m": [FoundWorker("http://b")]}
-    await asyncio.wait_for(looked.wait(), 5)
+    await asyncio.wait_for(looked.wait(), 30)
     assert heard.reports == [("scripted", "KeyError: 'a bug'")]
     await discovery.close()
 

@@ -60,14 +60,14 @@ class Fleet:
         """One probe more, at once."""
         self.probed.clear()
         health.suspect(worker)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.probed.wait()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
 async def settle(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for _ in iter(condition, True):
             await asyncio.sleep(0)
 
@@ -183,5 +183,5 @@ async def test_all_are_probed_at_the_same_time() -> None:
         return httpx.Response(200)
 
     fleet.answer = slow  # type: ignore[method-assign]
-    async with asyncio.timeout(5), fleet.watched():
+    async with asyncio.timeout(30), fleet.watched():
         assert most == 100

@@ -63,7 +63,7 @@ def redis(tmp_path: Path) -> Iterator[Server]:
 
 
 def stack(redis: Server) -> Stack:
-    return Stack(workers=(), config={"redis": {"addresses": [redis.address], "timeout_s": 1}, "models": MODELS})
+    return Stack(workers=(), config={"redis": {"addresses": [redis.address], "timeout_s": 10}, "models": MODELS})
 
 
 def fleet(gateway: Stack) -> dict[str, bool]:
@@ -267,7 +267,7 @@ def test_every_address_of_a_name_is_a_worker() -> None:
 )
 def test_a_worker_says_what_is_wrong_with_its_flags(words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "workers.simulated", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2
     assert done.stderr.startswith("dragoman worker simulated: ")

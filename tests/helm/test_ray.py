@@ -31,7 +31,7 @@ def calls(command: list[str], folder: Path) -> list[list[str]]:
         (folder / name).symlink_to(stub)
     (folder / "sleep").symlink_to("/bin/true")
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(folder / "log"), "KUBERAY_GEN_RAY_START_CMD": START}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
 

@@ -44,7 +44,7 @@ def started(folder: Path, port: int, password: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def client(port: int, password: str | None = None) -> Redis:

@@ -39,6 +39,6 @@ async def test_it_ends_although_its_writer_swallows_the_cancellation() -> None:
     stream = Stream("usage", 10, lambda: (client, []))
     stream.add(RequestRecord("1", "openai"))
     await client.asked.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await stream.close()
     assert (stream.written, stream.lost) == (0, 1)

@@ -112,7 +112,7 @@ async def test_a_running_step_whose_client_left_ends_at_its_next_call() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    assert await asyncio.wait_for(offload(threading.get_ident), 10), "the thread is free again"
+    assert await asyncio.wait_for(offload(threading.get_ident), 30), "the thread is free again"
     assert swallowed == []
 
 

@@ -42,7 +42,7 @@ class Sent:
         self.messages.put_nowait(message)
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(self.messages.get(), 5)
+        return await asyncio.wait_for(self.messages.get(), 30)
 
     async def body(self) -> bytes:
         """What the next message adds to the body."""
@@ -169,7 +169,7 @@ async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:
     case, stream = Case(keepalive_s=0.01), Stream()
     await case.reply.attach(stream)
     case.reply.keep_alive(new_lane)
-    await asyncio.wait_for(stream.opened.wait(), 5)
+    await asyncio.wait_for(stream.opened.wait(), 30)
     await case.reply.commit(HEADERS, nothing, nothing)
     case.reply.close()
     await case.reply.finish()

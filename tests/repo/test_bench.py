@@ -17,11 +17,13 @@ import pytest
 from bench import guard, report
 from bench.backend import Worker, chunked
 from bench.load import Load, Stream
-from bench.peers import page
+from bench.peers import page, pages, plot
+from bench.peers.dialects import DIALECTS
 from bench.peers.figures import Lost
-from bench.peers.load import Caller, Taken, body, request
+from bench.peers.load import LONGEST, Caller, Taken, body, request
+from bench.peers.targets import TARGETS, Target, markdown, verdict
 from bench.process import BenchError, cpu_seconds
-from bench.replies import MARK, REPLIES
+from bench.replies import MARK, REPLIES, WANTED
 from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
 from tests.repo.tree import ROOT
 
@@ -96,7 +98,9 @@ def test_a_run_reports_and_leaves_nothing_behind(tmp_path: Path) -> None:
     out, run = tmp_path / "out.json", uuid.uuid4().hex
     command = [sys.executable, "-m", "bench", "--subjects", "bare", "--no-nginx", "--rounds", "2", "--json", str(out)]
     command += ["--seconds", "0.5", "--warm-up", "0.2", "--connections", "4", "--streams", "5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={**os.environ, "RUN": run})
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ, "RUN": run}
+    )
     assert done.returncode == 0, done.stderr
     assert "| bare | plain | request |" in done.stdout
     written = msgspec.json.decode(out.read_bytes(), type=report.Report)
@@ -112,15 +116,17 @@ async def test_a_told_end_leaves_nothing_behind(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "RUN": run}
     )
-    await asyncio.sleep(2)
+    async with asyncio.timeout(60):
+        while len(holding(run)) < 2:  # noqa: ASYNC110 - until it has started what it measures
+            await asyncio.sleep(0.05)
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 20) == 128 + 15
+    assert await asyncio.wait_for(process.wait(), 60) == 128 + 15
     assert leftovers(run) == []
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "--rows", "no such row"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "openai → vllm plain" in done.stderr
 
@@ -134,17 +140,23 @@ def test_a_missing_nginx_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leftovers(run: str) -> list[str]:
-    """Command lines of processes that still hold the environment variable RUN=`run`, after a moment to end in."""
-    found: list[str] = []
-    for _ in range(20):
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if f"RUN={run}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+    """What `holding` finds, after a moment to end in."""
+    found = holding(run)
+    for _ in range(100):
         if not found:
             break
         time.sleep(0.1)
+        found = holding(run)
+    return found
+
+
+def holding(run: str) -> list[str]:
+    """Command lines of processes that have the environment variable RUN=`run`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"RUN={run}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
     return found
 
 
@@ -191,17 +203,94 @@ async def test_what_was_lost_is_counted_and_much_of_it_ends_the_run() -> None:
 def test_times_to_the_first_token_are_what_a_subject_adds() -> None:
     samples = {"first token": {"subject": [3.0, 4.0, 9.0], "backend": [1.0, 1.5, 2.0]}}
     found = page.Comparison("now", {}, {"subject": "1"}, {"subject": "all"}, 3, page.Figures(samples))
-    assert page.median(found, "first token", "subject") == 2.5
-    assert "| added ms to the first token, one client, p50 | 2.50 |" in page.markdown(found)
+    assert page.samples(found, "first token", "subject") == [2.0, 2.5, 7.0]
+    assert "| added ms to the first token, one client, p50 | 2.50 |" in page.medians(found)
+    assert "| added ms to the first token, one client, p50 | 2.50 (2.00 to 7.00) |" in page.spread(found)
 
 
 async def test_the_canned_worker_sends_as_many_chunks_as_were_asked_for() -> None:
     worker, transport = Worker(asyncio.get_running_loop()), Speaker()
     worker.connection_made(transport)
     worker.data_received(request("/v1/chat/completions", {}, body(1024, 3)))
-    await asyncio.wait_for(transport.ended.wait(), 5)
+    await asyncio.wait_for(transport.ended.wait(), 30)
     assert (transport.written.count(MARK), transport.written.count(b"[DONE]")) == (3, 1)
     assert len(body(1024, 3)) == len(body(1024)) == 1024
+
+
+def compared(taken: dict[str, dict[str, list[float]]], lost: int = 0) -> page.Comparison:
+    figures = page.Figures(taken, {"dragoman": 100}, {"dragoman": lost})
+    return page.Comparison("now", {}, {"dragoman": "1", "nginx": "1"}, {"dragoman": "all", "nginx": ""}, 3, figures)
+
+
+@pytest.mark.parametrize(
+    ("target", "ours", "theirs", "said"),
+    [
+        (Target("chunk", 1.5, "nginx"), [12.0, 30.0, 14.0], [10.0, 20.0, 10.0], "yes"),
+        (
+            Target("chunk", 1.2, "nginx"),
+            [12.0, 30.0, 14.0],
+            [10.0, 20.0, 10.0],
+            "no: off by 1.17 \N{MULTIPLICATION SIGN}",
+        ),
+        (Target("rate", 1, "nginx", more=True), [50.0] * 3, [100.0] * 3, "no: off by 2.00 \N{MULTIPLICATION SIGN}"),
+        (Target("rate", 1, "nginx", more=True), [100.0] * 3, [50.0] * 3, "yes"),
+        (Target("memory", 32, unit="KiB"), [31.0], [], "yes"),
+        (Target("memory", 32, unit="KiB"), [48.0], [], "no: off by 1.50 \N{MULTIPLICATION SIGN}"),
+    ],
+)
+def test_a_target_is_met_or_the_row_says_by_how_much_not(
+    target: Target, ours: list[float], theirs: list[float], said: str
+) -> None:
+    """Ratios are those of the same round: a slow one slows both."""
+    found = verdict(compared({target.figure: {"dragoman": ours, "nginx": theirs}}), target)
+    assert found is not None
+    assert found.said == said
+
+
+def test_what_a_subject_adds_may_come_out_as_nothing_in_a_round() -> None:
+    taken = {"first token": {"dragoman": [2.0, 2.0, 2.0], "nginx": [1.5, 0.9, 1.5], "backend": [1.0, 1.0, 1.0]}}
+    found = verdict(compared(taken), Target("first token", 1.5, "nginx"))
+    assert found is not None
+    assert (found.reached, found.met) == (2.0, False)
+    taken["first token"]["nginx"] = [0.9, 0.9, 1.5]
+    found = verdict(compared(taken), Target("first token", 1.5, "nginx"))
+    assert found is not None
+    assert found.said == "no: nginx adds nothing that can be measured"
+
+
+def test_a_lost_frame_is_a_missed_target_and_what_was_not_measured_is_none() -> None:
+    assert "| frames lost or altered | 0 | no: 2 | 2.00 |  |  |" in markdown(compared({}, lost=2))
+    assert "| frames lost or altered | 0 | yes |" in markdown(compared({}))
+    assert {target.figure for target in TARGETS if verdict(compared({}), target) is not None} == {"frames"}
+
+
+def test_every_dialect_is_asked_for_so_many_chunks_and_its_end_is_found() -> None:
+    assert len(DIALECTS) == len([row for row in ROWS if row.kind == "stream"]) - 1
+    for dialect in DIALECTS:
+        assert [int(number) for number in WANTED.findall(dialect.body(510))] == [510]
+        assert 0 < len(dialect.row.end) <= LONGEST
+
+
+def test_the_pages_show_the_kept_comparison() -> None:
+    found = pages.kept()
+    for name, part in pages.PAGES.items():
+        text = (ROOT / name).read_text()
+        assert pages.filled(text, part(found)) == text, f"{name}: `make bench-peers-keep`"
+    charts = plot.charts((ROOT / "docs" / "performance.md").read_text())
+    assert plot.BEGIN == pages.BEGIN
+    assert {chart.title for chart in charts} == {
+        page.TITLES[name] for name in found.figures.taken if name in page.TITLES
+    }
+    assert (ROOT / "docs" / "images" / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_page_without_marks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="the page lacks"):
+        pages.filled("# Performance", "")
+    with pytest.raises(ValueError, match="no table"):
+        plot.charts("# Performance")
+    assert plot.main([]) == 2
+    assert "usage" in capsys.readouterr().err
 
 
 # -- the guard --------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def run(folder: Path, user: int, *packages: str) -> tuple[int, str, list[str]]:
         (folder / name).chmod(0o755)
     script = str(ROOT / "scripts" / "debian.sh")
     environment = {"PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run([script, *packages], env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([script, *packages], env=environment, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stderr, notes.read_text().splitlines() if notes.exists() else []
 
 

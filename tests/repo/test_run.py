@@ -87,7 +87,7 @@ def run(tmp_path: Path) -> Iterator[Started]:
     yield run
     if run.process is not None and run.process.poll() is None:
         run.process.terminate()
-        run.process.communicate(timeout=20)
+        run.process.communicate(timeout=60)
 
 
 def wait_welcome(process: subprocess.Popen[str]) -> str:
@@ -109,7 +109,7 @@ def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals
     assert command.startswith(f"  curl http://127.0.0.1:{run.port}/openai/v1/chat/completions ")
     assert run.alive() == ["worker", "serve"]
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert run.alive() == []
 
@@ -117,7 +117,7 @@ def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals
 @pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
 def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) -> None:
     process = run.start(**{f"FAIL_{role.upper()}": "1.5"})
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.endswith(f"run: the {named} ended with status 3\n")
     assert run.alive() == []
@@ -126,7 +126,7 @@ def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) 
 @pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
 def test_what_does_not_start_says_why(run: Started, role: str, named: str) -> None:
     process = run.start(BROKEN=role)
-    said, errors = process.communicate(timeout=30)
+    said, errors = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "")
     assert errors == f"noise of {role}\nthere is no model\nrun: the {named} ended with status 1\n"
     assert run.alive() == []
@@ -137,7 +137,7 @@ def test_a_stop_during_the_start_leaves_nothing(run: Started) -> None:
     while process.poll() is None and not (run.folder / "worker").exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert run.alive() == []
 
@@ -147,7 +147,7 @@ def test_a_busy_port_is_named_and_nothing_starts(run: Started, which: str) -> No
     port: int = getattr(run, which)
     with socket.create_server(("127.0.0.1", port)):
         process = run.start()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in errors
     assert list(run.folder.glob("worker")) == []
@@ -161,14 +161,14 @@ def test_a_model_file_is_passed_on(run: Started) -> None:
 
 
 def test_a_missing_model_file_is_said(run: Started) -> None:
-    _, errors = run.start(MODEL_FILE="gone.gguf").communicate(timeout=20)
+    _, errors = run.start(MODEL_FILE="gone.gguf").communicate(timeout=60)
     assert errors == "run: MODEL_FILE: there is no file gone.gguf\n"
 
 
 def test_a_bad_configuration_is_said_without_a_traceback(run: Started) -> None:
     run.config.write_text("modles: {}\n")
     process = run.start()
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.startswith("run: ")
     assert "modles" in errors

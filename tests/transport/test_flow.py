@@ -86,11 +86,11 @@ async def test_push(serve: Serve, pooled: MakeClient) -> None:
     exchange = await client.send(ASK, worker.address, SOON)
     exchange.pipe(sink)
     for word in (b"two ", b"three "):
-        await asyncio.wait_for(sink.arrived.wait(), 5)
+        await asyncio.wait_for(sink.arrived.wait(), 30)
         sink.arrived.clear()
         tap.say(chunk(word))
     tap.say(b"0\r\n\r\n")
-    await asyncio.wait_for(sink.done.wait(), 5)
+    await asyncio.wait_for(sink.done.wait(), 30)
     assert sink.blocks == [b"one ", b"two ", b"three "]
     assert sink.ends == [None]
     assert client.idle == 1
@@ -111,7 +111,7 @@ async def test_push_of_a_broken_body(serve: Serve, pooled: MakeClient) -> None:
     worker = await serve(tap)
     (await pooled().send(ASK, worker.address, SOON)).pipe(sink)
     tap.say(b"")
-    await asyncio.wait_for(sink.done.wait(), 5)
+    await asyncio.wait_for(sink.done.wait(), 30)
     assert sink.body == b"one"
     assert sink.ends[0] is not None
     assert sink.ends[0].kind is Kind.TRUNCATED
@@ -124,12 +124,12 @@ async def test_pause_holds_blocks_and_the_end(serve: Serve, pooled: MakeClient) 
     sink = Sink(lambda data: exchange.pause())
     exchange.pipe(sink)
     tap.say(chunk(b"one ") + chunk(b"two"))
-    await asyncio.wait_for(sink.arrived.wait(), 5)
+    await asyncio.wait_for(sink.arrived.wait(), 30)
     sink.arrived.clear()
     tap.say(chunk(b" three ") + chunk(b"four") + b"0\r\n\r\n")
     exchange.resume()
     # What comes in one segment is one block, so the pause comes while the end is at hand already.
-    await asyncio.wait_for(sink.arrived.wait(), 5)
+    await asyncio.wait_for(sink.arrived.wait(), 30)
     assert (sink.blocks, sink.ends) == ([b"one two", b" three four"], [])
     assert client.idle == 1  # the worker is done, though the reader is not
     exchange.resume()
@@ -150,7 +150,7 @@ async def test_a_pause_does_not_outlive_its_response(serve: Serve, pooled: MakeC
     sink = Sink(lambda data: exchange.pause())
     exchange.pipe(sink)
     piped.set()
-    await asyncio.wait_for(sink.arrived.wait(), 5)
+    await asyncio.wait_for(sink.arrived.wait(), 30)
     assert await (await client.send(ASK, worker.address, SOON)).body(9) == b"one"
     assert len(worker.peers) == 1
     assert sink.ends == []
@@ -168,7 +168,7 @@ async def test_resume_from_within_a_block(serve: Serve, pooled: MakeClient) -> N
     exchange = await pooled().send(ASK, worker.address, SOON)
     exchange.pipe(sink)
     tap.say(chunk(b"c") + b"0\r\n\r\n")
-    await asyncio.wait_for(sink.done.wait(), 5)
+    await asyncio.wait_for(sink.done.wait(), 30)
     assert (sink.body, sink.ends) == (b"abc", [None])
 
 
@@ -179,7 +179,7 @@ async def test_close_from_within_a_block(serve: Serve, pooled: MakeClient) -> No
     sink = Sink(lambda data: exchange.close())
     exchange.pipe(sink)
     tap.say(chunk(b"one") + chunk(b"two") + b"0\r\n\r\n")
-    await asyncio.wait_for(sink.arrived.wait(), 5)
+    await asyncio.wait_for(sink.arrived.wait(), 30)
     await worker.peers[0].gone()
     assert (sink.blocks, sink.ends, client.idle) == ([b"onetwo"], [], 0)
     tap.say(b"")
@@ -194,7 +194,7 @@ async def test_a_sink_that_raises(end: bytes, serve: Serve, pooled: MakeClient) 
     worker = await serve(tap)
     (await client.send(ASK, worker.address, SOON)).pipe(sink)
     tap.say(chunk(b"one") + chunk(b"two") + end)
-    await asyncio.wait_for(sink.done.wait(), 5)
+    await asyncio.wait_for(sink.done.wait(), 30)
     (error,) = sink.ends
     assert error is not None
     assert error.kind is Kind.INTERNAL

@@ -111,7 +111,7 @@ def running(*flags: str) -> tuple[subprocess.Popen[str], str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """(exit status, standard error)"""
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     return process.returncode, said
 
 
@@ -120,7 +120,7 @@ STORY = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "temp
 
 def refuses(address: str) -> bool:
     try:
-        httpx.get(address + "/health", timeout=5)
+        httpx.get(address + "/health", timeout=30)
     except httpx.ConnectError:
         return True
     return False

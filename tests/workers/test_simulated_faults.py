@@ -31,7 +31,7 @@ async def raw(sim: Simulated, fault: str, stream: bool = True, usage: bool = Fal
     writer.write(f"{head}x-sim-fault: {fault}\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content)
     answer, reset = b"", False
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while block := await reader.read(1 << 20):
                 answer += block
     except ConnectionResetError:

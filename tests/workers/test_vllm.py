@@ -81,7 +81,7 @@ class Worker:
         return found
 
     def end(self) -> tuple[int, str]:
-        _, errors = self.popen.communicate(timeout=30)
+        _, errors = self.popen.communicate(timeout=60)
         return self.popen.returncode, errors
 
     def __enter__(self) -> Worker:
@@ -201,7 +201,7 @@ def test_an_engine_that_does_not_start(tmp_path: Path) -> None:
 
 def test_an_interpreter_without_vllm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "workers.vllm", "--model", "m"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         f"dragoman worker vllm: {sys.executable} has no vLLM: install it there (pip install vllm), "
@@ -212,7 +212,7 @@ def test_an_interpreter_without_vllm(tmp_path: Path) -> None:
 def test_the_environment_names_the_interpreter(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "workers.vllm", "--model", "m"]
     environment = {**os.environ, "ENGINE_PYTHON": str(tmp_path / "absent")}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (
         2,
         f"dragoman worker vllm: cannot run {tmp_path}/absent: No such file or directory\n",

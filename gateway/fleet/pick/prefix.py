@@ -94,6 +94,11 @@ class Prefix:
             part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
             recent = self._recent = {worker: work * part for worker, work in recent.items()}
             self._halved = now
+        best: list[Worker] = []
+        if common < inf and (most := max(saved.values(), default=0)) > common:
+            best = [worker for worker in workers if saved.get(worker) == most]
+            if len(best) == 1 and best[0].load() <= most * best[0].strength(now):
+                return best, most  # not too busy, whatever the load of the others is
         work = total = before = 0.0
         # What engines say of their work is known to all gateways alike; it counts if all of them say it.
         told = None not in [worker.recent for worker in workers]
@@ -107,8 +112,7 @@ class Prefix:
             total += strength
             measured.append((worker, load / strength, had, strength))
         bound, fair = BOUND * work / total, BOUND * before / total
-        best: list[Worker] = []
-        most = -1
+        best, most = [], -1
         for worker, load, had, strength in measured:
             gain = saved.get(worker, 0)
             if gain >= most and load <= bound + gain and (had <= fair * strength + SLACK or gain > common):

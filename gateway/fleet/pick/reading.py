@@ -61,6 +61,7 @@ ENDS = (
 )
 """Characters."""
 _READ_WHOLE = ENDS.index(WHOLE) + 1
+_PARTS = tuple(map(slice, (0, *ENDS), ENDS[:_READ_WHOLE]))
 _TOKENS = tuple(end // CHARACTERS for end in ENDS)
 _MOST_DIGESTED = 4_096
 
@@ -130,38 +131,44 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
             else:
                 media += sum([_message(one.parts, pieces) for one in rest])
             break
-    lengths = list(map(len, pieces))
-    size = sum(lengths)
-    text = _beginning(pieces, lengths)
-    start = size if front < 0 else sum(lengths[:front])
+    until = list(accumulate(map(len, pieces)))  # where each piece ends
+    size = until[-1] if until else 0
+    text = _beginning(pieces, until)
+    start = size if front < 0 else until[front - 1] if front else 0
     first = pieces[front:end] if front >= 0 and end >= 0 else pieces[front:] if front >= 0 else []
     demand.beginning = _beginning_of(salt, text[: min(start, FRONT)], _ends(first))
     if turned:
         demand.head = start // CHARACTERS
     demand.prompt = size // CHARACTERS + media * IMAGE + 1
     demand.output = _output(op.max_output) * op.n
-    _keys(text, pieces, lengths, size, demand, salt)
-    demand.whole = _whole(demand.keys, size, pieces)
+    _keys(text, pieces, until, demand, salt)
+    keys = demand.keys
+    demand.whole = _whole(keys[-1] if keys else 0, size, pieces[-1] if pieces else "")
     if turned:
-        until = len(pieces) - _since(messages)
-        size -= sum(lengths[until:])
+        count = len(pieces) - _since(messages)
+        size = until[count - 1] if count else 0
         demand.before = size // CHARACTERS
-        demand.turn = _whole(demand.keys[: bisect_right(ENDS, size)], size, pieces[max(0, until - 1) : until])
+        depth = bisect_right(ENDS, size)
+        demand.turn = _whole(keys[depth - 1] if depth else 0, size, pieces[count - 1] if count else "")
 
 
 def _since(messages: Sequence[Message]) -> int:
     """The number of pieces from the last reply on: what the turn before did not have."""
     pieces = 0
     for message in reversed(messages):
-        pieces += sum([2 if type(part) is ToolCall else 1 for part in message.parts])
+        parts = message.parts
+        if len(parts) == 1 and type(parts[0]) is Text:
+            pieces += 1
+        else:
+            pieces += sum([2 if type(part) is ToolCall else 1 for part in parts])
         if message.role == "assistant":
             break
     return pieces
 
 
-def _whole(keys: Sequence[int], size: int, pieces: Sequence[str]) -> int:
-    """Tells a prompt of this size from others with the same keys, by the end of the last one of `pieces`."""
-    return hash((keys[-1] if keys else 0, size, pieces[-1][-SAMPLE:] if pieces else ""))
+def _whole(key: int, size: int, last: str) -> int:
+    """Tells a prompt of this size from others with the same last key, by the end of its last piece."""
+    return hash((key, size, last[-SAMPLE:]))
 
 
 def _message(parts: Sequence[Part], pieces: list[str]) -> int:
@@ -178,14 +185,12 @@ def _ends(pieces: Sequence[str]) -> str:
     return f"{pieces[0][: FIRST // 2]}\x00{pieces[-1][-FIRST // 2 :]}" if pieces else ""
 
 
-def _beginning(pieces: Sequence[str], lengths: Sequence[int]) -> str:
+def _beginning(pieces: Sequence[str], until: Sequence[int]) -> str:
     """The first `WHOLE` characters. The rest is not copied, because copying long prompts needs fresh memory."""
-    size = 0
-    for count, length in enumerate(lengths):
-        size += length
-        if size > WHOLE:
-            return "".join([*pieces[:count], pieces[count][: WHOLE - size]])
-    return "".join(pieces)
+    count = bisect_right(until, WHOLE)
+    if count == len(pieces):
+        return "".join(pieces)
+    return "".join([*pieces[:count], pieces[count][: WHOLE - until[count]]])
 
 
 def _sample(pieces: Sequence[str], index: int, at: int) -> str:
@@ -205,7 +210,7 @@ def _complete(op: Complete, demand: Demand, salt: str | None, prompt: bool) -> N
     first = op.prompts[0]
     if isinstance(first, str):
         demand.beginning = _beginning_of(salt, first[:FIRST], "")
-        _keys(first[:WHOLE], [first], [len(first)], len(first), demand, salt)
+        _keys(first[:WHOLE], [first], [len(first)], demand, salt)
     else:
         demand.beginning = _beginning_of(salt, repr(first[: FIRST // CHARACTERS]), "")
         _token_keys(first, demand, salt)
@@ -255,29 +260,25 @@ def _digest(part: Image | Audio | Opaque) -> str:
     return blake2b(f"{size} {text}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _keys(
-    text: str, pieces: Sequence[str], lengths: Sequence[int], size: int, demand: Demand, salt: str | None
-) -> None:
-    """`text` is the beginning of `pieces`, of these lengths and together of this size."""
+def _keys(text: str, pieces: Sequence[str], until: Sequence[int], demand: Demand, salt: str | None) -> None:
+    """`text` is the beginning of `pieces`, which end at `until`.
+
+    Each key is the sum of the hashes of all parts until there. The order of parts counts for nothing in one key, but it
+    does in all of them: where two prompts first differ, their keys do."""
     key = hash(salt)
     keys: list[int] = []
     demand.keys, demand.ends = keys, _TOKENS
-    start = 0
-    count = bisect_right(ENDS, size)
-    for end in ENDS[: min(count, _READ_WHOLE)]:
-        key = hash((key, text[start:end]))
+    count = bisect_right(ENDS, until[-1]) if until else 0
+    for part in _PARTS[:count]:
+        key += hash(text[part])
         keys.append(key)
-        start = end
-    if count <= _READ_WHOLE:
-        return
-    until = list(accumulate(lengths))  # where each piece ends
-    for end in ENDS[_READ_WHOLE:count]:
+    for start in ENDS[_READ_WHOLE - 1 : max(0, count - 1)]:
         index = bisect_right(until, start)
-        at = start - until[index] + lengths[index]
-        sample = pieces[index][at : at + SAMPLE]
-        key = hash((key, sample if len(sample) == SAMPLE else _sample(pieces, index, at)))
+        piece = pieces[index]
+        at = start - until[index] + len(piece)
+        sample = piece[at : at + SAMPLE]
+        key += hash(sample if len(sample) == SAMPLE else _sample(pieces, index, at))
         keys.append(key)
-        start = end
 
 
 def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None:
@@ -285,7 +286,7 @@ def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None
     keys: list[int] = []
     start = 0
     for end in _TOKENS[: bisect_right(_TOKENS, len(tokens))]:
-        key = hash((key, tokens[start : min(end, start + SAMPLE)]))
+        key += hash(tokens[start : min(end, start + SAMPLE)])
         keys.append(key)
         start = end
     demand.keys, demand.ends = keys, _TOKENS

@@ -52,8 +52,11 @@ class Seen:
 
     def having(self, key: int) -> Sequence[Worker]:
         """The workers that were sent what `key` stands for."""
+        bits = (self._young.get(key, 0) | self._old.get(key, 0)) & self._live
+        if not bits:
+            return []
         found: dict[Worker, int] = {}
-        self._name((self._young.get(key, 0) | self._old.get(key, 0)) & self._live, 1, found)
+        self._name(bits, 1, found)
         return list(found)
 
     def _name(self, bits: int, depth: int, found: dict[Worker, int]) -> None:

@@ -337,7 +337,7 @@ def test_law_7_unknown_counts_are_numbers() -> None:
 def test_law_8_a_keep_alive_is_a_space_before_a_line() -> None:
     config = {"relay": {"keepalive_s": 0.05}}
     with Stack(workers=({"prefill_us_per_token": 20_000},), config=config) as stack:
-        reply = httpx.post(stack.url + "/api/chat", json=scripted(text="Hello"), timeout=10)
+        reply = httpx.post(stack.url + "/api/chat", json=scripted(text="Hello"), timeout=30)
     assert reply.text.startswith(" ")
     assert "\n\n" not in reply.text
     assert "\n " not in reply.text.rstrip("\n").replace('\n {"', "")
