@@ -437,7 +437,7 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
 ) -> None:
     key, keys = made("a", team="red", limits={"requests": 5})
     with Server(tmp_path) as server:
-        redis = {"addresses": [server.address], "timeout_s": 1}
+        redis = {"addresses": [server.address], "timeout_s": 10}
         limits = [{"name": "team", "kind": "tokens", "limit": 900, "scope": ["team", "model"], "shadow": True}]
         config = {"keys": keys, "redis": redis, "limits": limits, "accounting": {"redis_stream": "usage"}}
         with Stack(({},), config) as stack:
@@ -480,7 +480,7 @@ def test_only_known_callers_are_accounted_for(tmp_path: Path) -> None:
     """Strangers cannot push the records of others out of a stream that keeps so many and no more."""
     key, keys = made("a")
     with Server(tmp_path) as server:
-        config = {"redis": {"addresses": [server.address], "timeout_s": 1}, "accounting": {"redis_stream": "usage"}}
+        config = {"redis": {"addresses": [server.address], "timeout_s": 10}, "accounting": {"redis_stream": "usage"}}
         with Stack(({},), {**config, "keys": keys}) as stack:
             for path in ("/v1/models", "/nowhere", "/ping"):
                 httpx.get(stack.url + path)
@@ -506,7 +506,7 @@ def test_the_command_shows_what_was_used_of_a_limit_with_a_burst(
             {"name": "teams", "kind": "requests", "limit": 9, "scope": ["team"]},
         ]
         section = {"issuer": "https://id.example", "audience": "d", "jwks_url": "https://id.example/keys"}
-        config = {"keys": keys, "limits": limits, "redis": {"addresses": [server.address], "timeout_s": 1}}
+        config = {"keys": keys, "limits": limits, "redis": {"addresses": [server.address], "timeout_s": 10}}
         models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
         path.write_text(json.dumps({**config, "models": models, "jwt": section}))
 
@@ -539,7 +539,7 @@ def test_the_command_says_why_redis_cannot_be_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], trouble: str
 ) -> None:
     with Server(tmp_path, *(["--requirepass", "canary"] if trouble != "gone" else [])) as server:
-        redis: dict[str, Any] = {"addresses": [server.address], "timeout_s": 1}
+        redis: dict[str, Any] = {"addresses": [server.address], "timeout_s": 10}
         if trouble == "wrong password":
             (tmp_path / "password").write_text("canary-not")
             redis["password_file"] = "password"

@@ -149,7 +149,7 @@ class Vllm(ReadsReplies):
     cache_events = True
 
     def write(self, op: Op, can: Capabilities) -> Request:
-        if isinstance(op, Score):
+        if type(op) is Score:
             return _score(op, can)
         assert isinstance(op, (Chat, Complete, Embed))
         if isinstance(op, (Chat, Complete)):
@@ -261,7 +261,7 @@ def _with_processors(op: Chat | Complete, can: Capabilities) -> Chat | Complete:
     """`op` with some parameters renamed for our logits processor (workers/vllm/processors.py), if the workers have it.
     Otherwise the parameters stay and are refused later."""
     sampling = op.sampling
-    if isinstance(op, Complete) and op.beams is not None:  # vLLM's beam search ignores logits processors
+    if type(op) is Complete and op.beams is not None:  # vLLM's beam search ignores logits processors
         return op
     ours: dict[str, Any] = {}
     if (sampling.no_repeat_ngram or 0) > 1 and "no_repeat_ngram" in can.beyond:

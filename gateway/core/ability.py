@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.messages import (
+    QUESTIONS,
     Audio,
     Chat,
     Complete,
@@ -21,7 +22,6 @@ from gateway.core.messages import (
     Op,
     Opaque,
     Output,
-    Question,
     Score,
     Text,
     Thinking,
@@ -100,20 +100,20 @@ def _without_optional(op: Op, refusal: GatewayError) -> str:
 
 
 def _refuse_beyond(op: Op, can: Capabilities) -> None:
-    if isinstance(op, Question):
+    if type(op) in QUESTIONS:
         return
-    if can.max_context is not None and isinstance(op, Complete):
+    if can.max_context is not None and type(op) is Complete:
         _fits(op, can.max_context)
     if can.features is None and not can.lacks:
         return
     features = (_NEEDS if can.features is None else can.features) - can.lacks
-    if isinstance(op, Chat):
+    if type(op) is Chat:
         _chat(op, features)
-    elif isinstance(op, Complete):
+    elif type(op) is Complete:
         _complete(op, features)
-    elif isinstance(op, Embed) and "embeddings" not in features:
+    elif type(op) is Embed and "embeddings" not in features:
         raise _beyond("makes no embeddings", None)
-    elif isinstance(op, Score) and "scores" not in features:
+    elif type(op) is Score and "scores" not in features:
         raise _beyond("does not rank documents", None)
 
 

@@ -2,11 +2,14 @@
 
 `lifecycle.TRANSITIONS` says which event may follow which. Exactly one of `End` and `Failed` is last. The structs are
 not frozen, because one is made for every token and frozen ones take longer to make (an unfrozen one takes 63 ns).
+
+They are told apart by `type(event) is Delta`: `isinstance` of a Struct takes ten times as long where the answer is no
+(170 against 16 ns), because the class of Structs is not `type` itself.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, final
 
 from msgspec import Raw, Struct
 
@@ -18,6 +21,7 @@ PartKind = Literal["text", "thinking", "tool", "refusal"]
 Reason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
+@final
 class Start(Struct):
     """The reply begins. id and model as the worker said them; created in Unix seconds; extra holds top-level fields
     that have no canonical name."""
@@ -30,6 +34,7 @@ class Start(Struct):
     extra: Extra | None = None
 
 
+@final
 class PartStart(Struct):
     """Part `index` of `choice` opens. For kind "tool", index counts parts, and call_id and name are the call's."""
 
@@ -40,6 +45,7 @@ class PartStart(Struct):
     name: str | None = None
 
 
+@final
 class Delta(Struct):
     """More of an open part.
 
@@ -57,6 +63,7 @@ class Delta(Struct):
     last: bool = False
 
 
+@final
 class PartEnd(Struct):
     """Part `index` of `choice` is complete."""
 
@@ -64,6 +71,7 @@ class PartEnd(Struct):
     index: int
 
 
+@final
 class Finish(Struct):
     """`choice` is complete. raw is the worker's own word for the reason; stop_sequence what matched, if anything.
     end_token is the id of the token without text that ended it, where the worker told it: its usage counts that too."""
@@ -76,12 +84,14 @@ class Finish(Struct):
     end_token: int | None = None
 
 
+@final
 class UsageReport(Struct):
     """What the worker says was used so far."""
 
     usage: Usage
 
 
+@final
 class End(Struct):
     """The reply is complete: the worker sent its terminal mark. Nothing else may make this event. fingerprint: what the
     worker said after `Start`, for a Start that has none."""
@@ -89,6 +99,7 @@ class End(Struct):
     fingerprint: str | None = None
 
 
+@final
 class Failed(Struct):
     """The reply will never be complete."""
 

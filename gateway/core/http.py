@@ -6,6 +6,7 @@ No framework and no socket. Header names are lower-case bytes, as ASGI and httpt
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -34,6 +35,7 @@ class Request(Struct):
     query    raw query string without "?"
     body     the whole body
     id       on the client's side the id that the gateway gave this request
+    memory   on the client's side what was learnt from the head alone: `HEAD_MEMORY`, or a dict of its own
     reply    on the client's side the dialect's headers for any reply: whole, streamed or an error. Its `read` and
              `refuse` may set them
     recalled on the client's side what is stored for this caller under the names that the dialect's `read` asked for
@@ -49,6 +51,7 @@ class Request(Struct):
     route: str = ""
     params: dict[str, str] = {}
     id: str = ""
+    memory: dict[str, Any] = {}
     reply: Headers = []
     recalled: Mapping[str, bytes | None] | None = None
     dropped: tuple[str, ...] = ()

@@ -27,15 +27,15 @@ from gateway.core.messages import Extra
 from gateway.core.usage import Usage
 
 # state of the whole reply -> events allowed in it. Within "open", each choice has its own state (below).
-TRANSITIONS: dict[str, tuple[type, ...]] = {
-    "new": (Start, Failed),
-    "open": (PartStart, Delta, PartEnd, Finish, UsageReport, End, Failed),
-    "over": (),
+TRANSITIONS: dict[str, frozenset[type]] = {
+    "new": frozenset([Start, Failed]),
+    "open": frozenset([PartStart, Delta, PartEnd, Finish, UsageReport, End, Failed]),
+    "over": frozenset(),
 }
 # state of one choice -> events allowed in it. Parts of a choice may be open side by side (interleaved tool calls).
-CHOICE_TRANSITIONS: dict[str, tuple[type, ...]] = {
-    "open": (PartStart, Delta, PartEnd, Finish),
-    "finished": (),
+CHOICE_TRANSITIONS: dict[str, frozenset[type]] = {
+    "open": frozenset([PartStart, Delta, PartEnd, Finish]),
+    "finished": frozenset(),
 }
 
 
@@ -58,15 +58,16 @@ class Checker:
 
     def see(self, event: Event) -> None:
         """Raises IllegalEvent if `event` may not come now."""
-        if not isinstance(event, TRANSITIONS[self.state]):
+        if type(event) not in TRANSITIONS[self.state]:
             raise IllegalEvent(f"{type(event).__name__} may not come while the reply is {self.state}")
-        if isinstance(event, Start):
+        if type(event) is Start:
             self.state = "open"
-        elif isinstance(event, (End, Failed)):
-            if isinstance(event, End):
-                self._may_end()
+        elif type(event) is End:
+            self._may_end()
             self.state = "over"
-        elif not isinstance(event, UsageReport):
+        elif type(event) is Failed:
+            self.state = "over"
+        elif type(event) is not UsageReport:
             self._see_choice(event)
 
     def _may_end(self) -> None:
@@ -77,22 +78,22 @@ class Checker:
     def _see_choice(self, event: PartStart | Delta | PartEnd | Finish) -> None:
         choice = event.choice
         state = "finished" if choice in self._finished else "open"
-        if not isinstance(event, CHOICE_TRANSITIONS[state]):
+        if type(event) not in CHOICE_TRANSITIONS[state]:
             raise IllegalEvent(f"{type(event).__name__} after Finish of choice {choice}")
         open_parts = self._open.setdefault(choice, set())
         seen = self._seen.setdefault(choice, set())
-        if isinstance(event, PartStart):
+        if type(event) is PartStart:
             if event.index in seen:
                 raise IllegalEvent(f"part {event.index} of choice {choice} starts twice")
             seen.add(event.index)
             open_parts.add(event.index)
-        elif isinstance(event, Finish):
+        elif type(event) is Finish:
             if open_parts:
                 raise IllegalEvent(f"Finish of choice {choice} while parts {sorted(open_parts)} are open")
             self._finished.add(choice)
         elif event.index not in open_parts:
             raise IllegalEvent(f"{type(event).__name__} for part {event.index} of choice {choice}, which is not open")
-        elif isinstance(event, PartEnd):
+        elif type(event) is PartEnd:
             open_parts.discard(event.index)
 
 
@@ -203,32 +204,32 @@ def fold(events: Iterable[Event]) -> Reply:
     choices: dict[int, ReplyChoice] = {}
     parts: dict[tuple[int, int], tuple[ReplyPart, list[str], list[int], list[Raw]]] = {}
     for event in checked(events):
-        if isinstance(event, Start):
+        if type(event) is Start:
             reply = Reply(event, [])
-        elif isinstance(event, PartStart):
+        elif type(event) is PartStart:
             part = ReplyPart(event.kind, "", event.call_id, event.name)
             _choice(choices, event.choice).parts.append(part)
             parts[event.choice, event.index] = (part, [], [], [])
-        elif isinstance(event, Delta):
+        elif type(event) is Delta:
             _, texts, tokens, logprobs = parts[event.choice, event.index]
             texts.append(event.text)
             tokens.extend(event.tokens)
             if event.logprobs is not None:
                 logprobs.append(event.logprobs)
-        elif isinstance(event, PartEnd):
+        elif type(event) is PartEnd:
             part, texts, tokens, logprobs = parts[event.choice, event.index]
             part.text, part.tokens, part.logprobs = "".join(texts), tuple(tokens), tuple(logprobs)
-        elif isinstance(event, Finish):
+        elif type(event) is Finish:
             choice = _choice(choices, event.choice)
             choice.reason, choice.raw_reason = event.reason, event.raw
             choice.stop_sequence, choice.extra, choice.end_token = event.stop_sequence, event.extra, event.end_token
-        elif isinstance(event, UsageReport):
+        elif type(event) is UsageReport:
             assert reply is not None
             reply.usage = event.usage
-        elif isinstance(event, End):
+        elif type(event) is End:
             assert reply is not None
             reply.start.fingerprint = reply.start.fingerprint or event.fingerprint
-        elif isinstance(event, Failed):
+        elif type(event) is Failed:
             raise event.error
     if reply is None:
         raise GatewayError(Kind.UPSTREAM, "the worker sent no reply")

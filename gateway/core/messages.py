@@ -23,7 +23,7 @@ workers have no such option leave it out (`ports.Backend.salts`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from msgspec import Raw, Struct
 
@@ -192,6 +192,7 @@ class Operation(Struct, kw_only=True):
     cache_key: str | None = None
 
 
+@final
 class Chat(Operation, kw_only=True):
     """Asks for the next message of a chat.
 
@@ -225,6 +226,7 @@ class Chat(Operation, kw_only=True):
     unnamed: tuple[str, ...] = ()
 
 
+@final
 class Complete(Operation, kw_only=True):
     """Asks for the text after one or more prompts, each a string or token ids.
 
@@ -252,6 +254,7 @@ class Complete(Operation, kw_only=True):
     unnamed: tuple[str, ...] = ()
 
 
+@final
 class Embed(Operation, kw_only=True):
     """Asks for an embedding of each input, a string or token ids. encoding None is an array of floats. truncate: an
     input that exceeds the model's context is cut off instead of refused, where the engine can do that."""
@@ -262,6 +265,7 @@ class Embed(Operation, kw_only=True):
     truncate: bool = False
 
 
+@final
 class Score(Operation, kw_only=True):
     """Asks how well each document answers its query. One query belongs to every document; of several, each belongs to
     the document at its place. The order of documents by their scores is the dialect's to make."""
@@ -270,6 +274,7 @@ class Score(Operation, kw_only=True):
     documents: tuple[str, ...]
 
 
+@final
 class CountTokens(Operation, kw_only=True):
     """Asks how many tokens the prompt of `prompt_of` has, by the worker's chat template and tokenizer. It generates
     nothing, so it passes neither limits nor the queue.
@@ -280,6 +285,7 @@ class CountTokens(Operation, kw_only=True):
     prompt_of: Chat | Complete
 
 
+@final
 class Tokenize(Operation, kw_only=True):
     """Asks for the tokens of a text, or of a chat's prompt by the worker's chat template. Like `CountTokens` it passes
     neither limits nor the queue.
@@ -294,12 +300,14 @@ class Tokenize(Operation, kw_only=True):
     texts: bool = False
 
 
+@final
 class Detokenize(Operation, kw_only=True):
     """Asks for the text of tokens. Like `CountTokens` it passes neither limits nor the queue."""
 
     tokens: tuple[int, ...]
 
 
+@final
 class ListModels(Struct, kw_only=True):
     """Asks for the list of models. The gateway answers it without a worker, so it is not an operation.
 
@@ -316,6 +324,7 @@ class ListModels(Struct, kw_only=True):
     dropped: tuple[str, ...] = ()
 
 
+@final
 class Settled(Struct, frozen=True):
     """A request that is answered from what is stored, without a worker. forgets: names of what is to be removed from
     there before the client gets `reply`."""
@@ -327,6 +336,8 @@ class Settled(Struct, frozen=True):
 Generate = Chat | Complete
 Question = CountTokens | Tokenize | Detokenize
 """What a worker answers without its model."""
+QUESTIONS = frozenset([CountTokens, Tokenize, Detokenize])
+"""The classes of `Question`, to be asked for the class of every request: see `core.events`."""
 Op = Chat | Complete | Embed | Score | Question
 
 

@@ -25,7 +25,7 @@ def length_request(op: Op, backend: Backend, can: Capabilities, estimate: int = 
 
     Raises GatewayError(UNSUPPORTED) if `op` has totals and workers of this backend cannot count.
     """
-    if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
+    if type(op) is Complete and (op.max_total is not None or op.min_total is not None):
         return backend.count(op, can)
     if isinstance(op, Chat) and _may_exceed(op, can, estimate):
         try:
@@ -47,7 +47,7 @@ def _may_exceed(op: Chat, can: Capabilities, prompt: int) -> bool:
 
 def without(op: T) -> T:
     """A copy of `op` without limits on prompt and output together."""
-    if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
+    if type(op) is not Chat and isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
         return replace(op, max_total=None, min_total=None)
     return op
 

@@ -21,8 +21,8 @@ def ask(op: Question, backend: Backend, can: Capabilities) -> Ask:
 def read_whole(backend: Backend, response: Response, op: Any) -> Reply | Embeddings | Scores:
     """A buffered 2xx reply to an operation that is no question. Raises GatewayError if it is not whole, or not what
     `op` asks for."""
-    if isinstance(op, Embed):
+    if type(op) is Embed:
         return backend.read_embeddings(response, op)
-    if isinstance(op, Score):
+    if type(op) is Score:
         return backend.read_scores(response, op)
     return fold(backend.read(response, op))

@@ -103,7 +103,11 @@ class Attempts:
             if spans is not None:
                 spans.waiting()
             try:
-                worker = await pool.acquire(tried, priority, demand) if question is None else pool.lend(tried)
+                if question is not None:
+                    worker = pool.lend(tried)
+                else:
+                    # Mostly one is free, and there is nothing to wait for.
+                    worker = pool.spare(tried, demand) or await pool.acquire(tried, priority, demand)
             except GatewayError as error:
                 raise failure or error from None
             finally:

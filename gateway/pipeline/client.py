@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from gateway.core.byte_budget import SMALL, ByteBudget
@@ -57,8 +57,8 @@ class Client(Protocol):
         no room, both without reading on; CLIENT_GONE."""
         ...
 
-    async def respond(self, response: Response, extra: Headers) -> None:
-        """Sends a whole response, with the `extra` headers behind its own."""
+    def respond(self, response: Response, extra: Headers) -> Awaitable[None]:
+        """Sends a whole response, with the `extra` headers behind its own, once it is awaited."""
         ...
 
     async def start(self, status: int, headers: Headers) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from gateway.core import totals
 from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
-from gateway.core.messages import Chat, Complete, Op, Question
+from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
 from gateway.core.ports import Ask, Counting, WorkerHandle
 from gateway.core.whole import ask
 from gateway.pipeline.models import ServedModel
@@ -46,8 +47,8 @@ class Outgoing:
     def write(self) -> None:
         """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
         op, served = self.op, self.served
-        if isinstance(op, Question):
-            self.question = ask(op, served.backend, served.can)
+        if type(op) in QUESTIONS:
+            self.question = ask(cast(Question, op), served.backend, served.can)
             self.request = self.question.request
             self._address(self.request)
         else:
@@ -61,9 +62,9 @@ class Outgoing:
         length of a prompt that must be known."""
         op, served = self.op, self.served
         self._check_path(self.request)
-        if isinstance(op, Chat) and not op.fit_output:
+        if type(op) is Chat and not op.fit_output:
             return ()
-        guess = estimate(op) if isinstance(op, Chat) else 0
+        guess = estimate(op) if type(op) is Chat else 0
         counting = self._counting = totals.length_request(op, served.backend, served.can, guess)
         if counting is not None and isinstance(op, Chat) and not self._may_call(counting.request):
             counting = None  # the estimate has to do

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Protocol
 
@@ -117,10 +117,10 @@ class ClientReply:
 
     # -- whole replies and errors -----------------------------------------------------------------------------------
 
-    async def respond(self, response: Response) -> None:
-        """Sends a whole reply."""
+    def respond(self, response: Response) -> Awaitable[None]:
+        """Sends a whole reply, once it is awaited."""
         self._record.status = response.status
-        await self._client.respond(response, self._head())
+        return self._client.respond(response, self._head())
 
     async def refuse(self, error: GatewayError, op: Op | None) -> None:
         """Tells the client of `error`, in the form that the state allows: a response in its dialect while nothing went

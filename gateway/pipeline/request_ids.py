@@ -31,11 +31,20 @@ _SERIAL = itertools.count(int.from_bytes(os.urandom(3), "big"))
 
 
 def request_id(headers: Headers) -> str:
-    """The client's own X-Request-Id if it is 1 to 128 letters, digits and `._:-` and does not look like a key; else a
-    new one of 32 hexadecimal digits."""
+    """The client's own id, else a new one."""
+    return given_id(headers) or new_id()
+
+
+def given_id(headers: Headers) -> str | None:
+    """The client's own X-Request-Id if it is 1 to 128 letters, digits and `._:-` and does not look like a key."""
     given = header_value(headers, b"x-request-id")
     if given is not None and _HARMLESS.match(given) and not _KEY.search(given):
         return given.decode()
+    return None
+
+
+def new_id() -> str:
+    """32 hexadecimal digits."""
     return f"{random.getrandbits(128):032x}"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Recall, Request, Route, header_value
-from gateway.core.messages import Chat, Complete, ListModels, Op, Question, Settled
+from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route, header_value
+from gateway.core.messages import QUESTIONS, Chat, Complete, ListModels, Op, Settled
 from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
 from gateway.core.trace_context import trace_context
 from gateway.drive import Running, running
@@ -26,7 +26,7 @@ from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
-from gateway.pipeline.request_ids import request_id
+from gateway.pipeline.request_ids import given_id, new_id
 from gateway.pipeline.runtime import Runtime
 from gateway.wire.bulk import is_heavy
 
@@ -35,6 +35,8 @@ EXPLAIN = b"x-dragoman-explain"
 _NOBODY = PendingAuth(ANONYMOUS)
 # In a head's memory: (runtime, dialect, PendingAuth, how long its client waits).
 _IDENTITY = "identity"
+# In a head's memory: (the client's own id of the request, or None; the headers of its trace).
+_NAMED = "named"
 
 
 class Endpoint:
@@ -88,7 +90,14 @@ class Run:
         self.endpoint = endpoint
         self.runtime = runtime
         self.scope = scope
-        self.record = record = RequestRecord(request_id(headers), dialect.name)
+        memory = scope.get(HEAD_MEMORY)
+        if memory is None:
+            memory = {}
+        named: tuple[str | None, Headers] | None = memory.get(_NAMED)
+        if named is None:
+            named = memory[_NAMED] = given_id(headers), trace_context(headers)
+        given, self._context = named
+        self.record = record = RequestRecord(given or new_id(), dialect.name)
         self.route = route = endpoint.routes.get(method)
         self.request = Request(
             method,
@@ -99,6 +108,7 @@ class Run:
             route.name if route is not None else "",
             scope.get("path_params") or {},
             record.id,
+            memory,
         )
         self.client = connect(scope, receive, send, runtime.extension, record.id)
         self.reply = ClientReply(self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s)
@@ -110,7 +120,7 @@ class Run:
         self.runtime.running.add(self)
         self.runtime.observer.begun(self.record.dialect)
         if self.runtime.tracer is not None:
-            self.trace = self.runtime.tracer.begin(trace_context(self.request.headers))
+            self.trace = self.runtime.tracer.begin(self._context)
             self.record.trace = self.trace.id
         try:
             await self._serve()
@@ -145,16 +155,18 @@ class Run:
         if runtime.log_prompt is not None:
             runtime.log_prompt(record.id, request.body)
         large = is_heavy(request.body)
-        asked = await self._read(principal, large)
+        # A coroutine fewer where there is nothing to wait for, which is nearly always.
+        simple = not large and runtime.shelf is None
+        asked = endpoint.dialect.read(request) if simple else await self._read(principal, large)
         large = large or self._recalled_heavy
-        if isinstance(asked, Settled):
+        if type(asked) is Settled:
             if asked.forgets and runtime.shelf is not None:
                 await runtime.shelf.remove(self._owner, asked.forgets)
             await self.reply.respond(asked.reply)
             return
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)
-        if isinstance(asked, ListModels):
+        if type(asked) is ListModels:
             await self._list_models(asked, principal)
             return
         op = self.op = asked
@@ -181,7 +193,7 @@ class Run:
         left_out = refuse_beyond(op, served.can)
         if left_out:
             self.reply.name_dropped(left_out)
-        if runtime.gate is not None and not isinstance(op, Question):
+        if runtime.gate is not None and type(op) not in QUESTIONS:
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         waits = self._waits
         if waits is not None:
@@ -192,7 +204,7 @@ class Run:
         if (op.timeout is not None or served.total_s is not None) and self._deadline is None:
             self._set_deadline(op, served)
         # With a tracer each attempt has a context of its own.
-        context = trace_context(request.headers) if self.trace is None else []
+        context = self._context if self.trace is None else []
         outgoing = Outgoing(op, served, record.id, large, context)
         await offload(outgoing.write) if large else outgoing.write()
         if outgoing.request.dropped:
@@ -306,15 +318,15 @@ class Run:
         if route is not None and route.open:
             return _NOBODY
         # Who calls is known from the head. While that stays the same, so does the answer, unless a clock is asked.
-        memory = self.scope.get(HEAD_MEMORY)
-        known = memory.get(_IDENTITY) if memory is not None else None
+        memory = self.request.memory
+        known = memory.get(_IDENTITY)
         if known is not None and known[0] is self.runtime and known[1] == record.dialect:
             pending: PendingAuth = known[2]
             self._waits = known[3]
         else:
             pending = self.runtime.identify(self.request.headers, record.dialect)
             self._waits = client_waits(self.request.headers)
-            if memory is not None and pending.lasting:
+            if pending.lasting:
                 memory[_IDENTITY] = self.runtime, record.dialect, pending, self._waits
         if pending.prove is None:
             record.key, record.team = pending.principal.key, pending.principal.team

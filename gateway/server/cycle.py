@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
+from operator import itemgetter
 from typing import Any, Protocol
 
 from gateway.core.http import Headers, header_value
@@ -22,6 +23,7 @@ _JOINED_BYTES = 65536
 # only the socket can tell that its client reads nothing.
 _MOST_PENDING_BYTES = 65536
 _FAILED = b"Internal Server Error"
+_NAME = itemgetter(0)
 
 
 class Wire(Protocol):
@@ -225,8 +227,8 @@ class RequestCycle:
     def _head(self, status: int, headers: Headers, *more: bytes) -> bytes:
         if self.keep_alive and not self.wire.reusable:
             self.keep_alive = False
-        said = header_value(headers, b"connection")
-        if said is not None:
+        if b"connection" in map(_NAME, headers):
+            said = header_value(headers, b"connection") or b""
             # The application may end the connection, or say that it is kept; only here is it known whether it is.
             headers = [field for field in headers if field[0] != b"connection"]
             if said.strip().lower() == b"close":

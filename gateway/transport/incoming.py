@@ -74,6 +74,9 @@ class Incoming:
 
     async def body(self, limit: int) -> bytes:
         """The whole body. Raises what `read` raises, and UPSTREAM (not retryable) over `limit` bytes."""
+        # A small reply comes in one read with its head: it is here when its head is waited for no longer.
+        if self._ended and self.error is None and len(self._blocks) == 1 and len(self._blocks[0]) <= limit:
+            return self._take()
         parts: list[bytes] = []
         size = 0
         while block := await self.read():

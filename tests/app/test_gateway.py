@@ -122,3 +122,32 @@ def test_a_connection_that_goes_on_does_not_keep_a_key_that_was_taken_away() -> 
             for _ in range(3):
                 assert client.post("/v1/chat/completions", json=ask, headers=headers).status_code == status
         assert len(stack.server.server_state.connections) == 1
+
+
+# -- heads that come again --------------------------------------------------------------------------------------------
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_what_a_head_says_is_remembered_for_this_head_alone(stack: Stack) -> None:
+    """Each is sent three times: the first is parsed, the second learns, the third knows."""
+    heads: list[tuple[dict[str, str], int]] = [
+        ({}, 200),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-encoding": "gzip"}, 415),
+        ({"x-request-id": "mine"}, 200),
+        ({"traceparent": PARENT}, 200),
+        ({}, 200),
+    ]
+    with httpx.Client(base_url=stack.url) as client:
+        for head, status in heads:
+            ids = []
+            for _ in range(3):
+                sent = {"content-type": "application/json", **head}
+                reply = client.post("/v1/chat/completions", content=json.dumps(CHAT), headers=sent)
+                assert reply.status_code == status, head
+                ids.append(reply.headers["x-request-id"])
+                if status == 200:
+                    told = [entry for entry in stack.sim.ledger.entries if entry.generation][-1]
+                    assert told.header("traceparent") == head.get("traceparent")
+            assert len(set(ids)) == (1 if "x-request-id" in head else 3)

@@ -181,11 +181,12 @@ async def queueing(findings: Findings, at: House) -> None:
         burst = await asyncio.gather(*(load.ask(chat(100)) for _ in range(AT_ONCE)))
         answered.append(sum(one.status == 200 for one in burst))
     load.close()
+    # The one that tries the worker that loads is answered by another one, beyond those for whom there was room.
     findings.check(
-        f"answered 200 of {AT_ONCE} at once, {room}: those with a worker and those who wait",
+        f"answered 200 of {AT_ONCE} at once, {room}, or one more: those with a worker, those who wait, one that tried",
         answered,
         len(load.asked),
-        set(answered) == {room},
+        set(answered) <= {room, room + 1},
     )
     refused = [one for one in load.asked if one.status != 200]
     odd = [one for one in refused if one.status != 429 or not told(one)]

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from gateway.core.events import Event
 from gateway.core.http import Request, Response
-from gateway.core.messages import Chat, Complete, Embed, ListModels, Message, Sampling, Text, Tool
+from gateway.core.messages import (
+    QUESTIONS,
+    Chat,
+    Complete,
+    Embed,
+    ListModels,
+    Message,
+    Op,
+    Question,
+    Sampling,
+    Settled,
+    Text,
+    Tool,
+)
 from gateway.core.usage import Usage
 
 
@@ -27,6 +41,15 @@ def test_an_unknown_count_makes_an_unknown_total(usage: Usage, total: int | None
 
 def test_usage_is_the_engines_unless_said_otherwise() -> None:
     assert Usage().source == "engine"
+
+
+@pytest.mark.parametrize("one", [*get_args(Event), *get_args(Op), ListModels, Settled])
+def test_what_is_told_apart_by_its_class_has_no_subclass(one: type) -> None:
+    assert getattr(one, "__final__", False)
+
+
+def test_the_classes_of_questions_are_those_of_the_union() -> None:
+    assert set(get_args(Question)) == QUESTIONS
 
 
 @pytest.mark.parametrize("op", [Chat(model=None, messages=()), Complete(model=None, prompts=("a",))])

@@ -63,7 +63,7 @@ def redis(tmp_path: Path) -> Iterator[Server]:
 
 
 def stack(redis: Server) -> Stack:
-    return Stack(workers=(), config={"redis": {"addresses": [redis.address], "timeout_s": 1}, "models": MODELS})
+    return Stack(workers=(), config={"redis": {"addresses": [redis.address], "timeout_s": 10}, "models": MODELS})
 
 
 def fleet(gateway: Stack) -> dict[str, bool]:

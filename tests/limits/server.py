@@ -40,7 +40,7 @@ class Server:
     @property
     def settings(self) -> RedisSettings:
         # Generous, as tests share the machine; what is about the timeout sets its own.
-        return RedisSettings(addresses=(self.address,), timeout=1.0)
+        return RedisSettings(addresses=(self.address,), timeout=10.0)
 
     def command(self, *words: object) -> Any:
         return self._client.execute_command(*words)

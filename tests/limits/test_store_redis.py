@@ -352,7 +352,7 @@ def info(node: Server) -> bytes:
 @pytest.mark.parametrize("partitions", [1, 16])
 async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) -> None:
     """Partitions lie on all nodes, however many of them connect at the same time; a slot that moves is followed."""
-    settings = RedisSettings(addresses=(f"127.0.0.1:{free_port()}", nodes[0].address), mode="cluster", timeout=1)
+    settings = RedisSettings(addresses=(f"127.0.0.1:{free_port()}", nodes[0].address), mode="cluster", timeout=10)
     layout = Layout(partitions=partitions, partition_by="team" if partitions > 1 else None)
     rules = [Rule(name="rpm", kind="requests", limit=3, scope=("team",)), *([RULES[2]] if partitions == 1 else [])]
     for _ in range(3):  # as `dragoman limits` does: start, ask, end
@@ -378,7 +378,7 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
 async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None:
     """`noeviction`: a heartbeat passes where an admission does not, so a probe has to write as an admission does."""
     changes: list[tuple[str, str]] = []
-    settings = msgspec.structs.replace(mortal.settings, timeout=1)
+    settings = msgspec.structs.replace(mortal.settings, timeout=10)
     limiter = Limiter(RULES[:2], RedisStore(settings), on_change=lambda *change: changes.append(change))
     await limiter.start()
     await limiter.reserve(Subject("k", "t", "m"))
@@ -403,7 +403,7 @@ async def test_a_primary_behind_sentinel(server: Server, tmp_path: Path) -> None
     file.write_text(f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n")
     dead = f"127.0.0.1:{free_port()}"
     with Server(tmp_path, "--sentinel", port=port, file=file):
-        settings = RedisSettings(addresses=(dead, f"127.0.0.1:{port}"), mode="sentinel", timeout=1)
+        settings = RedisSettings(addresses=(dead, f"127.0.0.1:{port}"), mode="sentinel", timeout=10)
         limiter = Limiter(RULES, RedisStore(settings))
         await limiter.start()
         assert (limiter.state, limiter.reason) == ("strict", "")
@@ -480,7 +480,7 @@ async def test_tls(server: Server, certificate: tuple[Path, Path]) -> None:
     address = f"127.0.0.1:{front.sockets[0].getsockname()[1]}"
     for trusted in (True, False):
         ca_file = str(certificate[0]) if trusted else None
-        settings = RedisSettings(addresses=(address,), tls=True, ca_file=ca_file, timeout=1)
+        settings = RedisSettings(addresses=(address,), tls=True, ca_file=ca_file, timeout=10)
         limiter = Limiter(RULES, RedisStore(settings))
         await limiter.start()
         assert limiter.state == ("strict" if trusted else "degraded")

@@ -116,7 +116,7 @@ def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tu
         body: dict[str, Any] = dict(op.raw)
     else:
         body = compose(op, can, words)
-        if not isinstance(op, Embed):
+        if type(op) is not Embed:
             dropped = top_level(op.unnamed)
     body["model"] = can.upstream_model
     if op.stream:
@@ -138,14 +138,14 @@ def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
 def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dict[str, Any]:
     """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
     body: dict[str, Any]
-    if isinstance(op, Embed):
+    if type(op) is Embed:
         body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
         put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
         if op.truncate:
             words.truncation(body)
         body.update(op.extra)
         return body
-    if isinstance(op, Chat):
+    if type(op) is Chat:
         body = prompt_of(op, can, words)
         put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
         if op.tool_choice is not None:

@@ -46,13 +46,24 @@ def with_extra(out: dict[str, Any], extra: Nested | None) -> dict[str, Any]:
 def write_message(message: Message) -> dict[str, Any]:
     """One chat message. A message of text alone has a plain string: not every server reads part arrays."""
     out: dict[str, Any] = {"role": message.role}
-    calls = [part for part in message.parts if isinstance(part, ToolCall)]
-    thinking = [part.text for part in message.parts if isinstance(part, Thinking)]
+    only = message.parts[0] if len(message.parts) == 1 else None
+    if type(only) is Text and only.extra is None:  # nearly every message
+        out["content"] = only.text
+    else:
+        _write_parts(message.parts, out)
+    put(out, name=message.name, tool_call_id=message.call_id)
+    return out if message.extra is None else with_extra(out, message.extra)
+
+
+def _write_parts(parts: Sequence[Part], out: dict[str, Any]) -> None:
+    """Adds to the message `out` the members for its parts."""
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    thinking = [part.text for part in parts if isinstance(part, Thinking)]
     # A refusal that came as a content part with other members stays a content part.
-    refusals = [part.text for part in message.parts if isinstance(part, Refusal) and part.extra is None]
+    refusals = [part.text for part in parts if isinstance(part, Refusal) and part.extra is None]
     content = [
         part
-        for part in message.parts
+        for part in parts
         if not isinstance(part, (ToolCall, Thinking)) and (not isinstance(part, Refusal) or part.extra is not None)
     ]
     if len(content) == 1 and isinstance(content[0], Text) and content[0].extra is None:
@@ -75,8 +86,6 @@ def write_message(message: Message) -> dict[str, Any]:
             )
             for call in calls
         ]
-    put(out, name=message.name, tool_call_id=message.call_id)
-    return out if message.extra is None else with_extra(out, message.extra)
 
 
 def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:

@@ -31,7 +31,7 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
         if not _answers(tally, op):
             raise wire.malformed()
         usage = wire.usage(tally.usage) if tally.usage is not None else None
-        if isinstance(op, Embed) or _exact(tally):
+        if type(op) is Embed or _exact(tally):
             if tally.model == model:
                 return body, usage
             if tally.model is not None and body.count(b'"model"') == 1:
@@ -42,7 +42,7 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise wire.malformed() from None
     reply["model"] = model
-    if not isinstance(op, Embed):
+    if type(op) is not Embed:
         _mend(reply, isinstance(op, Chat), defaults)
     return encode(reply), usage
 
@@ -93,7 +93,7 @@ def _exact_choice(choice: wire.TallyChoiceIn) -> bool:
 
 def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
     """True if the reply has everything that `op` asks for."""
-    if isinstance(op, Embed):
+    if type(op) is Embed:
         vectors = tally.data or ()
         return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
     choices = tally.choices or ()
