@@ -148,7 +148,7 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
         model |= {"workers": [GIVEN], "max_context": CONTEXT, "features": features}
     else:
         model["discover"] = {"redis": True}
-        config["redis"] = {"addresses": [request.getfixturevalue("redis").address], "timeout_s": 1}
+        config["redis"] = {"addresses": [request.getfixturevalue("redis").address], "timeout_s": 10}
     config["dialects"] = {name: {"default_model": "smollm2"} for name in REGISTRY}
     config["health"] = {"timeout_s": 5, "interval_s": 5}
     with Stack(workers=(), config=config) as stack:

@@ -28,7 +28,7 @@ CHAT = "/openai/v1/chat/completions"
 def stack(redis: Server) -> Iterator[Stack]:
     config = {
         "models": {"smollm2": {"backend": "vllm", "discover": {"redis": True}}},
-        "redis": {"addresses": [redis.address], "timeout_s": 1},
+        "redis": {"addresses": [redis.address], "timeout_s": 10},
         "health": {"interval_s": 1, "timeout_s": 1},
         "dialects": {name: {"default_model": "smollm2"} for name in ("azure", "friendli")},
     }

@@ -61,7 +61,7 @@ def ranker(start: Callable[..., Engine], redis: Server) -> Iterator[tuple[httpx.
     engine.ready()
     config = {
         "models": {"ranker": {"backend": "vllm", "discover": {"redis": True}}},
-        "redis": {"addresses": [redis.address], "timeout_s": 1},
+        "redis": {"addresses": [redis.address], "timeout_s": 10},
         "health": {"timeout_s": 5, "interval_s": 5},
     }
     with Stack(workers=(), config=config) as stack:

@@ -23,7 +23,7 @@ SLOTS = Rule(name="slots", kind="concurrency", limit=20)
 
 
 async def ask(address: str, seconds: float) -> list[tuple[float, int, int]]:
-    limiter = Limiter([REQUESTS, TOKENS, SLOTS], RedisStore(RedisSettings(addresses=(address,), timeout=1.0)))
+    limiter = Limiter([REQUESTS, TOKENS, SLOTS], RedisStore(RedisSettings(addresses=(address,), timeout=10.0)))
     await limiter.start()
     assert limiter.state == "strict"
     log: list[tuple[float, int, int]] = []

@@ -200,7 +200,7 @@ async def test_local_counting_survives_a_flapping_server(mortal: Server, make: M
 
 async def test_a_wrong_password_is_a_failure_that_says_so(mortal: Server) -> None:
     mortal.command("CONFIG", "SET", "requirepass", "right")
-    limiter = Limiter([REQUESTS], RedisStore(RedisSettings(addresses=(mortal.address,))))
+    limiter = Limiter([REQUESTS], RedisStore(RedisSettings(addresses=(mortal.address,), timeout=10)))
     await limiter.start()
     assert limiter.state == "degraded"
     assert "Authentication" in limiter.reason

@@ -86,7 +86,7 @@ async def seen() -> Seen:
         config = {
             **CONFIG,
             "models": {**CONFIG["models"], "apart": apart},
-            "redis": {"addresses": [redis.address]},
+            "redis": {"addresses": [redis.address], "timeout_s": 10},
         }
 
         async def other_workers(at: House) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.pipeline.shelf import MemoryShelf, RedisShelf
-from gateway.redis import RedisSettings, connect
+from gateway.redis import connect
 from tests.limits.server import Server
 
 MOST = 1 << 20
@@ -55,7 +55,7 @@ async def test_the_oldest_go_first_and_no_text_takes_it_all() -> None:
 
 async def test_in_redis_all_share_it(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
-        settings = RedisSettings(addresses=(server.address,))
+        settings = server.settings
         failures: list[str] = []
         one, two = (RedisShelf(10, lambda: connect(settings), failures.append) for _ in range(2))
         one.put("a", {"x": b"1", "y": b"2"})
@@ -74,7 +74,7 @@ async def test_in_redis_all_share_it(tmp_path: Path) -> None:
 async def test_texts_together_have_a_bound(tmp_path: Path) -> None:
     names = list(map(str, range(40)))
     with Server(tmp_path) as server:
-        settings = RedisSettings(addresses=(server.address,))
+        settings = server.settings
         failures: list[str] = []
         for shelf in (MemoryShelf(10, 1 << 20), RedisShelf(10, lambda: connect(settings), failures.append)):
             shelf.put("a", dict.fromkeys(names, b"x" * 100))

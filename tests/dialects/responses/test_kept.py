@@ -145,7 +145,7 @@ def test_where_nothing_is_stored_it_is_not_found(method: str, path: str) -> None
 
 def test_redis_forgets_it_for_all_gateways(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
-        shared = {**config(where="redis"), "redis": {"addresses": [server.address]}}
+        shared = {**config(where="redis"), "redis": {"addresses": [server.address], "timeout_s": 10}}
         with Stack(config=shared) as one, Stack(config=shared) as two, client_of(one) as here, client_of(two) as there:
             first = ask(here, scripted(stream=True, text="one"))
             # Written in a task of its own: only the gateway that writes waits for it.

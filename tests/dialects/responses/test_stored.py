@@ -156,7 +156,7 @@ def test_it_stays_over_a_reload(client: httpx.Client, stack: Stack) -> None:
 
 def test_two_gateways_share_what_is_in_redis(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
-        shared = {**config(where="redis"), "redis": {"addresses": [server.address]}}
+        shared = {**config(where="redis"), "redis": {"addresses": [server.address], "timeout_s": 10}}
         with Stack(config=shared) as one, Stack(config=shared) as two:
             with client_of(one) as client:
                 first = ask(client, scripted(stream=True, text="one"))
