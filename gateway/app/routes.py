@@ -103,8 +103,8 @@ class Served(Protocol):
 
 
 class _Pattern(Struct, frozen=True):
-    """A path with parameters. begins: its text before the first of them, which is compared first, because that costs a
-    tenth of a match."""
+    """A path with parameters. begins: its text before the first of them, which is compared first, because that is
+    cheaper than a match."""
 
     begins: str
     match: re.Pattern[str]

@@ -70,8 +70,8 @@ def refuse_bulk(body: bytes) -> None:
 
 
 def _count(body: bytes, byte: bytes, most: int) -> int:
-    """How often `byte` is in `body`, but no more than `most`. Where it is rare, as in prompts, this takes a seventh of
-    `bytes.count`, which looks at each byte by itself: 21 against 137 µs in 400 KB of text."""
+    """How often `byte` is in `body`, but no more than `most`. Where it is rare, as in prompts, this is much
+    cheaper than `bytes.count`, which looks at each byte by itself and not by `memchr`."""
     return len(body.replace(byte, byte + byte, most)) - len(body)
 
 
