@@ -1,8 +1,8 @@
 """A gateway with load of every kind that a dashboard shows, and a real Prometheus that scrapes it and its workers.
 
 Load: streams and plain requests in several dialects, of two teams; clients that leave; requests over limits, of the
-wrong form, and with fields that are dropped; workers that fail; prompts computed apart; reloads, every second one
-refused.
+wrong form, and with fields that are dropped; workers that fail; prompts computed apart; workers that tell what they
+have cached; reloads, every second one refused.
 """
 
 from __future__ import annotations
@@ -95,17 +95,27 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
         generates, computes = (f"http://127.0.0.1:{port}" for port in ports)
         prefill = {"workers": [computes]}
         apart = {"backend": "vllm", "upstream_model": "sim", "workers": [generates], "prefill": prefill}
+        publishing = {free_port(): (free_port(), free_port()) for _ in range(2)}
+        of_each = {
+            f"http://127.0.0.1:{port}": {"kv_events": {"port": events, "replay_port": replay}}
+            for port, (events, replay) in publishing.items()
+        }
+        told = {"backend": "vllm", "upstream_model": "sim", "workers": [*of_each], "worker_options": of_each}
         config = {
             **CONFIG,
-            "models": {**CONFIG["models"], "apart": apart},
+            "models": {**CONFIG["models"], "apart": apart, "told": {**told, "kv_events": {}}},
             "redis": {"addresses": [redis.address], "timeout_s": 10},
         }
 
         async def other_workers(at: House) -> list[str]:
-            """Starts the workers of the model whose prompts are computed apart."""
-            for port in ports:
-                words = ["gateway.cli", "worker", "simulated", "--port", str(port), "--kv-transfer"]
-                at.others.append(await start(at.folder, f"apart{port}", *words, port=port))
+            """Starts the workers of the model whose prompts are computed apart, and of that whose workers tell what
+            they have cached."""
+            flags = {port: ["--kv-transfer"] for port in ports}
+            for port, (events, replay) in publishing.items():
+                flags[port] = ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
+            for port, own in flags.items():
+                words = ["gateway.cli", "worker", "simulated", "--port", str(port), *own]
+                at.others.append(await start(at.folder, f"other{port}", *words, port=port))
             return [worker.address for worker in at.workers]
 
         async with house(KEYS, config, 1, (WORKER, WORKER), front=other_workers) as at:
@@ -177,6 +187,7 @@ async def _others(at: House, end: float) -> None:
         for path, body in (
             (CHAT, chat(4)),
             (CHAT, {**chat(4), "model": "apart"}),
+            (CHAT, {**chat(4, text=PROMPT), "model": "told"}),
             (CHAT, {**chat(4), "max_tokens": "many"}),
             (CHAT, cut),
             ("/azure/chat/completions?api-version=2024-05-01-preview", {**chat(4), "unheard_of": 1}),
