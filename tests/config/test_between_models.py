@@ -63,9 +63,9 @@ def test_a_fallback_leads_back_exactly_where_a_walk_comes_back(edges: list[tuple
     ways: dict[tuple[int, int], list[int]] = {}
     for path, message in between_models(config, set(config.models)):
         at, index = int(str(path[1])[1:]), int(path[3])
-        what, _, way = str(message).partition(": ")
+        what, _, steps = str(message).partition(": ")
         assert what == "leads back to this model"
-        ways[at, ahead[at][index]] = [int(step[1:]) for step in way.split(" -> ")]
+        ways[at, ahead[at][index]] = [int(step[1:]) for step in steps.split(" -> ")]
     assert ways.keys() == expected
     for (at, to), way in ways.items():
         assert way[:2] == [at, to]
