@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.dialects.responses import compaction
 from tests.agents.command import PACKAGES, Ran, call, conversation, line, run, version
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
@@ -53,15 +54,17 @@ def codex(
     settings: str = "",
     model: str = "m",
     more: tuple[str, ...] = (),
+    provider: tuple[str, ...] = (),
     timeout: float = 120,
 ) -> Ran:
-    """With the README's line, which are its options."""
+    """With the README's line, which are its options, unless others are given as `provider`."""
     folder = home / "codex"
     folder.mkdir(exist_ok=True)
     (folder / "config.toml").write_text(f'model = "{model}"\n{settings}{SETTINGS}')
     options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    environ = {"CODEX_HOME": str(folder), "DRAGOMAN_KEY": key}
-    arguments = [str(PROGRAM), "exec", *shlex.split(line("Codex", url)), *options, *more, prompt]
+    environ = {"CODEX_HOME": str(folder), "DRAGOMAN_KEY": key, "CODEX_API_KEY": key}
+    chosen = provider or shlex.split(line("Codex", url))
+    arguments = [str(PROGRAM), "exec", *chosen, *options, *more, prompt]
     return run(arguments, home, environ, timeout)
 
 
@@ -166,6 +169,32 @@ def test_a_conversation_is_compacted(tmp_path: Path) -> None:
     assert ran.code == 0, ran.said[-2000:]
     assert items(ran, "agent_message")[-1]["text"] == "All done."
     assert {record["outcome"] for record in records} == {"ok"}
+
+
+def test_a_conversation_is_compacted_by_the_gateway(tmp_path: Path) -> None:
+    """With `openai_base_url` Codex takes the gateway for OpenAI's server: it wants the summary as an item that it does
+    not read, and goes on from there."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "long.txt").write_text("word " * 5000)
+    reading = [call("exec_command", cmd="cat long.txt", max_output_tokens=6000)]
+    again = conversation({"tool_calls": reading}, {"text": "All done."}, words="Summary: the long file was read.")
+    prompt = conversation(*({"tool_calls": reading} for _ in range(8)), asked={compaction.ASK: {"text": again}})
+    settings = "model_context_window = 40000\nmodel_auto_compact_token_limit = 20000\n"
+    with Stack((WORKER,)) as stack:
+        provider = ("-c", f'openai_base_url="{stack.url}/v1"')
+        ran = codex(stack.url, tmp_path, prompt, settings=settings, provider=provider)
+        records = stack.records()
+        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+    assert ran.code == 0, ran.said[-2000:]
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+    asking = [index for index, found in enumerate(prompts) if found["messages"][-1]["content"] == compaction.ASK]
+    assert asking, "it was not compacted"
+    before, after = prompts[asking[0]], prompts[asking[0] + 1]
+    assert "tools" not in before
+    assert after["messages"][-1]["content"].endswith(again)
+    assert len(after["messages"]) < len(before["messages"])
+    assert after["tools"]
+    assert {record["outcome"] for record in records if record["path"] == "/v1/responses"} == {"ok"}
 
 
 def without_tools() -> str:
