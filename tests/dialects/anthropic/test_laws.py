@@ -35,6 +35,9 @@ from tests.dialects.anthropic.asking import (
 )
 from tests.harness import Stack, kept_alive
 
+LAWS = 20
+"""How many there are: tests/repo looks for a test of each."""
+
 OURS = {"anthropic-version": "2023-06-01"}
 
 

@@ -13,6 +13,9 @@ import pytest
 from gateway.auth import new_key
 from tests.harness import Stack
 
+LAWS = 12
+"""How many there are: tests/repo looks for a test of each."""
+
 HI = [{"role": "user", "content": "hi"}]
 CHAT: dict[str, Any] = {"messages": HI, "max_tokens": 5}
 TEXT: dict[str, Any] = {"prompt": "hi", "max_tokens": 5}

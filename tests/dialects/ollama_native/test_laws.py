@@ -33,6 +33,9 @@ from tests.dialects.ollama_native.asking import (
 )
 from tests.harness import Stack
 
+LAWS = 17
+"""How many there are: tests/repo looks for a test of each."""
+
 METRICS = {
     "total_duration",
     "load_duration",

@@ -20,6 +20,9 @@ from gateway.limits.estimate import Estimator
 from gateway.translate import Refused, send
 from tests.harness import Stack
 
+LAWS = 12
+"""How many there are: tests/repo looks for a test of each."""
+
 DIALECT = dialects.create("rerank", Settings())
 RANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
 QUERY = "which animal purrs"

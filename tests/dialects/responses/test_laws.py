@@ -40,6 +40,9 @@ from tests.dialects.responses.asking import (
 from tests.dialects.responses.recorded import CODEX, CODEX_HEADERS, CODEX_TOOLS_AS_ITEM
 from tests.harness import Stack, kept_alive
 
+LAWS = 16
+"""How many there are: tests/repo looks for a test of each."""
+
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:

@@ -17,6 +17,9 @@ from gateway.core.ports import Capabilities, Settings
 from gateway.translate import Refused, send
 from tests.harness import Stack
 
+LAWS = 12
+"""How many there are: tests/repo looks for a test of each."""
+
 DIALECT = dialects.create("tgi", Settings())
 MEMBERS = {
     *("model_id", "model_sha", "model_pipeline_tag", "max_concurrent_requests", "max_best_of", "max_stop_sequences"),
