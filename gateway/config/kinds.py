@@ -146,6 +146,9 @@ class RedisServer(NamedTuple):
     password: str | None = None
     tls: bool = False
 
+    def __repr__(self) -> str:
+        return f"RedisServer({', '.join(self.addresses)})"
+
 
 def redis_server(url: str) -> RedisServer:
     """What `redis[s]://[[user]:password@]host[:port][/db]` says; user and password may be percent-encoded.

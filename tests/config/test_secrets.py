@@ -9,6 +9,7 @@ import certifi
 import pytest
 
 from gateway.config import ConfigError, load
+from gateway.config.kinds import redis_server
 
 
 def model(name: str, ca_file: str, more: str = "") -> str:
@@ -55,3 +56,9 @@ def test_a_collector_may_have_a_key_in_a_header(tmp_path: Path) -> None:
     assert config.tracing is not None
     assert config.tracing.headers == {"authorization": "Bearer canary"}
     assert "canary" not in repr(config)
+
+
+def test_a_password_in_a_url_is_not_shown() -> None:
+    server = redis_server("redis://user:canary@host")
+    assert server.password == "canary"
+    assert "canary" not in repr(server)
