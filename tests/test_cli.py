@@ -502,6 +502,16 @@ def test_a_keys_file_that_hangs_stops_no_request(serve: Serve, tmp_path: Path) -
 # -- the other commands ---------------------------------------------------------------------------------------------
 
 
+def test_a_reader_that_has_had_enough_ends_a_command_without_a_traceback() -> None:
+    """As in `dragoman routes | head -3`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as output:
+        command = [sys.executable, "-m", "gateway.cli", "routes", "--config", str(CONFIG)]
+        ended = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, timeout=300, env=CLEAN)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_check_names_fallbacks_whose_context_is_no_longer(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     context = "fallback_on: [context_length], max_context: 100"
