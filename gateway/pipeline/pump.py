@@ -31,6 +31,8 @@ class Pump:
     first_output_at  in seconds of the monotonic clock, or None
     on_first         called with the first output in hand
     on_done          called once the reply is known to be complete, before its end can have reached the client
+    on_token         called once when the client has been committed to and the model has said something: no other worker
+                     will be sent the request
     """
 
     def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply, gaps: Histogram) -> None:
@@ -40,6 +42,8 @@ class Pump:
         self.first_output_at: float | None = None
         self.on_first: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
+        self.on_token: Callable[[], None] | None = None
+        self._beginning = True  # `on_token` is still to come
         self._exchange = exchange
         self._reply = reply
         self._write: Callable[[bytes], None] = reply.write
@@ -71,8 +75,8 @@ class Pump:
                 if lane.error is None and self.on_done is not None:
                     self.on_done()
                 self._end()
-            elif out and not self._reply.committed:
-                self.open()
+            elif out and self._beginning:
+                self._begun()
         except Exception as error:
             self._broken(error)
 
@@ -104,6 +108,15 @@ class Pump:
         self.first_output_at = now
         if self.on_first is not None:
             self.on_first()
+
+    def _begun(self) -> None:
+        """Something was sent, or is to be."""
+        if not self._reply.committed:
+            self.open()
+        elif self.lane.produced:
+            self._beginning = False
+            if self.on_token is not None:
+                self.on_token()
 
     def _end(self) -> None:
         self.open()
@@ -142,11 +155,13 @@ class Pump:
                 raise lane.error
             self._write = await reply.commit(lane.headers, exchange.pause, exchange.resume)
             if not self._over.done():
+                self._begun()
                 await reply.carry(self._over)
             await self._conclude()
         finally:
             reply.detach()
-            self.on_done = None  # it holds whoever is told, and that holds this pump: a cycle for the collector
+            # They hold whoever is told, and that holds this pump: a cycle for the collector.
+            self.on_done = self.on_token = None
             exchange.close()
 
     async def _conclude(self) -> None:

@@ -6,7 +6,9 @@ Every test runs on both client paths: the direct one and plain ASGI, which is th
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ import httpx
 import pytest
 
 from gateway.core.lanes import EventLane
+from gateway.core.messages import Chat, Message, Text
 from gateway.server import EXTENSION
 from gateway.wire.openai.passthrough import Relay
 from tests.harness import Stack, kept_alive, sse_data, until
@@ -481,3 +484,50 @@ def test_a_bug_in_a_lane_ends_its_stream_and_is_reported(
         assert "dragoman_bugs_total 1.0" in httpx.get(stack.url + "/metrics").text
         assert stack.events("worker ejected") == []
         assert post(stack, chat()).status_code == 200
+
+
+def held(text: str) -> int:
+    """How many chats with `text` in their prompt are in memory, whoever holds them."""
+    chats = [one for one in gc.get_objects() if type(one) is Chat]
+    return sum(text in str(chat.messages) for chat in chats)
+
+
+def begun(stack: Stack, prompt: str, path: str = PATH) -> socket.socket:
+    """A stream that has said its first token and says no more. A body that is announced counts in the budget."""
+    client = raw_request(stack, chat(prompt, stream=True, max_tokens=3), path, b"expect: 100-continue\r\n")
+    received = b""
+    while not re.search(rb'"(content|text)":"[^"]', received):
+        block = client.recv(65536)
+        assert block, received
+        received += block
+    return client
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_a_stream_holds_its_prompt_until_its_first_token(wrap: Callable[[Any], Any], fallback: bool) -> None:
+    """A prompt may be long, and a stream lasts. Where another model may be asked, there is one for it, too."""
+    prompt = "nobody else says this " * 4000
+    other = {"m": {"fallback": ["other"]}, "other": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}}
+    config = {"models": other} if fallback else {}
+    mine = Chat(model="m", messages=(Message("user", (Text(prompt),)),))
+    assert held("nobody else") == 1, "one that is held is found"
+    del mine
+    with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), config, wrap=wrap) as stack:
+        client = begun(stack, prompt)
+        until(lambda: not held("nobody else"))
+        assert stack.gateway.state.runtime.body_budget.reserved == 0
+        client.close()
+        record = stack.record()
+        assert record["outcome"] == "cancelled"
+        assert record["usage"]["input"] > 20_000, "the estimate was made while the prompt was there"
+
+
+def test_a_translated_stream_still_counts_its_body(wrap: Callable[[Any], Any]) -> None:
+    """Its reader and its writer refer to the operation until the end: nobody may take its bytes meanwhile."""
+    prompt = "this is translated " * 4000
+    with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), wrap=wrap) as stack:
+        client = begun(stack, prompt, "/v1/messages")
+        assert stack.gateway.state.runtime.body_budget.reserved > len(prompt)
+        client.close()
+        assert stack.record()["outcome"] == "cancelled"
+        assert stack.gateway.state.runtime.body_budget.reserved == 0
