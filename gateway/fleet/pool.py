@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gateway.core.demand import Demand
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -141,9 +141,9 @@ class Pool:
         now = self._clock()
         demand = Demand() if demand is None else demand
         without = (*exclude, *unfit)
-        worker = self._pick(without, now, demand) if not self._waiting.queue.count else None
+        worker = self._pick(without, now, demand) if self._waiting.lets_pass(without) else None
         if worker is None:
-            return await self._wait(without, bool(exclude), priority, now, demand)
+            return await self._wait(exclude, unfit, priority, now, demand)
         self._take(worker, now, demand)
         return worker
 
@@ -240,17 +240,17 @@ class Pool:
         if self._waiting.queue.count:
             self._waiting.serve()
 
-    def _hand_over(self, exclude: Sequence[Worker], now: float, demand: Demand) -> Worker | None:
+    def _hand_over(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
         worker = self._pick(exclude, now, demand)
         if worker is not None:
             self._take(worker, now, demand)
         return worker
 
-    def _may_serve(self, exclude: Sequence[Worker], now: float) -> bool:
+    def _may_serve(self, exclude: Collection[Worker], now: float) -> bool:
         """Whether waiting helps: some worker is only full."""
         return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
-    def _pick(self, exclude: Sequence[Worker], now: float, demand: Demand) -> Worker | None:
+    def _pick(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
         workers = self.workers
         if len(workers) == 1:
             only = workers[0]
@@ -261,7 +261,7 @@ class Pool:
             candidates = self._rested(candidates, exclude, now)
         return self.policy.pick(candidates, now, demand) if candidates else None
 
-    def _rested(self, candidates: list[Worker], exclude: Sequence[Worker], now: float) -> list[Worker]:
+    def _rested(self, candidates: list[Worker], exclude: Collection[Worker], now: float) -> list[Worker]:
         """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
         resting = {worker for worker, until in self._resting.items() if until > now}
         for worker in self._tried - resting:  # nothing was heard against it
@@ -288,9 +288,9 @@ class Pool:
             policy.sent(worker, demand)
 
     async def _wait(
-        self, without: tuple[Worker, ...], again: bool, priority: int, now: float, demand: Demand
+        self, exclude: Sequence[Worker], unfit: Sequence[Worker], priority: int, now: float, demand: Demand
     ) -> Worker:
-        request = self._waiting.enter(without, again, priority, now, demand)
+        request = self._waiting.enter(exclude, unfit, priority, now, demand)
         future = request.future
         try:
             return await future

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from gateway.core.demand import Demand
 from gateway.core.errors import Busy, GatewayError, Kind
-from gateway.fleet.queue import Queue, Waiter
+from gateway.fleet.queue import Queue, Waiter, Without
 from gateway.fleet.speed import Speed
 from gateway.fleet.worker import Worker
 
 # What a request is taken to cost where its policy reads no prompts: bytes of a token, and four times the output.
 _BYTES_PER_TOKEN = 4
 _OUTPUT = 1024
+# Kinds of requests whose speed is remembered while none of them waits.
+_SPEEDS = 64
 
 Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
 """Why a request got no worker: the queue was full; it had to make room for another one; the wait would have been too
@@ -36,17 +38,18 @@ class QueuePolicy(Struct, frozen=True):
 
 
 class HandOver(Protocol):
-    def __call__(self, exclude: Sequence[Worker], now: float, demand: Demand) -> Worker | None:
+    def __call__(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
         """A worker, taken, that is not in `exclude`; None if none is free."""
         ...
 
 
 class Request(Waiter):
-    """One that waits here. timer ends its wait; since is when it began."""
+    """One that waits here. lacking: the workers that never suited it; timer ends its wait; since is when it began."""
 
-    __slots__ = ("demand", "future", "since", "timer")
+    __slots__ = ("demand", "future", "lacking", "since", "timer")
 
-    tried: tuple[Worker, ...]
+    without: frozenset[Worker]
+    lacking: frozenset[Worker]
     demand: Demand
     future: asyncio.Future[Worker]
     since: float
@@ -66,7 +69,7 @@ class Waiting:
         self,
         policy: QueuePolicy,
         clock: Callable[[], float],
-        may_serve: Callable[[Sequence[Worker], float], bool],
+        may_serve: Callable[[Collection[Worker], float], bool],
         hand_over: HandOver,
         on_wait: Callable[[float], None],
         on_refuse: Callable[[Refusal], None],
@@ -78,21 +81,35 @@ class Waiting:
         self._hand_over = hand_over
         self._on_wait = on_wait
         self._on_refuse = on_refuse
-        self._speed = Speed()
+        # How fast those of a kind are served, beside whoever else is.
+        self._speeds: dict[frozenset[Worker], Speed] = {}
 
-    def enter(self, without: tuple[Worker, ...], again: bool, priority: int, now: float, demand: Demand) -> Request:
+    def lets_pass(self, without: Collection[Worker]) -> bool:
+        """Whether a newcomer may have a worker that is free: nobody waits whom it suits."""
+        queue = self.queue
+        if queue.count:
+            if frozenset(without) in queue.kinds:
+                return False
+            self.serve()
+        return True
+
+    def enter(
+        self, tried: Collection[Worker], lacking: Collection[Worker], priority: int, now: float, demand: Demand
+    ) -> Request:
         """A request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of it.
 
-        It may not be given those in `without`. again: some of them have failed it. Raises GatewayError: NO_WORKER,
-        `Busy`."""
+        It is given none of those that it tried, and none of those that lack what it asks for. Raises GatewayError:
+        NO_WORKER, `Busy`."""
         policy = self.policy
+        without = frozenset((*tried, *lacking))
         cold = not self._may_serve(without, now)
         if cold and (without or not policy.cold_start_s):
             self._on_refuse("no_worker")
             raise no_worker()
         tokens = demand.prompt + demand.output or demand.size // _BYTES_PER_TOKEN + _OUTPUT
-        request = Request(demand.tenant, priority, tokens, demand.size, without)
-        if not again:  # a retry has waited already, and the retry budget bounds how many there are
+        request = Request(demand.tenant, priority, tokens, demand.size, without, bool(tried))
+        request.lacking = frozenset(lacking)
+        if not tried:  # a retry has waited already, and the retry budget bounds how many there are
             if not cold:
                 self._check_wait(request, demand.until, now)
             self._make_room(request, now)
@@ -100,6 +117,8 @@ class Waiting:
         request.demand, request.since = demand, now
         request.future = loop.create_future()
         request.timer = loop.call_later(policy.cold_start_s if cold else policy.timeout_s, self._expire, request)
+        if not tried and without not in self._speeds:
+            self._new_speed(without)
         self.queue.add(request)
         self.serve()  # those before may exclude the worker that is free
         return request
@@ -110,45 +129,42 @@ class Waiting:
         if request.queued:
             self.queue.remove(request)
         now = self._clock()
-        if not self.queue.count:
-            self._speed.rest(now)
+        if request.without not in self.queue.kinds and (speed := self._speeds.get(request.without)) is not None:
+            speed.rest(now)
         self._on_wait(now - request.since)
 
     def serve(self) -> None:
         """Hands out the workers that are free; refuses whom none can serve."""
         now, queue = self._clock(), self.queue
         if not self._may_serve((), now):
-            self._speed.rest(now)
-            for request in list(queue.all_retries() if self.policy.cold_start_s else queue):
+            for speed in self._speeds.values():
+                speed.rest(now)
+            for request in [one for one in queue if one.without or not self.policy.cold_start_s]:
                 self._refuse(request, no_worker(), "no_worker")
             return
-        self._speed.run(now)
-        while self._serve_retry(now) or self._serve_next(now):
-            pass
-
-    def _serve_retry(self, now: float) -> bool:
-        for request in self.queue.retries():
-            if self._give(request, now):
-                return True
-            if not self._may_serve(request.tried, now):
-                self._refuse(request, no_worker(), "no_worker")
-                return True
-        return False
-
-    def _serve_next(self, now: float) -> bool:
-        request = self.queue.first()
-        return request is not None and self._give(request, now)
+        for kind, speed in self._speeds.items():
+            if kind in queue.kinds:
+                speed.run(now)
+        blocked: set[Without] = set()
+        while (first := queue.first(blocked)) is not None:
+            if self._give(first, now):
+                continue
+            if self._may_serve(first.without, now):
+                blocked.add(first.without)
+            else:
+                self._refuse(first, no_worker(), "no_worker")
 
     def _give(self, request: Request, now: float) -> bool:
         """Whether `request` is off the queue: served, or nobody's any more."""
         if request.future.done():  # cancelled, and not told yet
             self.queue.remove(request)
             return True
-        worker = self._hand_over(request.tried, now, request.demand)
+        worker = self._hand_over(request.without, now, request.demand)
         if worker is None:
             return False
         self.queue.take(request)
-        self._speed.served(request.tokens, now)
+        if not request.again:
+            self._speeds[request.without].served(request.tokens, now)
         request.future.set_result(worker)
         return True
 
@@ -156,11 +172,14 @@ class Waiting:
 
     def _check_wait(self, request: Request, until: float | None, now: float) -> None:
         """Refuses what would wait for longer than it may: than `timeout_s`, and than its client does."""
+        speed = self._speeds.get(request.without)
+        if speed is None:
+            return
         longest = self.policy.timeout_s if until is None else min(self.policy.timeout_s, until - now)
-        most = self._speed.wait(self.queue.tokens, now)
+        most = speed.wait(self.queue.tokens(request.without), now)
         if most is None or most <= longest:
             return
-        expected = self._speed.wait(self._ahead(request), now)
+        expected = speed.wait(self._ahead(request), now)
         if expected is not None and expected > longest:
             self._on_refuse("slow")
             message = f"the wait for a worker would be about {expected:.0f} s, longer than this request may wait"
@@ -171,8 +190,7 @@ class Waiting:
         over, excess = queue.count + 1 - policy.max_waiting, queue.size + request.size - policy.max_bytes
         if over <= 0 and (excess <= 0 or not queue.count):  # an empty queue takes a body of any size
             return
-        # One that takes no turn has no place among those that do, and displaces none of them.
-        going = [] if request.tried else queue.outranked(request, over, excess)
+        going = queue.outranked(request, over, excess)
         if not going:
             self._on_refuse("full")
             raise Busy("the queue of this model is full", "queue_full", self._retry_after(request, now))
@@ -185,7 +203,7 @@ class Waiting:
         now = self._clock()
         if request.future.done():
             return
-        if self._may_serve(request.tried, now):
+        if self._may_serve(request.without, now):
             message = "all workers of this model stayed busy for too long"
             wait = self._retry_after(request, now)
             self._refuse(request, GatewayError(Kind.OVERLOADED, message, retry_after=wait), "late")
@@ -199,10 +217,17 @@ class Waiting:
             request.future.set_exception(error)
 
     def _ahead(self, request: Request) -> int:
-        return self.queue.ahead(request.tenant, request.priority, request.tokens)
+        return self.queue.ahead(request.tenant, request.priority, request.tokens, request.lacking)
 
     def _retry_after(self, request: Request, now: float) -> float:
-        return self._speed.send_back(self._ahead(request), request.tokens, now)
+        speed = self._speeds.get(request.lacking) or Speed()
+        return speed.send_back(self._ahead(request), request.tokens, now)
+
+    def _new_speed(self, kind: frozenset[Worker]) -> None:
+        if len(self._speeds) >= _SPEEDS:
+            waiting = self.queue.kinds
+            self._speeds = {known: speed for known, speed in self._speeds.items() if known in waiting}
+        self._speeds[kind] = Speed()
 
 
 def no_worker() -> GatewayError:

@@ -19,7 +19,8 @@ PROMPT = "The capital of France is"
 GREEDY = {("tgi", "complete")}
 # The small model repeats it without end, as a chat and as a text, when greedy. What it ends by itself may be over
 # before anybody looks.
-ENDLESS = "a b " * 30
+ENDLESS = "List all the numbers from 1 to 500: " + ", ".join(map(str, range(1, 13))) + ","
+"""The small model goes on counting, in a chat too, until it may say no more."""
 MESSAGES = [{"role": "user", "content": QUESTION}]
 
 

@@ -31,7 +31,7 @@ FLAGS = (
     *("--served-model-name", "smollm2", "--max-model-len", str(CONTEXT), "--enforce-eager"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
-START_S = 300.0
+START_S = 600.0
 
 
 class Engine:
@@ -150,9 +150,9 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
         model["discover"] = {"redis": True}
         config["redis"] = {"addresses": [request.getfixturevalue("redis").address], "timeout_s": 10}
     config["dialects"] = {name: {"default_model": "smollm2"} for name in REGISTRY}
-    config["health"] = {"timeout_s": 5, "interval_s": 5}
+    config["health"] = {"timeout_s": 10, "interval_s": 10}
     with Stack(workers=(), config=config) as stack:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not stack.gateway.state.fleets.ready:
             assert time.monotonic() < end, stack.output.lines()
             time.sleep(0.05)

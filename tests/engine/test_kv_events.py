@@ -61,7 +61,7 @@ def cached(stack: Stack, engine: Engine) -> Blocks:
 
 
 # Without the engine's load: it would say for a while that what others asked for still runs.
-CONFIG = {"health": {"timeout_s": 5, "interval_s": 5}, "routing": {"scrape_s": 0}}
+CONFIG = {"health": {"timeout_s": 10, "interval_s": 10}, "routing": {"scrape_s": 0}}
 RUN = f"{time.time():.0f}"
 
 

@@ -6,6 +6,8 @@ import json
 import re
 import socket
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,7 +18,9 @@ from tests.harness import Stack
 
 pytestmark = pytest.mark.engine
 
-LEFT_WITHIN_S = 1.0
+TOKENS = 800
+STOPPED_WITHIN_S = 1.0
+TRIES = 3
 CASES = [
     pytest.param(way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
     for name, way in WAYS.items()
@@ -25,31 +29,58 @@ CASES = [
 ]
 
 
-def running(engine: httpx.Client) -> int:
+class Work(NamedTuple):
+    """What the engine did and does: tokens computed and requests that came to their end so far, requests it runs."""
+
+    tokens: int
+    ended: int
+    running: int
+
+
+def work(engine: httpx.Client) -> Work:
     text = engine.get("/metrics").text
-    found = re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", text, re.MULTILINE)
-    return sum(int(float(value)) for value in found)
+
+    def total(name: str) -> int:
+        return sum(int(float(value)) for value in re.findall(rf"^vllm:{name}\{{.*\}} (\S+)$", text, re.MULTILINE))
+
+    return Work(total("generation_tokens_total"), total("request_success_total"), total("num_requests_running"))
 
 
 @pytest.mark.parametrize(("way", "stream"), CASES)
 def test_a_client_that_leaves(stack: Stack, engine: httpx.Client, way: Way, stream: bool) -> None:
-    assert _within(engine, 0) < 10
-    sent = json.dumps(way.body(stream, ENDLESS, max_tokens=800, temperature=0)).encode()
+    body = json.dumps(way.body(stream, ENDLESS, max_tokens=TOKENS, temperature=0)).encode()
+    before = _until(engine, lambda now: now.running == 0)
+    took: list[float] = []
+    # A machine that stood still for a moment excuses one try.
+    while min(took, default=STOPPED_WITHIN_S) >= STOPPED_WITHIN_S and len(took) < TRIES:
+        took.append(_leave(stack, engine, way.path, body))
+    after = work(engine)
+    assert after.ended == before.ended, "an answer came to its end: nothing was stopped"
+    assert min(took) < STOPPED_WITHIN_S, took
+
+
+def _leave(stack: Stack, engine: httpx.Client, path: str, body: bytes) -> float:
+    """Asks and leaves once the engine computes. Returns the seconds until it computed no more."""
+    before = work(engine)
     parts = urlsplit(stack.url)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection((parts.hostname, parts.port)) as link:
-        head = f"POST {way.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        link.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(sent) + sent)
-        assert _within(engine, 1) < 30, "the engine was never seen at work"
-        if stream:
-            assert link.recv(64).startswith(b"HTTP/1.1 200")
-    assert _within(engine, 0) < LEFT_WITHIN_S
+        link.sendall(head.encode() + body)
+        try:
+            _until(engine, lambda now: now.tokens > before.tokens)
+        except TimeoutError:
+            link.settimeout(1)
+            pytest.fail(f"the engine was never at work; the gateway said {link.recv(4096)!r}")
+    left = time.monotonic()
+    _until(engine, lambda now: now.running == 0)
+    return time.monotonic() - left
 
 
-def _within(engine: httpx.Client, wanted: int) -> float:
-    """Seconds until that many requests run."""
-    began = time.monotonic()
-    while running(engine) != wanted:
-        if time.monotonic() - began > 30:
-            return 30.0
+def _until(engine: httpx.Client, wanted: Callable[[Work], bool]) -> Work:
+    """What was seen when it came true. Raises TimeoutError after two minutes: an engine on a CPU may compile first."""
+    end = time.monotonic() + 120
+    while not wanted(now := work(engine)):
+        if time.monotonic() > end:
+            raise TimeoutError(now)
         time.sleep(0.02)
-    return time.monotonic() - began
+    return now

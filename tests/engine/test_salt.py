@@ -35,7 +35,7 @@ def test_teams_share_no_cache(engine: httpx.Client, path: str) -> None:
         "models": {"smollm2": {"backend": "vllm", "workers": [str(engine.base_url)]}},
         "keys": entries,
         "cache_salt": {"secret_env": "SALT"},
-        "health": {"timeout_s": 5, "interval_s": 5},
+        "health": {"timeout_s": 10, "interval_s": 10},
     }
     found = {}
     with Stack(workers=(), config=config, environ={"SALT": "s" * 40}) as stack:

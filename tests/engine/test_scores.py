@@ -62,10 +62,10 @@ def ranker(start: Callable[..., Engine], redis: Server) -> Iterator[tuple[httpx.
     config = {
         "models": {"ranker": {"backend": "vllm", "discover": {"redis": True}}},
         "redis": {"addresses": [redis.address], "timeout_s": 10},
-        "health": {"timeout_s": 5, "interval_s": 5},
+        "health": {"timeout_s": 10, "interval_s": 10},
     }
     with Stack(workers=(), config=config) as stack:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not stack.gateway.state.fleets.ready:
             assert time.monotonic() < end, stack.output.lines()
             time.sleep(0.05)

@@ -223,30 +223,142 @@ async def test_a_full_queue_is_refused_at_once() -> None:
     assert one.waiting == 0
 
 
-async def test_requests_for_an_adapter_that_some_workers_lack_fill_no_queue_without_bound() -> None:
-    members = workers(2, max_in_flight=1)
-    one = pool(members, max_waiting=2)
-    adapter = AdapterPool(one, "a")
-    adapter.having = frozenset(members[:1])
-    taken = [await one.acquire() for _ in members]
-    waiters = [asyncio.create_task(adapter.acquire((), 0, Demand())) for _ in range(3)]
+def adapter_of(one: Pool, having: Sequence[Worker], name: str = "lora") -> AdapterPool:
+    adapter = AdapterPool(one, name)
+    adapter.having = frozenset(having)
+    return adapter
+
+
+async def asking(
+    one: Pool | AdapterPool, tenant: str = "", priority: int = 0, until: float | None = None
+) -> asyncio.Task[Worker]:
+    """A request that waits, or was answered at once."""
+    task = asyncio.create_task(one.acquire((), priority, Demand(tenant=tenant, size=4096, until=until)))
     await asyncio.sleep(0)
-    assert one.waiting == 2
-    with pytest.raises(Busy) as caught:
-        await waiters[2]
-    assert caught.value.code == "queue_full"
-    # A retry has waited already.
-    members[1].in_flight += 1
-    again = asyncio.create_task(adapter.acquire(members[1:], 0, Demand()))
-    await asyncio.sleep(0)
-    assert one.waiting == 3
-    for worker in taken:
+    return task
+
+
+async def served(one: Pool, worker: Worker, tasks: dict[str, asyncio.Task[Worker]], count: int) -> list[str]:
+    """The names of the next requests that `worker` takes, one after the other."""
+    order = []
+    for _ in range(count):
         one.release(worker)
-    assert await waiters[0] is members[0]
-    for task in (waiters[1], again):
+        await asyncio.sleep(0)
+        (name,) = [name for name, task in tasks.items() if task.done()]
+        assert await tasks.pop(name) is worker
+        order.append(name)
+    return order
+
+
+async def dropped(*tasks: asyncio.Task[Worker]) -> None:
+    for task in tasks:
         task.cancel()
-    await asyncio.wait((waiters[1], again))
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_requests_for_an_adapter_that_some_workers_lack_take_turns_with_all_others() -> None:
+    first, _ = members = workers(2, max_in_flight=1)
+    one = pool(members)
+    adapter = adapter_of(one, [first])
+    for _ in members:
+        await one.acquire()
+    tasks = {f"loud{number}": await asking(adapter, "loud") for number in range(20)}
+    tasks["quiet lora"] = await asking(adapter, "quiet")
+    tasks["other"] = await asking(one, "other")
+    assert await served(one, first, tasks, 4) == ["loud0", "quiet lora", "other", "loud1"]
+    # The same team asks for the model itself: it has one account.
+    tasks |= {f"plain{number}": await asking(one, "quiet") for number in range(2)}
+    assert await served(one, first, tasks, 4) == ["plain0", "loud2", "plain1", "loud3"]
+    await dropped(*tasks.values())
     assert one.waiting == 0
+
+
+async def test_priorities_hold_among_requests_for_adapters() -> None:
+    first, second = members = workers(2, max_in_flight=1)
+    one = pool(members)
+    adapter = adapter_of(one, [first])
+    for _ in members:
+        await one.acquire()
+    tasks = {f"plain {priority}": await asking(one, "a", priority) for priority in (0, 3)}
+    tasks |= {f"lora {priority}": await asking(adapter, "a", priority) for priority in (-1, 1, 5)}
+    assert await served(one, first, tasks, 2) == ["lora 5", "plain 3"]
+    # The worker without the adapter passes over who waits for it, whatever its priority is.
+    assert await served(one, second, tasks, 1) == ["plain 0"]
+    assert await served(one, first, tasks, 2) == ["lora 1", "lora -1"]
+    assert one.waiting == 0
+
+
+async def test_a_full_queue_of_requests_for_an_adapter_keeps_nobody_from_a_free_worker() -> None:
+    first, second = members = workers(2, max_in_flight=1)
+    one = pool(members, max_waiting=2)
+    adapter = adapter_of(one, [first])
+    await adapter.acquire((), 0, Demand())
+    flood = [await asking(adapter, "loud") for _ in range(3)]
+    assert one.waiting == 2
+    assert await one.acquire(demand=Demand(tenant="loud")) is second
+    with pytest.raises(Busy, match="is full"):
+        await flood[2]
+    await dropped(*flood)
+
+
+async def test_requests_for_an_adapter_have_the_bounds_of_the_queue() -> None:
+    reasons: list[Refusal] = []
+    first, second = members = workers(2, max_in_flight=1)
+    one = pool(members, max_waiting=3, on_refuse=reasons.append)
+    adapter = adapter_of(one, [first])
+    for _ in members:
+        await one.acquire()
+    loud = [await asking(adapter, "loud") for _ in range(4)]
+    with pytest.raises(Busy, match="the queue of this model is full"):
+        await loud[3]
+    # Another team has its part of the room, for the adapter or not.
+    quiet = [await asking(one, "quiet")]
+    with pytest.raises(Busy, match="had to make room"):
+        await loud[2]
+    other = await asking(adapter, "other")
+    with pytest.raises(Busy, match="had to make room"):
+        await loud[1]
+    assert (one.waiting, reasons) == (3, ["full", "displaced", "displaced"])
+    # A retry has waited already, takes no turn and displaces nobody.
+    again = asyncio.create_task(one.acquire([second], 0, Demand(tenant="quiet")))
+    await asyncio.sleep(0)
+    assert one.waiting == 4
+    tasks = {"loud": loud[0], "quiet": quiet[0], "other": other, "again": again}
+    assert await served(one, first, tasks, 4) == ["again", "loud", "quiet", "other"]
+    assert one.waiting == 0
+
+
+async def test_the_wait_for_an_adapter_is_told_by_how_fast_it_is_served() -> None:
+    """One worker has it and is slow; a backlog there is no reason to refuse what others could serve."""
+    clock = Clock()
+    first, second = members = workers(2, max_in_flight=1)
+    one = pool(members, clock=clock)
+    adapter = adapter_of(one, [first])
+    for _ in members:
+        await one.acquire()
+    tasks = [await asking(adapter, "a") for _ in range(7)]
+    for task in tasks[:3]:
+        clock.now += 4.0
+        one.release(first)
+        assert await task is first
+    with pytest.raises(Busy, match=r"would be about 1\d s") as caught:
+        await (await asking(adapter, "a", until=clock.now + 12))
+    assert caught.value.code == "wait_too_long"
+    plain = await asking(one, "a", until=clock.now + 12)
+    assert not plain.done()
+    one.release(second)
+    assert await plain is second
+    await dropped(*tasks)
+
+
+async def test_what_is_remembered_of_kinds_is_bounded() -> None:
+    members = workers(200, max_in_flight=1)
+    one = pool(members)
+    for _ in members:
+        await one.acquire()
+    for worker in members:
+        await dropped(await asking(adapter_of(one, [worker])))
+    assert len(one._waiting._speeds) <= 64
 
 
 async def test_too_long_a_wait_is_refused() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet import queue as module
-from gateway.fleet.queue import QUANTUM, Queue, Waiter
+from gateway.fleet.queue import ANY, QUANTUM, Queue, Waiter, Without
 
 
 def filled(*waiters: Waiter) -> Queue[Waiter]:
@@ -23,13 +23,14 @@ def filled(*waiters: Waiter) -> Queue[Waiter]:
     return queue
 
 
-def one(tenant: str = "a", priority: int = 0, tokens: int = 500, size: int = 100) -> Waiter:
-    return Waiter(tenant, priority, tokens, size)
+def one(tenant: str = "a", priority: int = 0, tokens: int = 500, size: int = 100, lacks: str = "") -> Waiter:
+    """lacks: the names of the workers that do not suit it, a letter each."""
+    return Waiter(tenant, priority, tokens, size, frozenset(lacks))
 
 
-def taken(queue: Queue[Waiter], most: int = 10**6) -> list[Waiter]:
+def taken(queue: Queue[Waiter], most: int = 10**6, blocked: Collection[Without] = ()) -> list[Waiter]:
     found: list[Waiter] = []
-    while len(found) < most and (waiter := queue.first()) is not None:
+    while len(found) < most and (waiter := queue.first(blocked)) is not None:
         queue.take(waiter)
         found.append(waiter)
     return found
@@ -83,9 +84,18 @@ def test_coming_back_at_once_is_no_way_to_be_first_each_time() -> None:
     assert abs(got["eager"] - got["flood"]) <= 2
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.integers(1, 10**6), st.booleans())))
-def test_everybody_leaves_once_and_the_sums_are_true(found: list[tuple[str, int, int, bool]]) -> None:
-    waiters = [one(tenant, priority, tokens, tokens % 999) for tenant, priority, tokens, _ in found]
+KINDS = ("", "x", "y", "xy")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.integers(-1, 1), st.integers(1, 10**6), st.sampled_from(KINDS), st.booleans()
+        )
+    )
+)
+def test_everybody_leaves_once_and_the_sums_are_true(found: list[tuple[str, int, int, str, bool]]) -> None:
+    waiters = [one(tenant, priority, tokens, tokens % 999, lacks) for tenant, priority, tokens, lacks, _ in found]
     queue = filled(*waiters)
     for waiter, (*_, leaves) in zip(waiters, found, strict=True):
         if leaves:
@@ -95,26 +105,112 @@ def test_everybody_leaves_once_and_the_sums_are_true(found: list[tuple[str, int,
     while staying:
         assert queue.count == len(staying)
         assert queue.size == sum(waiter.size for waiter in staying)
-        assert queue.tokens == sum(waiter.tokens for waiter in staying)
+        assert queue.kinds == Counter(waiter.without for waiter in staying)
+        for kind in map(frozenset, KINDS):
+            assert queue.tokens(kind) == sum(waiter.tokens for waiter in staying if waiter.without == kind)
         (waiter,) = taken(queue, 1)
         assert waiter.priority == max(other.priority for other in staying)
         staying.remove(waiter)
-    assert (queue.count, queue.size, queue.tokens, queue.first()) == (0, 0, 0, None)
+    assert (queue.count, queue.size, queue.kinds, queue.tokens(ANY), queue.first()) == (0, 0, {}, 0, None)
 
 
-def test_retries_wait_by_what_they_may_not_have_and_behind_nobody_of_less_priority() -> None:
-    a, b = Waiter("a", 0, 10, 0, ("w1",)), Waiter("a", 0, 10, 0, ("w1",))
-    c = Waiter("b", 1, 10, 0, ("w2",))
-    queue = filled(a, b, c)
-    assert queue.retries() == [c, a]
-    urgent = one("z", 1)
-    queue.add(urgent)
-    assert queue.retries() == [c]
-    queue.take(urgent)
-    queue.take(c)
-    queue.take(a)
-    assert queue.retries() == [b]
-    assert queue.all_retries() == [b]
+def test_retries_go_before_turns_but_behind_a_higher_priority() -> None:
+    without = [frozenset({name}) for name in ("w1", "w2")]
+    a, b = (Waiter("a", 0, 10, 0, without[0], again=True) for _ in range(2))
+    c = Waiter("b", 1, 10, 0, without[1], again=True)
+    turn, urgent = one("z", 0), one("z", 1)
+    queue = filled(turn, a, b, c, urgent)
+    assert taken(queue, 1) == [c]
+    assert queue.first([ANY]) is a
+    assert queue.first([ANY, without[0]]) is None
+    assert queue.first(without) is urgent
+    assert taken(queue) == [urgent, a, b, turn]
+
+
+# -- requests that not every worker suits ----------------------------------------------------------------------------
+
+
+def test_a_kind_without_a_free_worker_blocks_nobody_and_keeps_its_place() -> None:
+    blocked = [one("a", 5, QUANTUM, lacks="x") for _ in range(3)]
+    plain = [one("a"), one("b"), one("a", -1)]
+    queue = filled(*blocked, *plain)
+    assert taken(queue, blocked=[frozenset("x")]) == [plain[0], plain[1], plain[2]]
+    assert queue.first([frozenset("x")]) is None
+    late = one("b", 5)
+    queue.add(late)
+    assert taken(queue) == [blocked[0], late, blocked[1], blocked[2]]
+
+
+def test_of_one_tenant_the_first_that_a_worker_suits_is_first() -> None:
+    waiters = [one(tokens=1, lacks=lacks) for lacks in ("x", "", "y", "x", "")]
+    queue = filled(*waiters)
+    assert taken(queue, 2, [frozenset("x")]) == [waiters[1], waiters[2]]
+    assert taken(queue) == [waiters[0], waiters[3], waiters[4]]
+
+
+def test_requests_of_many_kinds_are_no_way_to_have_more_turns() -> None:
+    spread = [one("spread", tokens=300, lacks="xyzuvw"[number % 7 :]) for number in range(700)]
+    plain = [one("plain", tokens=700) for _ in range(300)]
+    got: Counter[str] = Counter()
+    for waiter in taken(filled(*spread, *plain), 800):
+        got[waiter.tenant] += waiter.tokens
+        assert abs(got["spread"] - got["plain"]) <= 700 + QUANTUM
+    assert got["plain"] > 150_000
+
+
+class Ring:
+    """Deficit round robin as the books have it, for one priority: two lists of tenants and a walk past each whose
+    requests are all of a blocked kind. It takes as many steps as tenants wait."""
+
+    def __init__(self) -> None:
+        self.fresh: list[str] = []
+        self.rest: list[str] = []
+        self.waiters: dict[str, list[Waiter]] = {}
+        self.deficit: dict[str, int] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        if waiter.tenant not in self.waiters:
+            self.fresh.append(waiter.tenant)
+            self.waiters[waiter.tenant], self.deficit[waiter.tenant] = [], QUANTUM
+        self.waiters[waiter.tenant].append(waiter)
+
+    def take(self, blocked: Collection[Without]) -> Waiter | None:
+        def open_of(tenant: str) -> list[Waiter]:
+            return [waiter for waiter in self.waiters[tenant] if waiter.without not in blocked]
+
+        while any(map(open_of, self.waiters)):
+            tenant = next(one for one in (*self.fresh, *self.rest) if open_of(one) or not self.waiters[one])
+            turns = self.fresh if tenant in self.fresh else self.rest
+            if self.deficit[tenant] <= 0:
+                self.deficit[tenant] += QUANTUM
+            elif found := open_of(tenant):
+                self.waiters[tenant].remove(found[0])
+                self.deficit[tenant] -= found[0].tokens
+                return found[0]
+            elif turns is self.rest or not self.rest:
+                turns.remove(tenant)
+                del self.waiters[tenant]
+                continue
+            turns.remove(tenant)
+            self.rest.append(tenant)
+        return None
+
+
+@pytest.mark.parametrize("kinds", [1, 4])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_is_that_of_deficit_round_robin(seed: int, kinds: int) -> None:
+    draw = random.Random(seed)
+    queue, ring = Queue[Waiter](), Ring()
+    for _ in range(2000):
+        if draw.random() < 0.5:
+            waiter = one(draw.choice("abcdefgh"), 0, draw.choice((50, 700, 9000)), lacks=draw.choice(KINDS[:kinds]))
+            queue.add(waiter)
+            ring.add(waiter)
+            continue
+        blocked = [frozenset(lacks) for lacks in KINDS[:kinds] if draw.random() < 0.4]
+        assert taken(queue, 1, blocked) == [waiter for waiter in [ring.take(blocked)] if waiter is not None]
+        if not queue.count:
+            ring = Ring()  # nothing waits: the queue forgets who had its turn
 
 
 # -- the wait of one tenant beside the flood of another --------------------------------------------------------------
@@ -198,6 +294,14 @@ def test_bytes_are_freed_by_who_holds_most_of_them_or_not_at_all() -> None:
     assert queue.count == 54
 
 
+def test_what_is_ahead_of_another_kind_does_not_count() -> None:
+    queue = filled(*(one("a", tokens=1000, lacks="x") for _ in range(10)), one("a", tokens=300), one("b", 2, tokens=40))
+    assert queue.ahead("a", 0, 500) == 300 + 40
+    assert queue.ahead("a", 0, 500, frozenset("x")) == 10_000
+    assert queue.ahead("b", 0, 500, frozenset("x")) == 500
+    assert queue.ahead("b", 0, 500, frozenset("y")) == 0
+
+
 def test_what_is_ahead() -> None:
     queue = filled(*(one("flood", tokens=1000) for _ in range(100)), one("b", tokens=300), one("c", 3, tokens=70))
     assert queue.ahead("flood", 0, 1000) == 100_000 + 300 + 70
@@ -221,12 +325,7 @@ class Steps:
             def __iter__(self) -> Iterator[Any]:
                 return steps.counted(super().__iter__())
 
-        class Ring(deque[Any]):
-            def __iter__(self) -> Iterator[Any]:
-                return steps.counted(super().__iter__())
-
         patch.setattr(module, "OrderedDict", Ordered)
-        patch.setattr(module, "deque", Ring)
 
     def counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
@@ -241,15 +340,18 @@ class Steps:
 
 
 @pytest.mark.parametrize("tenants", [1, 10, 1000])
-@pytest.mark.parametrize("tokens", [10, 5000])
+@pytest.mark.parametrize(("tokens", "kinds"), [(10, 1), (5000, 1), (500, 4)])
 def test_serving_a_queue_takes_steps_in_proportion_to_its_length(
-    tenants: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+    tenants: int, tokens: int, kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also while those of another kind stay where they are."""
     steps = Steps(monkeypatch)
 
     def served(length: int) -> float:
         queue: Queue[Waiter] = Queue()
-        waiters = [one(str(number % tenants), number % 3, tokens) for number in range(length)]
+        waiters = [
+            one(str(number % tenants), number % 3, tokens, lacks=KINDS[number % kinds]) for number in range(length)
+        ]
         steps.count = 0
         before = sys.gettrace()
         sys.settrace(steps.trace)
@@ -258,8 +360,9 @@ def test_serving_a_queue_takes_steps_in_proportion_to_its_length(
                 queue.add(waiter)
             for waiter in waiters[::2]:
                 queue.remove(waiter)
-            while (waiter := queue.first()) is not None:  # type: ignore[assignment]
-                queue.take(waiter)
+            for blocked in ([frozenset("x")], [ANY], []):
+                while (waiter := queue.first(blocked)) is not None:  # type: ignore[assignment]
+                    queue.take(waiter)
         finally:
             sys.settrace(before)
         return steps.count / length
