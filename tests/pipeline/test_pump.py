@@ -5,6 +5,7 @@ Every test runs on both client paths: the direct one and plain ASGI, which is th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -17,8 +18,12 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from gateway.core.figures import Histogram
 from gateway.core.lanes import EventLane
 from gateway.core.messages import Chat, Message, Text
+from gateway.drive import Drive, Work
+from gateway.pipeline.pump import Pump
+from gateway.pipeline.reply import ClientReply
 from gateway.server import EXTENSION
 from gateway.wire.openai.passthrough import Relay
 from tests.harness import Stack, kept_alive, sse_data, until
@@ -531,3 +536,60 @@ def test_a_translated_stream_still_counts_its_body(wrap: Callable[[Any], Any]) -
         client.close()
         assert stack.record()["outcome"] == "cancelled"
         assert stack.gateway.state.runtime.body_budget.reserved == 0
+
+
+class Scripted:
+    """A worker's exchange, its lane, the client's reply, and what is flushed last in a round, as far as `Pump` asks."""
+
+    headers: list[tuple[bytes, bytes]] = []
+    error, done, committed, produced = None, False, False, 1
+    sink: Any = None
+    in_time = False
+
+    def __init__(self) -> None:
+        self.piped = asyncio.Event()
+        self.flushed = asyncio.Event()
+
+    def pipe(self, sink: Any) -> None:
+        self.sink = sink
+        self.piped.set()
+
+    def take_in(self) -> None:
+        self.sink.block(b"a first token")
+
+    def feed(self, block: bytes) -> bytes:
+        return block
+
+    async def attach(self, stream: Any) -> None: ...
+
+    async def commit(self, headers: Any, pause: Any, resume: Any) -> Callable[[bytes], None]:
+        self.committed = True
+        return self.write
+
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        await until
+
+    def flush(self) -> None:
+        self.in_time = self.committed
+        self.flushed.set()
+
+    def write(self, data: bytes) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def detach(self) -> None: ...
+    def close(self) -> None: ...
+
+
+async def test_a_first_token_leaves_in_the_round_that_brought_it() -> None:
+    """The head of a stream mostly comes before its first token, so the request waits for that. Beside many streams each
+    turn of the loop more is milliseconds."""
+    work, ends, all_of_it = Work.of(asyncio.get_running_loop()), asyncio.Event(), Scripted()
+    pump = Pump(cast(Any, all_of_it), cast(Any, all_of_it), cast(ClientReply, all_of_it), Histogram((1.0,)))
+    drive = Drive(pump.run(), work, lambda drive: ends.set())
+    await asyncio.wait_for(all_of_it.piped.wait(), 30)
+    work.arrived(all_of_it)
+    work.send(all_of_it)
+    await asyncio.wait_for(all_of_it.flushed.wait(), 30)
+    assert all_of_it.in_time, "it was committed to after what came in was taken in, and before anything was flushed"
+    drive.cancel()
+    await asyncio.wait_for(ends.wait(), 30)
