@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -182,7 +183,13 @@ class Fleets:
         ca_file = self._config.models[model].ca_file
         # A fresh connection for every probe: a kept one may be closed by the worker just as we use it.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        return httpx.AsyncClient(verify=trusting(ca_file) if ca_file else True, trust_env=False, limits=limits)
+        verify = trusting(ca_file) if ca_file else self._trusting_the_web
+        return httpx.AsyncClient(verify=verify, trust_env=False, limits=limits)
+
+    @cached_property
+    def _trusting_the_web(self) -> ssl.SSLContext:
+        """No request goes on while its authorities are read: once, and not for every model."""
+        return httpx.create_ssl_context(trust_env=False)
 
     async def start(self, on_join: Callable[[str], None], ask: Callable[[str, Worker, httpx.AsyncClient], Any]) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import time
 from typing import Any
 
@@ -175,6 +176,25 @@ def test_a_higher_priority_waits_less() -> None:
 
 
 # -- workers -------------------------------------------------------------------------------------------------------
+
+
+def test_the_webs_authorities_are_not_read_for_every_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request goes on while they are."""
+    with Stack() as stack:
+        read = []
+        create = ssl.create_default_context
+
+        def counted(*given: Any, **named: Any) -> ssl.SSLContext:
+            read.append(named)
+            return create(*given, **named)
+
+        async def made() -> None:
+            for _ in range(3):
+                await stack.gateway.state.fleets.probe_client("m").aclose()
+
+        monkeypatch.setattr(ssl, "create_default_context", counted)
+        stack.run(made())
+    assert read == []
 
 
 def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
