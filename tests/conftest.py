@@ -38,9 +38,10 @@ def _with_authorities(file_name: str) -> ssl.SSLContext:
 
 
 def _shared_context(purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH, **given: Any) -> ssl.SSLContext:
-    """httpx makes one for each client, and reads all the web's authorities for it: 20 ms each time."""
-    web = os.environ.get("SSL_CERT_FILE") or certifi.where()
-    return _with_authorities(web) if given == {"cafile": web} else _create_default_context(purpose, **given)
+    """httpx makes one for each client, and reads all the web's authorities for it: 20 ms each time. They are those that
+    the environment names, or certifi's where a client does not trust the environment: the gateway's own do not."""
+    web = ({"cafile": name} for name in (os.environ.get("SSL_CERT_FILE"), certifi.where()) if name)
+    return _with_authorities(given["cafile"]) if given in web else _create_default_context(purpose, **given)
 
 
 ssl.create_default_context = _shared_context

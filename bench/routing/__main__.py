@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -21,12 +22,16 @@ from bench.load import HOST
 from bench.peers.subjects import PEERS, Setup
 from bench.process import BenchError, Process, Stopped, free_port
 from bench.replies import MODEL
-from bench.routing.run import Figures, fleet, play
+from bench.routing.run import KV_BLOCKS, Figures, fleet, play
 from bench.routing.traces import Conversation, trace
 from gateway.fleet.pick import POLICIES
+from workers.simulated.server import Simulated
 
 REPLICAS = 3
-SUBJECTS = (*POLICIES, f"prefix x{REPLICAS}", "sglang-router", "vllm-router")
+EVENTS = "+events"
+"""Behind a policy's name: the workers tell what they have cached, and the gateway listens."""
+OURS = (*POLICIES, f"prefix{EVENTS}", f"prefix x{REPLICAS}", f"prefix{EVENTS} x{REPLICAS}")
+SUBJECTS = (*OURS, "sglang-router", "vllm-router")
 HEADER = """\
 | subject | requests | hit rate | TTFT p50, ms | TTFT p99, ms | work, busiest / mean | requests, busiest / mean |
 |---|--:|--:|--:|--:|--:|--:|"""
@@ -39,19 +44,24 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="in which conversations begin")
     parser.add_argument("--rate", type=float, default=3.0, help="conversations that begin in a second")
     parser.add_argument("--seed", type=int, default=1, help="of the trace")
+    parser.add_argument("--kv-blocks", type=int, default=KV_BLOCKS, help="of 16 tokens, that a worker's cache holds")
     options = parser.parse_args(arguments)
     if unknown := set(options.subjects.split(",")) - set(SUBJECTS):
         parser.error(f"unknown subjects: {', '.join(sorted(unknown))}")
     return options
 
 
-def commands(name: str, directory: Path, workers: Sequence[int]) -> list[tuple[int, list[str], str]]:
-    """(port, command, path that is ready) of each process of a subject."""
+def commands(name: str, directory: Path, workers: Sequence[Simulated]) -> list[tuple[int, list[str], str]]:
+    """(port, command, path that is ready) of each process of a subject. The workers listen already."""
     directory.mkdir(parents=True)
-    setup = Setup(directory, free_port(), free_port(), workers)
+    setup = Setup(directory, free_port(), free_port(), [worker.port for worker in workers])
     if name in PEERS:
         return [(setup.port, PEERS[name].command(setup), PEERS[name].ready)]
-    policy, _, replicas = name.partition(" x")
+    shown, _, replicas = name.partition(" x")
+    policy = shown.removesuffix(EVENTS)
+    model: dict[str, Any] = {"backend": "vllm", "workers": setup.urls(), "policy": policy}
+    if policy != shown:
+        model |= {"kv_events": {}, "worker_options": {worker.url: {"kv_events": _ports(worker)} for worker in workers}}
     found = []
     for number in range(int(replicas or 1)):
         port = free_port()
@@ -59,7 +69,7 @@ def commands(name: str, directory: Path, workers: Sequence[int]) -> list[tuple[i
             "listen": {"host": HOST, "port": port},
             "auth": "open",
             "log": {"requests": False},
-            "models": {MODEL: {"backend": "vllm", "workers": setup.urls(), "policy": policy}},
+            "models": {MODEL: model},
         }
         path = setup.write(f"gateway{number}.yaml", json.dumps(config))
         command = str(Path(sys.executable).with_name("dragoman"))
@@ -67,16 +77,20 @@ def commands(name: str, directory: Path, workers: Sequence[int]) -> list[tuple[i
     return found
 
 
-async def measure(name: str, directory: Path, conversations: Sequence[Conversation]) -> Figures:
+def _ports(worker: Simulated) -> dict[str, int | None]:
+    port, replay_port = worker.kv_ports
+    return {"port": port, "replay_port": replay_port}
+
+
+async def measure(name: str, directory: Path, conversations: Sequence[Conversation], kv_blocks: int) -> Figures:
     """Starts a subject and fresh workers, plays the trace, stops both."""
     cpus = os.sched_getaffinity(0)
     async with AsyncExitStack() as stack:
-        workers = fleet()
+        workers = fleet(kv_blocks, telling=EVENTS in name)
         for worker in workers:
             await stack.enter_async_context(worker)
         urls = []
-        ports = [worker.port for worker in workers]
-        for number, (port, words, ready) in enumerate(commands(name, directory, ports)):
+        for number, (port, words, ready) in enumerate(commands(name, directory, workers)):
             process = Process(f"{name} {number}", words, cpus, directory / f"log{number}")
             stack.push_async_callback(asyncio.to_thread, process.stop)
             await asyncio.to_thread(process.wait_ready, f"http://{HOST}:{port}{ready}", 60)
@@ -100,7 +114,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="dragoman-routing-") as scratch:
             for number, name in enumerate(options.subjects.split(",")):
-                print(row(uvloop.run(measure(name, Path(scratch, str(number)), conversations))), flush=True)
+                figures = uvloop.run(measure(name, Path(scratch, str(number)), conversations, options.kv_blocks))
+                print(row(figures), flush=True)
     except Stopped as stopped:
         return stopped.status
     except BenchError as error:

@@ -21,7 +21,7 @@ PREFILL_US = 150.0
 ITL_MS = 12.0
 SLOTS = 24
 KV_BLOCKS = 3_072
-"""Of 16 tokens: a worker holds 65,536 tokens, running and cached; the trace has more."""
+"""Of 16 tokens: a worker holds 49,152 tokens, running and cached; the trace has more."""
 
 
 class Figures(Struct):
@@ -45,15 +45,16 @@ class Figures(Struct):
         return self.first_ms[min(len(self.first_ms) - 1, int(share * len(self.first_ms)))]
 
 
-def fleet() -> list[Simulated]:
-    """Eight workers, not started."""
+def fleet(kv_blocks: int = KV_BLOCKS, telling: bool = False) -> list[Simulated]:
+    """Eight workers, not started. telling: they publish what they cache."""
     return [
         Simulated(
             models=(MODEL,),
             prefill_us_per_token=PREFILL_US,
             itl_ms=ITL_MS,
             slots=SLOTS,
-            kv_blocks=KV_BLOCKS,
+            kv_blocks=kv_blocks,
+            kv_events_port=0 if telling else None,
             max_model_len=32_768,
             ledger=100_000,
         )

@@ -18,6 +18,8 @@ from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
+from gateway.fleet.pick.prefix import Prefix
+from gateway.observe.caches import CacheFigures, CacheMetrics
 from gateway.observe.exposition import content_type
 from gateway.observe.fleet import ConnectionFigures, FleetMetrics, WorkerFigures
 from gateway.observe.limits import LimitMetrics
@@ -74,6 +76,7 @@ class Gateway:
         for collector in (
             self.process,
             QueueMetrics(self._waiting),
+            CacheMetrics(self._caches, self._picks),
             FleetMetrics(self._workers, self._connections, lambda: self.state.budget.left if self._states else 0.0),
         ):
             self.metrics.registry.register(collector)
@@ -112,6 +115,30 @@ class Gateway:
             for model, address in (self.state.workers if self._states else ())
             for worker in (self.state.workers[model, address],)
         ]
+
+    def _caches(self) -> list[CacheFigures]:
+        """Those of the workers whose engines are to tell what they have."""
+        return [
+            CacheFigures(
+                model,
+                address,
+                blocks.connected,
+                blocks.state,
+                {"read": blocks.read, "lost": blocks.lost, "unreadable": blocks.unreadable},
+                len(blocks),
+                blocks.memory,
+            )
+            for model, address in (self.state.workers if self._states else ())
+            if (blocks := self.state.workers[model, address].blocks) is not None
+        ]
+
+    def _picks(self) -> dict[str, dict[str, int]]:
+        """Of models with such workers: what decided their picks."""
+        if not self._states:
+            return {}
+        listening = [name for name, options in self.state.config.models.items() if options.kv_events is not None]
+        policies = {name: self.state.pools[name].policy for name in listening}
+        return {name: policy.picks for name, policy in policies.items() if isinstance(policy, Prefix)}
 
     def _connections(self) -> dict[str, ConnectionFigures]:
         """Connections to workers, by model; those of a configuration before this one count too."""

@@ -106,14 +106,14 @@ class Listener:
                 if monitor in ready:
                     told = parse_monitor_message(await monitor.recv_multipart())
                     if told["event"] == zmq.EVENT_DISCONNECTED:
-                        self._tell(False)
+                        self._disconnected()
                     else:
                         await self._connected()
                 else:
                     await self._heard(await events.recv_multipart())
                 await asyncio.sleep(0)  # thousands may wait: requests come in between
         finally:
-            self._tell(False)
+            self._disconnected()
             events.disable_monitor()
             events.close(linger=0)
 
@@ -136,10 +136,22 @@ class Listener:
 
     async def _connected(self) -> None:
         blocks = self._blocks
-        blocks.owner = self
+        blocks.owner, blocks.connected = self, True
         self._replays = self._replay is not None
         if self._replays:
             await self._catch_up()
+
+    def _disconnected(self) -> None:
+        self._tell(False)
+        if self._blocks.owner is self:
+            self._blocks.connected = False
+
+    def _missed(self, number: int) -> int:
+        """Batches before `number` that were not had. What was published before anything was had was not missed."""
+        last = self._blocks.last
+        if last < 0:
+            return 0
+        return number - last - 1 if number > last else number  # an engine that was started anew numbers from 0
 
     async def _heard(self, frames: list[bytes]) -> None:
         blocks = self._blocks
@@ -151,7 +163,7 @@ class Listener:
         if self._replays and number <= blocks.last:
             return
         if number != blocks.last + 1:
-            blocks.begin(number == 0)
+            blocks.begin(number == 0, self._missed(number))
         self._apply(number, payload)
         self._tell(True)
 
@@ -176,12 +188,12 @@ class Listener:
             async for number, payload in batches:
                 if first and begun and (number != blocks.last or payload != blocks.newest):
                     # Another engine's: it was started anew. Or it has forgotten what came before.
-                    blocks.begin(True)
+                    blocks.begin(True, self._missed(number) if number > blocks.last else 0)
                     return False
                 if number > blocks.last + 1 and moved:  # some were dropped on the way
                     return False
                 if number > blocks.last + 1:
-                    blocks.begin(False)
+                    blocks.begin(False, self._missed(number))
                 if number > blocks.last:
                     self._apply(number, payload)
                     moved = True

@@ -3,7 +3,7 @@
 `load` gives a frozen `Config` or raises `ConfigError` with everything that is wrong, each fault with its file and line.
 """
 
-from gateway.config.checks import Available
+from gateway.config.available import Available
 from gateway.config.detached import Detached, TooSlow
 from gateway.config.faults import ConfigError, Fault
 from gateway.config.loading import config_file, load

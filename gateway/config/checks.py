@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.config.available import Available, listed
 from gateway.config.between_models import between_models
-from gateway.config.faults import Found, Path, Unknown, masked
-from gateway.config.kinds import header_fault
+from gateway.config.each_model import each_model
+from gateway.config.faults import Found, Unknown, masked
 from gateway.config.model import Config, Key
+from gateway.config.rules import header_faults, not_both, repeated
 from gateway.config.serving import is_loopback
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What is wrong with a value in `match` that no request can have, by its dimension.
 _STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is no model"}
-
-
-@dataclass(frozen=True)
-class Available:
-    """What the program that loads the configuration has on offer.
-
-    dialects  name -> the path prefixes it answers under by default
-    versioned  those of them whose requests name a version of their API
-    backends  names
-    handing   those of them whose workers can hand a computed prompt to another worker
-    adapting  those of them whose workers name the LoRA adapters that they have loaded
-    telling   those of them whose workers tell what is in their prefix caches
-    kv_events  says whether what reads that is installed
-    tracing   says whether what traces need is installed
-    key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
-    """
-
-    dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    backends: frozenset[str] = frozenset()
-    handing: frozenset[str] = frozenset()
-    adapting: frozenset[str] = frozenset()
-    telling: frozenset[str] = frozenset()
-    kv_events: Callable[[], bool] | None = None
-    versioned: frozenset[str] = frozenset()
-    key_set: Callable[[str], object] | None = None
-    tracing: Callable[[], bool] | None = None
 
 
 def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_keys: bool) -> Found:
@@ -54,7 +29,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
     yield from [
         *_who(config, raw, bool(raw.get("keys") or raw.get("jwt")) or more_keys),
         *_names(config, raw),
-        *_workers(config),
+        *each_model(config, known),
         *_timing(config),
         *_loads(config),
         *_bodies(config),
@@ -79,7 +54,8 @@ def _written_names(raw: Mapping[str, Any]) -> set[str]:
     for name, options in models.items() if isinstance(models, dict) else ():
         names.add(name)
         aliases = options.get("aliases") if isinstance(options, dict) else None
-        names.update(alias for alias in aliases if isinstance(alias, str)) if isinstance(aliases, list) else None
+        if isinstance(aliases, list):
+            names.update(alias for alias in aliases if isinstance(alias, str))
     return names
 
 
@@ -110,44 +86,6 @@ def _names(config: Config, raw: Mapping[str, Any]) -> Found:
                 yield path, f"is already an alias of {seen[alias]}" if seen[alias] != name else "is given twice"
             else:
                 seen[alias] = name
-
-
-def _workers(config: Config) -> Found:
-    for name, model in config.models.items():
-        found = model.discover
-        if found is not None and not found.redis and found.dns is None:
-            yield ("models", name, "discover"), "must say where: redis or dns"
-        if found is not None and found.redis and config.redis is None:
-            yield ("models", name, "discover", "redis"), "needs a section redis"
-        if found is None and not model.workers:
-            yield ("models", name, "workers"), "is required, unless there is discover"
-        for index in _repeated(model.workers):
-            yield ("models", name, "workers", index), "is given twice"
-        if found is None:
-            for address in model.worker_options:
-                if address not in model.workers and (model.prefill is None or address not in model.prefill.workers):
-                    yield ("models", name, "worker_options", address), "is none of workers"
-        prefill = model.prefill.workers if model.prefill is not None else ()
-        for index in _repeated(prefill):
-            yield ("models", name, "prefill", "workers", index), "is given twice"
-        for index, address in enumerate(prefill):
-            if address in model.workers:
-                yield ("models", name, "prefill", "workers", index), "is one of the model's workers, too"
-        if model.adapters and model.paths is not None:
-            yield ("models", name, "adapters"), "has no effect beside paths: workers are not asked for them"
-        if model.kv_events is not None and model.policy != "prefix":
-            yield ("models", name, "kv_events"), f"has no effect with policy {model.policy}"
-        if model.kv_events is not None and model.paths is not None and "/tokenize" not in model.paths:
-            yield ("models", name, "kv_events"), "needs /tokenize among paths"
-        for address, own in model.worker_options.items():
-            if own.kv_events is not None and model.kv_events is None:
-                yield ("models", name, "worker_options", address, "kv_events"), "needs kv_events of the model"
-        if model.api_key_file and model.api_key_env:
-            yield ("models", name, "api_key_env"), "and api_key_file exclude each other"
-        secure = any(worker.startswith("https://") for worker in model.workers) or (found is not None and found.redis)
-        if model.ca_file and not secure:
-            yield ("models", name, "ca_file"), "has no effect: none of the workers is https"
-        yield from _headers(("models", name, "headers"), model.headers)
 
 
 def _keys(config: Config, names: set[str]) -> Found:
@@ -191,8 +129,7 @@ def _pair(name: str, key: Key, pairs: dict[str, str]) -> Found:
         return
     if secret is None:
         yield ("keys", name, "aws_access_key_id"), "needs aws_secret_file or aws_secret_env beside it"
-    if key.aws_secret_file and key.aws_secret_env:
-        yield ("keys", name, "aws_secret_env"), "and aws_secret_file exclude each other"
+    yield from not_both(("keys", name), key, "aws_secret")
     if key.aws_access_key_id in pairs:
         yield ("keys", name, "aws_access_key_id"), f"is the same as that of {pairs[key.aws_access_key_id]}"
     pairs.setdefault(key.aws_access_key_id, name)
@@ -222,18 +159,9 @@ def _bodies(config: Config) -> Found:
         yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
 
 
-def _headers(path: Path, headers: Mapping[str, str]) -> Found:
-    lower: set[str] = set()
-    for header, value in headers.items():
-        wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)
-        lower.add(header.lower())
-        if wrong:
-            yield (*path, header), wrong
-
-
 def _tracing(config: Config, known: Available | None) -> Found:
     if config.tracing is not None:
-        yield from _headers(("tracing", "headers"), config.tracing.headers)
+        yield from header_faults(("tracing", "headers"), config.tracing.headers)
         if known is not None and known.tracing is not None and not known.tracing():
             yield ("tracing",), "needs the extra `tracing`, which is not installed: pip install dragoman[tracing]"
 
@@ -250,8 +178,7 @@ def _metrics(config: Config) -> Found:
 def _console(config: Config) -> Found:
     console, place = config.console, config.metrics.listen
     option = "key_file" if console.key_file is not None else "key_env" if console.key_env is not None else None
-    if console.key_file is not None and console.key_env is not None:
-        yield ("console", "key_env"), "and key_file exclude each other"
+    yield from not_both(("console",), console, "key")
     if not console.enabled:
         if option is not None:
             yield ("console", option), "has no effect: the console is not enabled"
@@ -304,10 +231,9 @@ def _jwt(config: Config) -> Found:
         return
     if (jwt.jwks_file is None) == (jwt.jwks_url is None):
         yield ("jwt", "jwks_url"), "or jwks_file is needed, and only one of them"
-    if jwt.jwks_url is not None and not jwt.jwks_url.startswith("https://"):
-        host = urlsplit(jwt.jwks_url).hostname
-        if host not in ("localhost", "127.0.0.1", "::1"):
-            yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
+    address = urlsplit(jwt.jwks_url or "https://")
+    if address.scheme != "https" and not is_loopback(address.hostname or ""):
+        yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
 
 
 def _cache_salt(config: Config) -> Found:
@@ -318,8 +244,7 @@ def _cache_salt(config: Config) -> Found:
         yield ("cache_salt",), "has no effect with auth: open, where all callers are one"
     if salt.secret_file is None and salt.secret_env is None:
         yield ("cache_salt", "secret_file"), "or secret_env is needed"
-    if salt.secret_file is not None and salt.secret_env is not None:
-        yield ("cache_salt", "secret_env"), "and secret_file exclude each other"
+    yield from not_both(("cache_salt",), salt, "secret")
 
 
 def _sharing(config: Config) -> Found:
@@ -344,8 +269,7 @@ def _sharing(config: Config) -> Found:
         yield ("redis", "addresses"), "must be one address, unless mode is sentinel or cluster"
     if redis.mode == "sentinel" and set(where) - {"addresses"}:
         yield ("redis", "mode"), "needs the addresses of all Sentinels: a URL names one server"
-    if redis.password_file is not None and redis.password_env is not None:
-        yield ("redis", "password_env"), "and password_file exclude each other"
+    yield from not_both(("redis",), redis, "password")
     if (redis.cert_file is None) != (redis.key_file is None):
         yield ("redis", "key_file" if redis.cert_file is None else "cert_file"), "needs the other of the pair"
 
@@ -359,11 +283,14 @@ def _limits(config: Config, names: set[str]) -> Found:
         for name, key in config.keys.items():
             if key.limits is not None:
                 yield ("keys", name, "limits"), "cannot be counted in partitions that are not by key"
-    whole: dict[str, str] = {}
+    whole: set[str] = set()
     kinds: dict[str, str] = {"requests": "requests", "tokens": "tokens", "concurrency": "concurrency"}
     for index, limit in enumerate(config.limits):
         path = ("limits", index)
-        if limit.burst is not None and limit.burst > limit.limit:
+        if limit.kind == "concurrency":
+            for option in sorted({"per_s", "burst"} & limit.model_fields_set):
+                yield (*path, option), "has no effect: requests in flight have no window"
+        elif limit.burst is not None and limit.burst > limit.limit:
             yield (*path, "burst"), "must be at most limit"
         if len(set(limit.scope)) < len(limit.scope):
             yield (*path, "scope"), "names a dimension twice"
@@ -374,7 +301,7 @@ def _limits(config: Config, names: set[str]) -> Found:
         if limit.name in whole:
             yield (*path, "name"), "is that of a limit before it that matches everything: this one never applies"
         elif not limit.match:
-            whole[limit.name] = limit.name
+            whole.add(limit.name)
         for dimension, values in limit.match.items():
             if not values:
                 yield (*path, "match", dimension), "is empty: this limit never applies"
@@ -385,15 +312,6 @@ def _limits(config: Config, names: set[str]) -> Found:
                 stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
                 if known is not None and value not in known and not stranger and (known or dimension != "model"):
                     yield (*path, "match", dimension, at), Unknown(_STRANGERS[dimension], value, known)
-
-
-def _repeated(items: tuple[str, ...]) -> Iterator[int]:
-    """The indices of items that stood before."""
-    seen: set[str] = set()
-    for index, item in enumerate(items):
-        if item in seen:
-            yield index
-        seen.add(item)
 
 
 def _is_address(text: str) -> bool:
@@ -407,7 +325,7 @@ def _is_address(text: str) -> bool:
 def _known(config: Config, known: Available) -> Found:
     for name in config.dialects:
         if name not in known.dialects:
-            yield ("dialects", name), Unknown("is no dialect", name, known.dialects, otherwise=_list(known.dialects))
+            yield ("dialects", name), Unknown("is no dialect", name, known.dialects, otherwise=listed(known.dialects))
         elif config.dialects[name].default_api_version is not None and name not in known.versioned:
             yield ("dialects", name, "default_api_version"), "has no meaning: its requests name no version"
     if known.dialects and not any(config.dialect(name).enabled for name in known.dialects):
@@ -416,20 +334,6 @@ def _known(config: Config, known: Available) -> Found:
         for index, dialect in enumerate(key.dialects or ()):
             if dialect not in known.dialects:
                 yield ("keys", name, "dialects", index), Unknown("is no dialect", dialect, known.dialects)
-    for name, model in config.models.items():
-        if model.backend not in known.backends:
-            wrong = Unknown("is no backend", model.backend, known.backends, otherwise=_list(known.backends))
-            yield ("models", name, "backend"), wrong
-        elif model.prefill is not None and model.backend not in known.handing:
-            yield ("models", name, "prefill"), f"needs another backend{_list(known.handing)}"
-        if model.adapters and model.backend in known.backends and model.backend not in known.adapting:
-            yield ("models", name, "adapters"), f"needs another backend{_list(known.adapting)}"
-        if model.kv_events is not None and model.backend in known.backends:
-            if model.backend not in known.telling:
-                yield ("models", name, "kv_events"), f"needs another backend{_list(known.telling)}"
-            elif known.kv_events is not None and not known.kv_events():
-                missing = "needs the extra `kv-events`, which is not installed: pip install dragoman[kv-events]"
-                yield ("models", name, "kv_events"), missing
 
 
 def _prefixes(config: Config, known: Available) -> Found:
@@ -441,16 +345,12 @@ def _prefixes(config: Config, known: Available) -> Found:
         options = config.dialect(name)
         if not options.enabled:
             continue
-        repeated = set(_repeated(options.prefixes or ()))
+        twice = set(repeated(options.prefixes or ()))
         for index, prefix in enumerate(options.prefixes if options.prefixes is not None else known.dialects[name]):
             prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
             holder = taken.setdefault(prefix, name)
             if holder != name and not {prefix} <= {*known.dialects[name]} & {*known.dialects[holder]}:
                 yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
-            elif holder == name and index in repeated:
+            elif holder == name and index in twice:
                 yield path, "is given twice"
-
-
-def _list(names: Mapping[str, Any] | frozenset[str]) -> str:
-    return "; there are " + ", ".join(sorted(names)) if names else ""

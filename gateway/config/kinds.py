@@ -146,6 +146,9 @@ class RedisServer(NamedTuple):
     password: str | None = None
     tls: bool = False
 
+    def __repr__(self) -> str:
+        return f"RedisServer({', '.join(self.addresses)})"
+
 
 def redis_server(url: str) -> RedisServer:
     """What `redis[s]://[[user]:password@]host[:port][/db]` says; user and password may be percent-encoded.
@@ -253,13 +256,11 @@ def _expiry(value: Any) -> Any:
 
 
 def header_fault(name: str, value: str) -> str | None:
-    """What is wrong with an extra header to a worker, or None."""
+    """What is wrong with an extra header of a request of our own, or None."""
     if fault := header_name_fault(name):
         return fault
     if name.lower() in OWN_HEADERS:
         return "is written by the gateway itself and cannot be set"
-    if name.lower() == "authorization":
-        return "holds a secret: use api_key_file or api_key_env"
     if not _HEADER_VALUE.match(value):
         return "must be printable ASCII on one line"
     return None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path as FilePath
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.checks import Available, check
+from gateway.config.available import Available
+from gateway.config.checks import check
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
 from gateway.config.faults import Finding, Message, Path, Position, Positions, Unknown, locate, told
 from gateway.config.model import Config
@@ -283,16 +284,24 @@ def _item_of(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
-@lru_cache(1000)
 def _options_of(path: Path) -> tuple[str, ...]:
     """The names of the options in the section at `path`."""
     kind: Any = Config
     for part in path:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            field = kind.model_fields.get(str(part))
-            kind = field.annotation if field else None
-        else:
-            kind = _item_of(kind)
-        if type(None) in get_args(kind):
-            kind = get_args(kind)[0]
-    return tuple(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else ()
+        kind = _held(kind, part if _is_section(kind) else None)
+    return tuple(kind.model_fields) if _is_section(kind) else ()
+
+
+@cache
+def _held(kind: Any, option: str | int | None) -> Any:
+    """The type of an option of the section `kind`; without one, of the values of a mapping or the items of a list."""
+    if option is None:
+        found = _item_of(kind)
+    else:
+        field = kind.model_fields.get(option)
+        found = field.annotation if field else None
+    return get_args(found)[0] if type(None) in get_args(found) else found
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

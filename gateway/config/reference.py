@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.config.checks import Available
+from gateway.config.available import Available
 from gateway.config.model import Config
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
-from gateway.config.checks import Available
+from gateway.config.available import Available
 from gateway.config.faults import Message, Path
 from gateway.config.files import read_file, why
 from gateway.config.kinds import redis_server
@@ -92,6 +92,7 @@ class _Reading:
         self.secrets: Secrets = {}
         self.findings: list[tuple[Path, Message]] = []
         self._environ = environ
+        self._bundles: dict[str, str | None] = {}
 
     def secret(self, at: Path, options: Key | Model | CacheSalt | Redis | Console, name: str) -> str:
         """Reads what NAME_env or NAME_file of the section at `at` leads to; returns which of the two it was, or ""."""
@@ -131,14 +132,11 @@ class _Reading:
             self._wrong(("console", option), "leads to a client's key; the console needs one of its own")
 
     def certificates(self, option: Path, file_name: str) -> None:
-        if self._file(option, file_name, 1) is None:
-            return
-        try:
-            ssl.create_default_context(cafile=file_name)
-        except ssl.SSLError:
-            self._wrong(option, "names a file that holds no PEM certificates")
-        except (OSError, ValueError) as error:
-            self._wrong(option, f"names a file that cannot be read: {why(error)}")
+        """A bundle, read once however many models name it: that takes some milliseconds."""
+        if file_name not in self._bundles:
+            self._bundles[file_name] = _bundle_fault(file_name)
+        if wrong := self._bundles[file_name]:
+            self._wrong(option, wrong)
 
     def key_set(self, file_name: str, known: Available | None) -> None:
         """The keys of an identity provider."""
@@ -195,8 +193,24 @@ class _Reading:
         try:
             return read_file(file_name, most_bytes)
         except (OSError, ValueError) as error:
-            self._wrong(option, f"names a file that cannot be read: {why(error)}")
+            self._wrong(option, _not_read(error))
             return None
 
     def _wrong(self, option: Path, message: str) -> None:
         self.findings.append((option, message))
+
+
+def _bundle_fault(file_name: str) -> str | None:
+    """What is wrong with a file of certificates, or None."""
+    try:
+        read_file(file_name, 1)
+        ssl.create_default_context(cafile=file_name)
+    except ssl.SSLError:
+        return "names a file that holds no PEM certificates"
+    except (OSError, ValueError) as error:
+        return _not_read(error)
+    return None
+
+
+def _not_read(error: OSError | ValueError) -> str:
+    return f"names a file that cannot be read: {why(error)}"

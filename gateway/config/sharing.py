@@ -103,9 +103,12 @@ class Limit(Section):
         description="What is counted: requests or tokens (input and output) in a window, or requests in flight."
     )
     limit: Whole = Field(ge=1, le=_MOST, description="How many.")
-    per_s: Seconds = Field(default=60.0, ge=0.1, le=31 * _DAY, description="The window; nothing to `concurrency`.")
+    per_s: Seconds = Field(default=60.0, ge=0.1, le=31 * _DAY, description="The window. Not for `concurrency`.")
     burst: Whole | None = Field(
-        default=None, ge=1, le=_MOST, description="The most at once; the rest flows evenly. Absent: the whole limit."
+        default=None,
+        ge=1,
+        le=_MOST,
+        description="The most at once; the rest flows evenly. Absent: the whole limit. Not for `concurrency`.",
     )
     scope: tuple[Dimension, ...] = Field(
         default=("key",), description="Who has a counter of their own. Empty: one counter for all."

@@ -32,6 +32,7 @@ class Demand(Struct):
     why       session | prefix | home | load | turn | trial | only
     matched   tokens of the prompt that the worker was sent before, as far as this gateway knows
     saved     tokens of the prompt that the worker is taken to have in its cache, also where another gateway sent them
+    exact     its engine has told that it has these
     charged   tokens that count on the worker until the request is over
     """
 
@@ -55,14 +56,16 @@ class Demand(Struct):
     why: str = ""
     matched: int = 0
     saved: int = 0
+    exact: bool = False
     charged: int = 0
 
     @property
     def picked(self) -> str:
-        """Policy, reason and matched share as a structured field (RFC 8941): `prefix;why=home;matched=0.00`."""
+        """Policy, reason and matched share as a structured field (RFC 8941): `prefix;why=home;matched=0.00`, with
+        `;exact` behind it where the engine told what matches."""
         if self.why == "only":
             return "only"
-        return f"{self.policy};why={self.why};matched={self.share:.2f}"
+        return f"{self.policy};why={self.why};matched={self.share:.2f}{';exact' if self.exact else ''}"
 
     @property
     def share(self) -> float:

@@ -9,6 +9,7 @@ begins with its name, or a map with its name as `type`, by the version.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import msgspec
 
 MOST_BLOCKS = 131_072
-"""Of one engine; further ones are not counted. Some 145 bytes each, 19 MB at most."""
+"""Of one engine; further ones are not counted. Some 145 bytes each, 19 MB at most; 23 MB if it names them by 32
+bytes."""
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "BlockStored": (
         "block_hashes",
@@ -65,16 +67,22 @@ class Blocks:
     live    its events arrive
     salted  it tells of salts, so that the prompts of tenants can be told apart
     owner   who applies its batches; another one takes over after a reload
+
+    connected  where it publishes is reached
+    read, lost, unreadable  batches that were applied, that were missed for good, that could not be read
     """
 
     def __init__(self, most: int = MOST_BLOCKS) -> None:
         self._most = most
-        self.live = False
+        self.live = self.connected = False
         self.owner: object = None
+        self.read = self.lost = self.unreadable = 0
         self.begin(True)
 
-    def begin(self, whole: bool) -> None:
-        """Forgets everything. whole: the next batch is the engine's first one."""
+    def begin(self, whole: bool, missed: int = 0) -> None:
+        """Forgets everything. whole: the next batch is the engine's first one. missed: batches that are not to be had
+        again."""
+        self.lost += missed
         self.size = 0
         self.last = -1
         self.newest = b""
@@ -89,6 +97,18 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def state(self) -> str:
+        """What is known of its cache: the `whole` of it, a `part`, or nothing (`silent`)."""
+        return "silent" if not self.live else "whole" if self.whole else "part"
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are held of it, as Python counts its objects. Names of blocks are taken to be of one size."""
+        name, key = next(iter(self._keys.items()), (0, 0))
+        each = sys.getsizeof(name) + sys.getsizeof(key)
+        return sys.getsizeof(self._keys) + sys.getsizeof(self._held) + each * len(self._keys) + len(self.newest)
 
     def tells(self, salt: str | None) -> bool:
         """Whether a prompt with this salt can be looked up."""
@@ -113,7 +133,9 @@ class Blocks:
                     self._removed(event)
                 elif name == "AllBlocksCleared":
                     self._clear()
+            self.read += 1
         except _WRONG as error:
+            self.unreadable += 1
             self.begin(False)
             raise Malformed(type(error).__name__) from None
         finally:

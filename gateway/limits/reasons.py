@@ -14,10 +14,11 @@ class Unsent(Exception):
 
 def describe(error: BaseException, timeout: float) -> str:
     """For a log line: what kind of failure, without addresses or secrets."""
-    if isinstance(error, Unsent) and error.__cause__ is not None:
+    unsent = isinstance(error, Unsent)
+    if unsent and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, TimeoutError) and not error.errno:
-        return f"no answer within {timeout * 1000:.0f} ms"
+        return "no connection in time" if unsent else f"no answer within {timeout * 1000:.0f} ms"
     if isinstance(error, Refused):
         said = str(error)[:100]
         # A text with a digit may contain an address.

@@ -289,6 +289,61 @@ GROUPS = (
         ),
     ),
     Group(
+        "What engines have cached",
+        (
+            Figure(
+                "dragoman_cache_connected",
+                "gauge",
+                ("model", "worker"),
+                "1 while the gateway is connected to where the worker's engine publishes its events.",
+                "min by (model, worker) (dragoman_cache_connected) == 0",
+                across="min",
+            ),
+            Figure(
+                "dragoman_cache_known",
+                "gauge",
+                ("model", "worker", "state"),
+                "1 for what is known of the worker's cache and 0 for the others: the `whole` of it, a `part` (events "
+                "are missing), nothing (`silent`).",
+                "sum by (model, state) (dragoman_cache_known)",
+                across="max",
+            ),
+            Figure(
+                "dragoman_cache_batches_total",
+                "counter",
+                ("model", "worker", "result"),
+                "Batches of events: `read`, `lost` (missed, and the engine no longer has them), `unreadable` (nothing "
+                "is known then but what comes next).",
+                'sum by (model, worker) (increase(dragoman_cache_batches_total{result!="read"}[15m])) > 0',
+            ),
+            Figure(
+                "dragoman_cache_blocks",
+                "gauge",
+                ("model", "worker"),
+                "Blocks that the worker's engine is known to have; 131,072 are held at most.",
+                "max by (model, worker) (dragoman_cache_blocks)",
+                across="max",
+            ),
+            Figure(
+                "dragoman_cache_bytes",
+                "gauge",
+                ("model", "worker"),
+                "Memory of the gateway that they take.",
+                "sum by (instance) (dragoman_cache_bytes)",
+            ),
+            Figure(
+                "dragoman_cache_picks_total",
+                "counter",
+                ("model", "by"),
+                "Picks among workers by what decided: what an `engine` told of its cache, what a worker was `sent`, or "
+                "`none` of both: a session, a place, the load.",
+                'sum by (model) (rate(dragoman_cache_picks_total{by="engine"}[5m]))'
+                " / sum by (model) (rate(dragoman_cache_picks_total[5m]))",
+            ),
+        ),
+        "Of models with [`kv_events`](routing.md#what-engines-have-cached).",
+    ),
+    Group(
         "Limits and accounting",
         (
             Figure(

@@ -19,11 +19,11 @@ from gateway.core.errors import GatewayError, Kind
 _TIMEOUT_S = 2.0
 # What Python keeps for an entry beside its text.
 _ENTRY = 512
+# Of what Redis has not taken yet. One response alone may be larger.
 _MOST_WRITES = 1000
+_MOST_UNWRITTEN_BYTES = 64 << 20
 # One response takes at most this part of the memory, so that it does not push out those of many others.
 _SHARE = 16
-
-
 # So many texts are read from Redis before their size is looked at.
 _AT_ONCE = 16
 
@@ -106,6 +106,7 @@ class RedisShelf:
         self._client: Any = None
         self._to_close: list[Any] = []
         self._writes: set[asyncio.Task[None]] = set()
+        self._unwritten = 0
 
     async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
         asked = list(names)
@@ -139,12 +140,20 @@ class RedisShelf:
             raise GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=1.0) from error
 
     def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
-        if len(self._writes) >= _MOST_WRITES:
+        size = sum(map(len, texts.values()))
+        full = self._unwritten > 0 and self._unwritten + size > _MOST_UNWRITTEN_BYTES
+        if full or len(self._writes) >= _MOST_WRITES:
             self._on_failure("Backlog")
             return
+        self._unwritten += size
         write = asyncio.get_running_loop().create_task(self._write(owner, texts))
         self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._writes.discard(write)
+            self._unwritten -= size
+
+        write.add_done_callback(ended)
 
     async def _write(self, owner: str, texts: Mapping[str, bytes]) -> None:
         try:

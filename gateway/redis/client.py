@@ -12,10 +12,15 @@ from redis.credentials import CredentialProvider
 
 from gateway.redis.settings import RedisSettings, split_address
 
-CONNECT_S = 1.0
-ASK_S = 0.3
-"""Seconds for an answer of a Sentinel or of a cluster node about the cluster: one of them may be the machine that just
-died."""
+_CONNECT_S = 1.0
+_ASK_SHARE = 0.3
+"""Of the time for a connection, what one Sentinel or cluster node has to be reached, and again to answer: one of them
+may be the machine that just died, and then there must be time for the next."""
+
+
+def connect_s(settings: RedisSettings) -> float:
+    """Seconds for a connection, with what is asked to find the server. Where a call may take longer, so may that."""
+    return max(_CONNECT_S, settings.timeout)
 
 
 class _Login(CredentialProvider):
@@ -36,7 +41,7 @@ def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
     options: dict[str, Any] = {
         "protocol": 2,
         "socket_timeout": None,  # each caller has a deadline of its own
-        "socket_connect_timeout": CONNECT_S,
+        "socket_connect_timeout": connect_s(settings),
         "retry": Retry(NoBackoff(), 0),
         "driver_info": None,  # else CLIENT SETINFO at every connect, which an ACL need not allow
     }
@@ -52,9 +57,15 @@ def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
     return options
 
 
+def _asking(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
+    """Options for one of several that may know where the server is."""
+    limit = _ASK_SHARE * connect_s(settings)
+    return {**_options(settings, login=login), "socket_connect_timeout": limit, "socket_timeout": limit}
+
+
 def sentinels(settings: RedisSettings) -> Sentinel:
     """The Sentinels of `settings`; their `sentinels` are to be closed in the end."""
-    asking = {**_options(settings, login=settings.sentinel_auth), "socket_timeout": ASK_S}
+    asking = _asking(settings, login=settings.sentinel_auth)
     nodes = [split_address(one) for one in settings.addresses]
     return Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]  # redis-py has no types here
 
@@ -62,7 +73,7 @@ def sentinels(settings: RedisSettings) -> Sentinel:
 def node(settings: RedisSettings, address: str) -> Redis:
     """One node of a cluster, to be asked about the cluster."""
     host, port = split_address(address)
-    return Redis(host=host, port=port, **{**_options(settings), "socket_timeout": ASK_S})
+    return Redis(host=host, port=port, **_asking(settings))
 
 
 def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:

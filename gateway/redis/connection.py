@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from redis.crc import key_slot
 
-from gateway.redis.client import CONNECT_S, node, sentinels
+from gateway.redis.client import connect_s, node, sentinels
 from gateway.redis.settings import RedisSettings, split_address
 
 _LONGEST = 1 << 20
@@ -158,7 +158,7 @@ class Servers:
     ) -> Connection:
         """A connection to the server that has `key`, logged in. Raises OSError, `Refused` or an error of redis-py.
         The caller's deadline ends it where nothing else does."""
-        async with asyncio.timeout(CONNECT_S):
+        async with asyncio.timeout(connect_s(self._settings)):
             host, port = await self._find(key)
             context, credentials = None, self._settings.credentials()
             if self._settings.tls:

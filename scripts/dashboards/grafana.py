@@ -17,7 +17,7 @@ WIDTH = 24
 """Grafana's columns."""
 
 Kind = Literal["timeseries", "stat", "bargauge", "state-timeline"]
-Unit = Literal["none", "short", "reqps", "cps", "ops", "s", "percentunit", "bool_on_off"]
+Unit = Literal["none", "short", "reqps", "cps", "ops", "s", "percentunit", "bytes", "bool_on_off"]
 
 
 class Query(Struct, frozen=True):

@@ -84,6 +84,53 @@ BOARD = Board(
             ),
         ),
         Panel(
+            "Cache events",
+            "By model and worker: on while every gateway is connected to where the engine publishes what it caches.",
+            "bool_on_off",
+            (
+                Query(
+                    'min by (model, worker) (dragoman_cache_connected{*,model=~"$model"})',
+                    "{{model}} {{worker}}",
+                ),
+            ),
+            "state-timeline",
+            24,
+            alarm_below=1,
+        ),
+        Panel(
+            "Caches by what is known",
+            "Caches of workers as each gateway knows them: the `whole`, a `part` (events were missed), or nothing "
+            "(`silent`).",
+            "short",
+            (Query('sum by (state) (dragoman_cache_known{*,model=~"$model"})', "{{state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Batches of cache events",
+            "Batches a second: `read`, `lost` for good, or `unreadable`.",
+            "cps",
+            (Query(rate('dragoman_cache_batches_total{*,model=~"$model"}', "result"), "{{result}}"),),
+        ),
+        Panel(
+            "Picks by what is cached",
+            "Picks a second by what decided: what an `engine` told, what a worker was `sent`, or `none` of both.",
+            "ops",
+            (Query(rate('dragoman_cache_picks_total{*,model=~"$model"}', "by"), "{{by}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Blocks known",
+            "Blocks that each worker's engine is known to have. At most 131,072 are held.",
+            "short",
+            (Query('max by (worker) (dragoman_cache_blocks{*,model=~"$model"})', "{{worker}}"),),
+        ),
+        Panel(
+            "Memory for known blocks",
+            "Bytes that what is known of caches takes in each gateway.",
+            "bytes",
+            (Query('sum by (instance) (dragoman_cache_bytes{*,model=~"$model"})', "{{instance}}"),),
+        ),
+        Panel(
             "vLLM: requests running",
             f"Sequences that run now, by worker. {_VLLM}",
             "short",

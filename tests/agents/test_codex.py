@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.dialects.responses import compaction
 from tests.agents.command import PACKAGES, Ran, call, conversation, line, run, version
 from tests.harness import Stack
 from tests.libraries.conftest import Keyed
@@ -17,6 +20,14 @@ from tests.test_limiting import made
 
 pytestmark = pytest.mark.agents
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "responses.md"
+QUESTION = "What is the capital of France?"
+CAPITAL: dict[str, Any] = {
+    "type": "object",
+    "properties": {"capital": {"type": "string", "enum": ["London", "Paris", "Rome"]}},
+    "required": ["capital"],
+    "additionalProperties": False,
+}
 MACHINE = "aarch64" if os.uname().machine == "aarch64" else "x86_64"
 PACKAGE = PACKAGES / "@openai" / f"codex-linux-{'arm64' if MACHINE == 'aarch64' else 'x64'}"
 PROGRAM = PACKAGE / "vendor" / f"{MACHINE}-unknown-linux-musl" / "bin" / "codex"
@@ -24,11 +35,9 @@ WORKER = {"max_model_len": 200_000}
 # The sections keep it from calling home.
 SETTINGS = """
 check_for_update_on_startup = false
-[analytics]
-enabled = false
-[features]
-plugins = false
-apps = false
+analytics.enabled = false
+features.plugins = false
+features.apps = false
 """
 
 
@@ -37,14 +46,26 @@ def told(record_property: Callable[[str, object], None]) -> None:
     record_property("client", f"Codex {version('@openai/codex')}")
 
 
-def codex(url: str, home: Path, prompt: str, key: str = "any", settings: str = "", model: str = "m") -> Ran:
-    """With the README's line, which are its options."""
+def codex(
+    url: str,
+    home: Path,
+    prompt: str,
+    key: str = "any",
+    settings: str = "",
+    model: str = "m",
+    more: tuple[str, ...] = (),
+    provider: tuple[str, ...] = (),
+    timeout: float = 120,
+) -> Ran:
+    """With the README's line, which are its options, unless others are given as `provider`."""
     folder = home / "codex"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "config.toml").write_text(f'model = "{model}"\n{settings}{SETTINGS}')
     options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    environ = {"CODEX_HOME": str(folder), "DRAGOMAN_KEY": key}
-    return run([str(PROGRAM), "exec", *shlex.split(line("Codex", url)), *options, prompt], home, environ)
+    environ = {"CODEX_HOME": str(folder), "DRAGOMAN_KEY": key, "CODEX_API_KEY": key}
+    chosen = provider or shlex.split(line("Codex", url))
+    arguments = [str(PROGRAM), "exec", *chosen, *options, *more, prompt]
+    return run(arguments, home, environ, timeout)
 
 
 def items(ran: Ran, kind: str) -> list[dict[str, Any]]:
@@ -150,8 +171,56 @@ def test_a_conversation_is_compacted(tmp_path: Path) -> None:
     assert {record["outcome"] for record in records} == {"ok"}
 
 
+def test_a_conversation_is_compacted_by_the_gateway(tmp_path: Path) -> None:
+    """With `openai_base_url` Codex takes the gateway for OpenAI's server: it wants the summary as an item that it does
+    not read, and goes on from there."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "long.txt").write_text("word " * 5000)
+    reading = [call("exec_command", cmd="cat long.txt", max_output_tokens=6000)]
+    again = conversation({"tool_calls": reading}, {"text": "All done."}, words="Summary: the long file was read.")
+    prompt = conversation(*({"tool_calls": reading} for _ in range(8)), asked={compaction.ASK: {"text": again}})
+    settings = "model_context_window = 40000\nmodel_auto_compact_token_limit = 20000\n"
+    with Stack((WORKER,)) as stack:
+        provider = ("-c", f'openai_base_url="{stack.url}/v1"')
+        ran = codex(stack.url, tmp_path, prompt, settings=settings, provider=provider)
+        records = stack.records()
+        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+    assert ran.code == 0, ran.said[-2000:]
+    assert items(ran, "agent_message")[-1]["text"] == "All done."
+    asking = [index for index, found in enumerate(prompts) if found["messages"][-1]["content"] == compaction.ASK]
+    assert asking, "it was not compacted"
+    before, after = prompts[asking[0]], prompts[asking[0] + 1]
+    assert "tools" not in before
+    assert after["messages"][-1]["content"].endswith(again)
+    assert len(after["messages"]) < len(before["messages"])
+    assert after["tools"]
+    # It tries a web socket first.
+    assert {(record["status"], record["outcome"]) for record in records} == {(426, "refused"), (200, "ok")}
+
+
+def without_tools() -> str:
+    """The settings of docs/dialects/responses.md for a model that cannot call tools."""
+    blocks: list[str] = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = [block for block in blocks if "shell_tool" in block]
+    return found
+
+
+def test_a_real_answer(gateway: str, tmp_path: Path) -> None:
+    """Streamed, from the small model of `make run`, which calls no tools and has no room for Codex's own instructions.
+    Codex sets no bound to an answer, so a schema does."""
+    home = tmp_path / "codex"
+    home.mkdir()
+    (home / "short.md").write_text("Be short.\n")
+    (home / "schema.json").write_text(json.dumps(CAPITAL))
+    more = ("--output-schema", str(home / "schema.json"))
+    ran = codex(gateway, tmp_path, QUESTION, settings=without_tools(), model="smollm2", more=more, timeout=500)
+    assert ran.code == 0, ran.said[-2000:]
+    answer = json.loads(items(ran, "agent_message")[-1]["text"])
+    assert answer["capital"] in CAPITAL["properties"]["capital"]["enum"]
+
+
 def test_a_real_model_without_tools_says_so(gateway: str, tmp_path: Path) -> None:
-    """The small model of `make run` cannot call tools, and no request of Codex is without any."""
-    ran = codex(gateway, tmp_path, "What is the capital of France?", model="smollm2")
+    """The small model of `make run` cannot call tools, and Codex offers some unless it is told otherwise."""
+    ran = codex(gateway, tmp_path, QUESTION, model="smollm2")
     assert ran.code != 0
     assert "this model cannot call tools" in ran.said

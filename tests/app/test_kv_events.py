@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from gateway.config import ConfigError
 from gateway.fleet.blocks import Blocks
@@ -98,6 +100,7 @@ def test_what_others_sent_is_known(stack: Stack) -> None:
         worker, picked = ask(stack, chat(name, turns=2))
         assert worker == stack.sims[index].url
         assert picked.startswith("prefix;why=prefix;matched=0.")
+        assert picked.endswith(";exact")
 
 
 def test_what_was_evicted_is_known() -> None:
@@ -116,7 +119,7 @@ def test_what_was_evicted_is_known() -> None:
         assert len(blocks(stack, 0)) == 40
         worker, picked = ask(stack, chat("mine"))
         assert worker == stack.sims[1].url
-        assert picked == "prefix;why=prefix;matched=1.00"
+        assert picked == "prefix;why=prefix;matched=1.00;exact"
         stack.run(awaited(stack.sims[1].reset))
         until(heard(stack, 1))
         assert ask(stack, chat("mine"))[1].endswith("matched=0.00")
@@ -193,6 +196,65 @@ def test_a_gateway_that_comes_late_asks_for_what_it_missed() -> None:
         assert ask(stack, chat("early 1"))[0] == stack.sims[0].url
 
 
+def samples(stack: Stack) -> list[Sample]:
+    """All of `/metrics` about caches."""
+    families = text_string_to_metric_families(httpx.get(f"{stack.url}/metrics", timeout=60).text)
+    return [one for family in families for one in family.samples if one.name.startswith("dragoman_cache_")]
+
+
+def figures(stack: Stack, index: int | None = None) -> dict[str, float]:
+    """What `/metrics` says of the caches of a worker, or of picks: name or last label -> value."""
+    found = {}
+    for sample in samples(stack):
+        labels = sample.labels
+        if labels.get("worker") == (None if index is None else stack.sims[index].url):
+            last = labels.get("state") or labels.get("result") or labels.get("by")
+            found[last or sample.name.removeprefix("dragoman_cache_")] = sample.value
+    return found
+
+
+def test_metrics_tell_what_is_known(stack: Stack) -> None:
+    send(stack, 0, chat("one"))
+    until(heard(stack, 0))
+    found = figures(stack, 0)
+    assert found.pop("blocks") == len(stack.sims[0].engine.prefix)
+    assert found.pop("bytes") > 100 * len(stack.sims[0].engine.prefix)
+    assert found.pop("read") == publisher(stack).published > 0
+    assert found == {"connected": 1, "whole": 1, "part": 0, "silent": 0, "lost": 0, "unreadable": 0}
+    assert figures(stack) == {"engine": 0, "sent": 0, "none": 0}
+    ask(stack, chat("one"))
+    ask(stack, chat("new"))
+    assert figures(stack) == {"engine": 1, "sent": 0, "none": 1}
+    stack.run(awaited(lambda: publisher(stack).send(b"\xc1")))
+    until(heard(stack, 0))
+    found = figures(stack, 0)
+    assert (found["unreadable"], found["part"], found["whole"], found["blocks"]) == (1, 1, 0, 0)
+    stack.run(stack.sims[1].stop(), 60)
+    until(lambda: not blocks(stack, 1).connected)
+    assert (figures(stack, 1)["connected"], figures(stack, 1)["silent"]) == (0, 1)
+    stack.run(stack.gateway.reload(stack.config()), 60)
+    assert samples(stack) == []
+
+
+def test_batches_that_are_lost_are_counted() -> None:
+    with Stack((WORKER, WORKER)) as stack:
+        send(stack, 0, chat("early"))
+        listen(stack, replay=False)
+        until(lambda: connected(stack, 0))
+        assert figures(stack, 0)["lost"] == 0, "what came before the gateway was not lost"
+        publisher(stack).subscribed = False
+        before = publisher(stack).published
+        for name in ("one", "two"):
+            send(stack, 0, chat(name))
+        missed = publisher(stack).published - before
+        publisher(stack).subscribed = True
+        send(stack, 0, chat("three"))
+        until(heard(stack, 0))
+        assert missed >= 2
+        assert figures(stack, 0)["lost"] == missed
+        assert figures(stack, 0)["part"] == 1
+
+
 def test_batches_that_were_dropped_are_asked_for(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher(stack), "subscribed", False)
     send(stack, 0, chat("dropped"))
@@ -201,6 +263,7 @@ def test_batches_that_were_dropped_are_asked_for(stack: Stack, monkeypatch: pyte
     until(heard(stack, 0))
     assert blocks(stack, 0).whole
     assert len(blocks(stack, 0)) == len(stack.sims[0].engine.prefix)
+    assert blocks(stack, 0).lost == 0
 
 
 def test_what_the_engine_has_forgotten_stays_unknown() -> None:
@@ -324,10 +387,10 @@ def test_tenants_are_kept_apart() -> None:
             headers = {"authorization": f"Bearer {secret}", "x-dragoman-explain": "1"}
             reply = httpx.post(stack.url + "/v1/chat/completions", json=chat("mine"), headers=headers, timeout=60)
             assert reply.status_code == 200
-            picked.append(reply.headers["x-dragoman-picked"].rpartition("=")[2])
+            picked.append(reply.headers["x-dragoman-picked"].rpartition("matched=")[2])
             until(heard(stack, 0))
             until(heard(stack, 1))
-        assert picked == ["0.00", "1.00", "0.00"]
+        assert picked == ["0.00", "1.00;exact", "0.00"]
         assert tokenized(stack) == 3
 
 

@@ -66,7 +66,7 @@ class Process:
 
     async def ready(self, path: str) -> None:
         link = Link(self.address)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while True:
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                     if (await link.get(path)).status == 200:

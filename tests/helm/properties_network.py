@@ -216,8 +216,11 @@ ALL = (
     Property(
         "the gateway hears what workers elsewhere have cached",
         "gateway-alone",
-        lambda among: _to(_policy(among, "dragoman"), 5657) == _to(_policy(among, "dragoman"), 5658) == [None],
-        ((POLICY, "$ports = append $ports (toString .)", "$ports = $ports"),),
+        lambda among: _to(_policy(among, "dragoman"), 5557) == _to(_policy(among, "dragoman"), 5658) == [None],
+        (
+            (POLICY, "$ports = append $ports (toString .)", "$ports = $ports"),
+            ("_models.tpl", "default 5557 $events.port", "$events.port"),
+        ),
     ),
     Property(
         "the gateway hears what workers of the chart have cached",
@@ -234,7 +237,7 @@ ALL = (
                 '- port: 8000\n        {{- range include "dragoman.kvPorts" $model',
                 '- port: 8000\n        {{- range include "dragoman.kvPorts" (dict "gateway" dict)',
             ),
-            ("_models.tpl", "default 5557 $events.port", "$events.port"),
+            ("_models.tpl", "$events.port) $events.replay_port", "$events.port)"),
         ),
     ),
     Property(

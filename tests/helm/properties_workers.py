@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from tests.helm.chart import Object, container, find
@@ -56,6 +57,24 @@ def _found_by_dns(among: Sequence[Object]) -> bool:
     selected = bool(service["selector"].items() <= labels.items())
     named = bool(gateway_yaml(among)["models"]["qwen3-8b"]["discover"] == {"dns": f"{QWEN}:8000"})
     return selected and named and bool(service["clusterIP"] == "None")
+
+
+def _told_and_heard(among: Sequence[Object]) -> bool:
+    """Engines publish on the ports where gateways listen, and keep as many batches as is said."""
+    published = json.loads(flags(among, "Deployment", "dragoman-gpt-4-1")["--kv-events-config"])
+    heard = gateway_yaml(among)["models"]["gpt-4.1"]["kv_events"]
+    return bool(
+        published
+        == {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"tcp://*:{heard['port']}",
+            "replay_endpoint": f"tcp://*:{heard['replay_port']}",
+            "buffer_steps": 20_000,
+        }
+        and "kv_events" not in gateway_yaml(among)["models"]["embed"]
+        and "--kv-events-config" not in flags(among, "Deployment", "dragoman-embed")
+    )
 
 
 ALL = (
@@ -248,6 +267,17 @@ ALL = (
             and gateway_yaml(among)["models"]["qwen3-8b"]["max_in_flight"] == 64
         ),
         ((WORKER, '"--max-num-seqs"', '"--max-seqs"'), ("_gateway.tpl", '"max_in_flight"', '"max_context"')),
+    ),
+    Property(
+        "engines tell what they have cached where gateways listen",
+        "several-models",
+        _told_and_heard,
+        (
+            (WORKER, '(list "--kv-events-config" (toJson $events))', "(list)"),
+            (WORKER, '(printf "tcp://*:%d" (int .replayPort))', '(printf "tcp://*:%d" (int .port))'),
+            (WORKER, "(int .bufferSteps)", "10000"),
+            ("_models.tpl", "and $runs $events.enabled", "and $runs"),
+        ),
     ),
     Property(
         "vLLM's key comes from the Secret that the gateway shows",

@@ -21,6 +21,7 @@ OPEN = {"auth": {"mode": "open"}}
 EXTERNAL = {"mode": "external", "existingSecret": "redis", "external": {"addresses": ["r:6379"]}}
 JWT = {"jwt": {"issuer": "https://idp", "audience": "llm", "jwks_url": "https://idp/keys"}}
 SCALED = {"enabled": True}
+EVENTS = {"enabled": True}
 PROMETHEUS = {"monitoring": {"prometheusAddress": "http://p:9090"}}
 
 
@@ -133,6 +134,57 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         {"models": {"a-b": {"model": "x/y"}, "a_b": {"model": "x/y"}}},
     ),
     ("models.valkey", "is the name of another object of the chart", {"models": {"valkey": {"model": "x/y"}}}),
+    (
+        "models.m.kvEvents.enabled",
+        "the chart does not run the workers at urls; set gateway.kv_events and their own flag",
+        {"models": {"m": {"urls": ["http://w:8000"], "kvEvents": EVENTS}}},
+    ),
+    (
+        "models.m.kvEvents.enabled",
+        "embedded workers do not tell what they have cached",
+        {"models": {"m": {"engine": "embedded", "kvEvents": EVENTS}}},
+    ),
+    (
+        "models.m.args",
+        "data parallel ranks behind one address each publish what they cached, and the gateway cannot choose the rank;"
+        " do without kvEvents and gateway.kv_events",
+        model(kvEvents=EVENTS, args=["--data-parallel-size=2"]),
+    ),
+    (
+        "models.m.args",
+        "data parallel ranks behind one address each publish what they cached",
+        model(gateway={"kv_events": {}}, args=["-dp", "2"]),
+    ),
+    (
+        "models.m.args",
+        "an engine without a prefix cache tells nothing of it; do without kvEvents and gateway.kv_events",
+        model(kvEvents=EVENTS, args=["--no-enable-prefix-caching"]),
+    ),
+    (
+        "models.m.args",
+        "--kv-events-config is set by kvEvents already",
+        model(kvEvents=EVENTS, args=["--kv-events-config", "{}"]),
+    ),
+    (
+        "models.m.gateway.kv_events",
+        "is set by kvEvents already",
+        model(kvEvents=EVENTS, gateway={"kv_events": {"port": 6000}}),
+    ),
+    (
+        "models.m.kvEvents.replayPort",
+        "it, kvEvents.port and 8000, where requests go, must differ",
+        model(kvEvents={**EVENTS, "port": 5558}),
+    ),
+    (
+        "models.m.kvEvents.enabled",
+        "has no effect with gateway.policy: round_robin",
+        model(kvEvents=EVENTS, gateway={"policy": "round_robin"}),
+    ),
+    (
+        "models.m.kvEvents.enabled",
+        "vLLM publishes over IPv4 alone; it cannot be joined with ipv6",
+        {**model(kvEvents=EVENTS), "ipv6": True},
+    ),
     ("models.m.gateway.max_in_flight", "is set by sequences already", model(sequences=8, gateway={"max_in_flight": 8})),
     (
         "models.m.gateway.upstream_model",

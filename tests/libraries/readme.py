@@ -12,6 +12,12 @@ _STATE = "no conversations, no background; what is stored needs a [store](dialec
 _AZURE = "no assistants, images, speech, files or batches"
 _OLLAMA = "no `create`, `push`, `copy` or `delete`, and no `context` of a former generation"
 _TGI = "names no model: the dialect's `default_model` answers"
+# The errors of libraries that name them alike. Those of Anthropic and OpenAI are made by one generator.
+_BY_STATUS = Further("InternalServerError", "AuthenticationError")
+_OF_AI_SDK = Further("AI_RetryError", "AI_APICallError")
+_OF_OLLAMA = Further("ResponseError", "ResponseError", "ResponseError")
+_OF_TGI = Further("GenerationError", "UnknownError", "OverloadedError", tools=False)
+
 AGENTS = ("Claude Code", "Codex")
 """Agents of the command line, which tests/agents runs."""
 VARIABLES = ("any that reads OpenAI's variable", "any that reads Azure OpenAI's", "any that reads Ollama's")
@@ -26,7 +32,7 @@ TABLE = (
         "NotFoundError",
         "APIStatusError",
         _ANTHROPIC,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "Anthropic (Node)",
@@ -37,7 +43,7 @@ TABLE = (
         "NotFoundError",
         "APIError",
         _ANTHROPIC,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "LangChain, Anthropic",
@@ -59,7 +65,7 @@ TABLE = (
         "AI_APICallError",
         "AI_StreamProviderError",
         _ANTHROPIC,
-        further=Further("AI_RetryError", "AI_APICallError"),
+        further=_OF_AI_SDK,
     ),
     Library(
         "OpenAI, Responses",
@@ -70,7 +76,7 @@ TABLE = (
         "NotFoundError",
         "APIError",
         _STATE,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "OpenAI, Responses (Node)",
@@ -81,7 +87,7 @@ TABLE = (
         "NotFoundError",
         "APIError",
         _STATE,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "OpenAI Agents SDK",
@@ -92,7 +98,7 @@ TABLE = (
         "NotFoundError",
         "APIError",
         _STATE,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "LangChain, Responses",
@@ -114,7 +120,7 @@ TABLE = (
         "AI_APICallError",
         "AI_StreamProviderError",
         "without a [store](dialects/responses.md#stored-responses) a step after text needs `store: false`",
-        further=Further("AI_RetryError", "AI_APICallError"),
+        further=_OF_AI_SDK,
     ),
     Library(
         "OpenAI, for Azure",
@@ -125,7 +131,7 @@ TABLE = (
         "NotFoundError",
         "APIError",
         _AZURE,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "OpenAI, for Azure (Node)",
@@ -136,7 +142,7 @@ TABLE = (
         "NotFoundError",
         "APIError",
         _AZURE,
-        further=Further("InternalServerError", "AuthenticationError"),
+        further=_BY_STATUS,
     ),
     Library(
         "Ollama",
@@ -147,7 +153,7 @@ TABLE = (
         "ResponseError",
         "ResponseError",
         _OLLAMA,
-        further=Further("ResponseError", "ResponseError", "ResponseError"),
+        further=_OF_OLLAMA,
     ),
     Library(
         "Ollama (Node)",
@@ -158,7 +164,7 @@ TABLE = (
         "ResponseError",
         "Error",
         _OLLAMA,
-        further=Further("ResponseError", "ResponseError", "ResponseError"),
+        further=_OF_OLLAMA,
     ),
     Library(
         "LangChain, Ollama",
@@ -169,7 +175,7 @@ TABLE = (
         "ResponseError",
         "ResponseError",
         _OLLAMA,
-        further=Further("ResponseError", "ResponseError", "ResponseError"),
+        further=_OF_OLLAMA,
     ),
     Library(
         "AI SDK, Ollama (Node)",
@@ -192,7 +198,7 @@ TABLE = (
         "",
         "IncompleteGenerationError",
         _TGI,
-        further=Further("GenerationError", "UnknownError", "OverloadedError", tools=False),
+        further=_OF_TGI,
     ),
     Library(
         "text-generation",
@@ -203,7 +209,7 @@ TABLE = (
         "",
         "IncompleteGenerationError",
         _TGI,
-        further=Further("GenerationError", "UnknownError", "OverloadedError", tools=False),
+        further=_OF_TGI,
     ),
     Library(
         "Cohere",

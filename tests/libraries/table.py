@@ -355,7 +355,8 @@ library's error. A `-` there says that its streams were not run, or that it name
 `make run`; with keys, put yours for `none`. AWS's libraries also want a region and credentials, which may be anything
 unless the gateway checks them ([keys](keys.md)). Those of the [README's table](../README.md#every-clients-one-line) are
 [tried further](#tried-further), by `make test-agents`, as are [Claude Code](dialects/anthropic.md) and
-[Codex](dialects/responses.md#codex), which needs a model that calls tools: the small one cannot.
+[Codex](dialects/responses.md#codex). The small model calls no tools and ranks nothing: it answers these two when they
+offer none, and Cohere's rankings are tried with a simulated worker alone.
 
 For all of them: there are no images and no speech.
 

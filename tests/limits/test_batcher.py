@@ -507,6 +507,13 @@ def wrong_version() -> ssl.SSLError:
     return caught.value
 
 
+def unsent(error: Exception) -> Unsent:
+    """As a link tells of a connection that could not be made."""
+    found = Unsent()
+    found.__cause__ = error
+    return found
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -516,6 +523,8 @@ def wrong_version() -> ssl.SSLError:
         (directly(ConnectionRefusedError(111, "connect to 10.1.2.3:6379")), "ConnectionError (Connection refused)"),
         (directly(wrong_version()), "ConnectionError (wrong version number)"),
         (TimeoutError(), "no answer within 50 ms"),
+        (unsent(TimeoutError()), "no connection in time"),
+        (unsent(Refused("MOVED 3999 10.1.2.3:6381")), "MOVED"),
         (instead_of(ConnectionRefusedError(111, "connect to 10.1.2.3:6379")), "ConnectionError (Connection refused)"),
         (instead_of(gaierror(-2, "Name not known")), "ConnectionError (Name not known)"),
         (instead_of(untrusted("self-signed certificate")), "ConnectionError (self-signed certificate)"),

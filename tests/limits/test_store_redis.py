@@ -62,6 +62,13 @@ async def traffic(limiter: Limiter, turns: int, seed: int) -> None:
     await limiter.flush()
 
 
+async def strict(limiter: Limiter) -> None:
+    """Until the store decides, at the latest after some probes: nodes that stand still are asked again."""
+    async with asyncio.timeout(60):
+        while limiter.state != "strict":  # noqa: ASYNC110 - the background probe
+            await asyncio.sleep(0.01)
+
+
 async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
     limiter = Limiter(RULES, RedisStore(server.settings))
     await limiter.start()
@@ -310,10 +317,7 @@ async def test_a_cluster(cluster: Server, partitions: int) -> None:
     rules = RULES if partitions == 1 else [rule for rule in RULES if "team" in rule.scope]
     limiter = Limiter(rules, RedisStore(settings, layout=layout))
     await limiter.start()
-    for _ in range(500):
-        if limiter.state == "strict":
-            break
-        await asyncio.sleep(0.01)
+    await strict(limiter)
     await traffic(limiter, 10, 2)
     cluster.command("SCRIPT", "FLUSH")
     await traffic(limiter, 10, 3)
@@ -358,12 +362,12 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
     for _ in range(3):  # as `dragoman limits` does: start, ask, end
         limiter = Limiter(rules, RedisStore(settings, layout=layout))
         await limiter.connect()
-        assert (limiter.state, limiter.reason) == ("strict", "")
+        await strict(limiter)
         await limiter.inspect(Subject("k", "t"))
         await limiter.close()
     limiter = Limiter(rules, RedisStore(settings, layout=layout))
     await limiter.start()
-    assert (limiter.state, limiter.reason) == ("strict", "")
+    await strict(limiter)
     for team in range(40):
         for _ in range(3):
             assert (await limiter.reserve(Subject("k", f"t{team}"))).strict
@@ -373,6 +377,58 @@ async def test_a_cluster_of_several_nodes(nodes: list[Server], partitions: int) 
     assert all(held) if partitions > 1 else sum(map(bool, held)) == 1
     assert (limiter.state, limiter.alone) == ("strict", 0)
     await limiter.close()
+
+
+async def test_a_node_that_stands_still_holds_no_request_up(nodes: list[Server]) -> None:
+    """Requests are decided alone while it does, also those whose counters lie on other nodes once that is known."""
+    settings = RedisSettings(addresses=tuple(one.address for one in nodes), mode="cluster", timeout=0.3)
+    rules = [Rule(name="rpm", kind="requests", limit=100, scope=("team",))]
+    limiter = Limiter(rules, RedisStore(settings, layout=Layout(partitions=16, partition_by="team")))
+    await limiter.start()
+    await strict(limiter)
+    nodes[0].freeze()
+    async with asyncio.timeout(60):
+        for team in range(40):
+            await limiter.reserve(Subject("k", f"t{team}"))
+    assert limiter.state == "degraded"
+    assert limiter.alone > 1
+    nodes[0].thaw()
+    await strict(limiter)
+    await limiter.close()
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a machine that died: nobody answers, and nobody refuses."""
+    port, connect = free_port(), asyncio.open_connection
+
+    async def attempt(*given: Any, **more: Any) -> Any:
+        if more.get("port") == port:
+            await asyncio.Event().wait()
+        return await connect(*given, **more)
+
+    monkeypatch.setattr(asyncio, "open_connection", attempt)
+    return f"127.0.0.1:{port}"
+
+
+async def test_a_node_whose_machine_died_keeps_no_other_from_being_asked(cluster: Server, gone: str) -> None:
+    limiter = Limiter(RULES, RedisStore(RedisSettings(addresses=(gone, cluster.address), mode="cluster", timeout=10)))
+    await limiter.start()
+    assert (limiter.state, limiter.reason) == ("strict", "")
+    await limiter.close()
+
+
+async def test_a_sentinel_whose_machine_died_keeps_no_other_from_being_asked(
+    server: Server, gone: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "sentinel.conf"
+    file.write_text(f"sentinel monitor mymaster 127.0.0.1 {server.port} 1\n")
+    with Server(tmp_path, "--sentinel", file=file) as sentinel:
+        settings = RedisSettings(addresses=(gone, sentinel.address), mode="sentinel", timeout=10)
+        limiter = Limiter(RULES, RedisStore(settings))
+        await limiter.start()
+        assert (limiter.state, limiter.reason) == ("strict", "")
+        await limiter.close()
 
 
 async def test_a_full_server_is_down_until_there_is_room(mortal: Server) -> None:

@@ -26,7 +26,7 @@ HEAD, FOOT = 40, 26
 COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#b877d9", "#e02f44", "#37872d", "#8ab8ff")
 MOST_SHOWN = 5
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_AFTER = {"reqps": " req/s", "cps": "/s", "ops": "/s", "percentunit": " %"}
+_AFTER = {"s": " s", "bytes": "B", "reqps": " req/s", "cps": "/s", "ops": "/s", "percentunit": " %"}
 _LABEL = re.compile(r"{{\s*(\w+)\s*}}")
 
 
@@ -38,7 +38,7 @@ def shown(value: float, unit: str) -> str:
         return "on" if value else "off"
     if unit == "s" and abs(value) < 1:
         return f"{value * 1000:.3g} ms"
-    after = " s" if unit == "s" else _AFTER.get(unit, "")
+    after = _AFTER.get(unit, "")
     value = value * 100 if unit == "percentunit" else value
     for scale, letter in _SCALES:
         if abs(value) >= scale:

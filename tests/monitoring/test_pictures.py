@@ -37,6 +37,7 @@ def test_the_documents_have_a_picture_of_every_dashboard_with_its_panels() -> No
         (2.0, "s", "2 s"),
         (0.5, "percentunit", "50 %"),
         (1234.0, "short", "1.23k"),
+        (20_500_000.0, "bytes", "20.5MB"),
         (3.0, "reqps", "3 req/s"),
         (1.0, "bool_on_off", "on"),
         (math.nan, "short", "-"),

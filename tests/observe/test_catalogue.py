@@ -46,7 +46,12 @@ def test_a_loaded_gateway_shows_what_is_in_the_catalogue_and_nothing_else() -> N
         "dialects": {"openai": {"extras": "drop"}},
         "breaker": {"failures": 1, "max_eject_share": 1},
         "models": {
-            "away": {"backend": "vllm", "workers": ["http://127.0.0.1:1"], "fallback": ["m"]},
+            "away": {
+                "backend": "vllm",
+                "workers": ["http://127.0.0.1:1"],
+                "fallback": ["m"],
+                "kv_events": {"port": 1},
+            },
             "m": {"mirror": {"model": "away"}, "max_in_flight": 100},
         },
     }

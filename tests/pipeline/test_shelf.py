@@ -102,22 +102,45 @@ async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise()
     await shelf.close()
 
 
+class Slow:
+    """A server that takes no write before it is told to."""
+
+    def __init__(self) -> None:
+        self.taking = asyncio.Event()
+
+    def pipeline(self, transaction: bool) -> Any:
+        return self
+
+    def set(self, *_: Any, **__: Any) -> None:
+        pass
+
+    async def execute(self) -> None:
+        await self.taking.wait()
+
+
 async def test_a_backlog_is_bounded() -> None:
-    class Slow:
-        def pipeline(self, transaction: bool) -> Any:
-            return self
-
-        def set(self, *_: Any, **__: Any) -> None:
-            pass
-
-        async def execute(self) -> None:
-            await asyncio.Event().wait()
-
     failures: list[str] = []
-    shelf = RedisShelf(10, lambda: (Slow(), []), failures.append)
+    slow = Slow()
+    shelf = RedisShelf(10, lambda: (slow, []), failures.append)
     for number in range(1001):
         shelf.put("a", {str(number): b""})
     assert failures == ["Backlog"]
-    for write in list(shelf._writes):
-        write.cancel()
+    slow.taking.set()
+    await shelf.close()
+
+
+async def test_a_backlog_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.pipeline.shelf._TIMEOUT_S", 600.0)
+    failures: list[str] = []
+    slow = Slow()
+    shelf = RedisShelf(10, lambda: (slow, []), failures.append)
+    large = b"x" * (33 << 20)
+    shelf.put("a", {"1": large, "2": large})  # one alone may be larger
+    shelf.put("a", {"3": b"x"})
+    assert failures == ["Backlog"]
+    slow.taking.set()
+    await shelf.close()
+    shelf.put("a", {"4": large})
+    shelf.put("a", {"5": large})
+    assert failures == ["Backlog", "Backlog"]
     await shelf.close()

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Audio, Image, Message, Part, Text, Thinking, ToolCall
+from gateway.dialects.responses import compaction
 from gateway.dialects.responses.tools import Toolbox, as_arguments
 from gateway.dialects.responses.views import ITEMS, ItemIn, PartIn, TypeIn
 from gateway.wire.json import NULL, invalid
@@ -39,12 +40,14 @@ class Conversation:
 
     messages  in canonical form
     box       the tools, including those that items add
+    compacts  the last item asks for a summary of all that is before it
     dropped   the names of what is left out, each once
     """
 
     def __init__(self, found: str | list[Raw], instructions: str | None, box: Toolbox, seal: Seal) -> None:
         self.messages: list[Message] = []
         self.box = box
+        self.compacts = False
         self._seal = seal
         self._dropped: dict[str, None] = {}
         self._leading: list[str] | None = [instructions] if instructions else []
@@ -61,11 +64,15 @@ class Conversation:
             for index, item in enumerate(items):
                 if isinstance(item, ItemIn) and item.type == "additional_tools":
                     box.add(item.tools or [], f"input.{index}.tools")
-            for index, item in enumerate(items):
+            last = items[-1] if items else None
+            self.compacts = isinstance(last, ItemIn) and last.type == compaction.TRIGGER
+            for index, item in enumerate(items[:-1] if self.compacts else items):
                 if isinstance(item, ItemIn):
                     self._read(item, f"input.{index}")
                 elif item is not None:
                     self._flat(*item)
+            if self.compacts:
+                self._user([Text(compaction.ASK)])
         self._end_leading()
         self._end_assistant()
         self._end_outputs()
@@ -106,6 +113,10 @@ class Conversation:
             self._said(item, place)
         elif kind == "item_reference":
             self._reference(item, place)
+        elif kind == compaction.TYPE:
+            self._summary(item, place)
+        elif kind == compaction.TRIGGER:  # of a former request
+            self._drop(f"input[].{kind}")
 
     def _message(self, item: ItemIn, place: str) -> None:
         role = item.role
@@ -195,6 +206,17 @@ class Conversation:
             param=place,
             code="item_not_found",
         )
+
+    def _summary(self, item: ItemIn, place: str) -> None:
+        """A summary of ours goes to the model as the user's words. One of another server cannot be read."""
+        try:
+            told = compaction.as_told(item.encrypted_content or "")
+        except compaction.Damaged:
+            raise _wrong(f"{place}.encrypted_content", "this summary is damaged") from None
+        if told is None:
+            self._drop(f"input[].{compaction.TYPE}")
+        else:
+            self._user([Text(told)])
 
     def _flat(self, kind: str, raw: Raw) -> None:
         try:

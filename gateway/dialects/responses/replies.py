@@ -13,6 +13,7 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
 from gateway.core.messages import Op
 from gateway.core.usage import Usage
+from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.requests import Asked, asked
 from gateway.dialects.responses.stored import kept
 from gateway.dialects.responses.tools import Origin, as_input
@@ -146,10 +147,16 @@ def write(reply: Reply, op: Op) -> Response:
     request, choice = asked(op), reply.choices[0]
     cut = cut_by(choice.reason)
     parts = [part for part in choice.parts if part.text or part.kind == "tool"]
+    summary = ""
+    if request.compacts:
+        summary = "".join(part.text for part in parts if part.kind == "text")
+        parts = [part for part in parts if part.kind != "text"]
     items = [
         encode_line(_item(request, part, index, cut is not None and index == len(parts) - 1))
         for index, part in enumerate(parts)
     ]
+    if summary and cut is None:
+        items.append(encode_line(compaction_item(request.id, len(items), summary)))
     body = response_object(
         request,
         shown(op, reply.start.model),

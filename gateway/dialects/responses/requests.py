@@ -50,6 +50,7 @@ class Asked(Struct):
     echo      the members of the reply that repeat the request, as JSON text without braces
     names     the tools, by every name that the model may use for them
     summary   whether reasoning is sent as a summary
+    compacts  whether the reply's text is a summary that stands for the conversation
     seal      seals reasoning, if the client asks for encrypted reasoning
     created   when the response began, in Unix seconds; 0 until the client was told
     events    the events of the stream that were sent before any worker began to answer
@@ -59,6 +60,7 @@ class Asked(Struct):
     echo: bytes
     names: dict[str, Origin]
     summary: bool = False
+    compacts: bool = False
     seal: Seal | None = None
     items: list[Raw] | None = None
     created: int = 0
@@ -100,6 +102,8 @@ def read_chat(
         op.output = _output(found.text.format)
         if found.text.verbosity is not None:
             left.append("text.verbosity")
+    if talk.compacts:
+        left += _summary_only(op)
     stores = given.recalled is not None and found.store is not False
     if found.store and not stores:
         left.append("store")
@@ -109,7 +113,7 @@ def read_chat(
     if stores:
         # A client may send one id with several requests. What is stored must not be mistaken for each other.
         request_id = f"{request_id}-{secrets.token_hex(8)}"
-    op.memo = Asked(request_id, _echo(raw, found, stores), box.origins, summary, wanted, items)
+    op.memo = Asked(request_id, _echo(raw, found, stores), box.origins, summary, talk.compacts, wanted, items)
     return op
 
 
@@ -175,6 +179,14 @@ def _taken(extra: Extra) -> tuple[str, ...]:
 
 
 # -- how --------------------------------------------------------------------------------------------------------------
+
+
+def _summary_only(op: Chat) -> list[str]:
+    """Takes away what is for an answer and not for a summary. Returns the client's names for it."""
+    names = {"tools": op.tools, "text.format": op.output, f"include.{_LOGPROBS}": op.logprobs}
+    op.tools, op.tool_choice, op.parallel_tools = (), None, None
+    op.output = op.logprobs = None
+    return [name for name, wanted in names.items() if wanted]
 
 
 def _include(op: Chat, found: ChatBody, left: list[str]) -> None:

@@ -12,6 +12,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
+from gateway.dialects.responses.compaction import compaction_item
 from gateway.dialects.responses.replies import (
     begun_item,
     content_part,
@@ -72,7 +73,7 @@ class StreamWriter:
 
     An item is added with its first text (a call at once), so that no item stays empty. Several items may be open at a
     time, but they are finished in order. The last one is finished with the worker's finish reason, which decides its
-    status.
+    status. A summary of the conversation is the one exception: its text is held, and is one item at the end.
     """
 
     headers = sse.HEADERS
@@ -92,6 +93,7 @@ class StreamWriter:
         self._open: list[_Item] = []
         self._added = 0
         self._done: list[bytes] = []
+        self._summary: list[str] = []
         self._cut: str | None = None
         self._usage: Usage | None = None
 
@@ -116,7 +118,7 @@ class StreamWriter:
             return self._begin(event.created)
         if isinstance(event, Finish):
             self._cut = cut_by(event.reason)
-            return self._finish_items(last=True)
+            return self._finish_items(last=True) + self._compaction()
         if isinstance(event, UsageReport):
             self._usage = event.usage
             return b""
@@ -156,6 +158,10 @@ class StreamWriter:
     # -- items ------------------------------------------------------------------------------------------------------
 
     def _first(self, event: Delta) -> bytes:
+        if self._asked.compacts and self._kinds[event.index] == "text":
+            self._summary.append(event.text)
+            self.buffered_bytes += len(event.text) + _PIECE
+            return b""
         kind = self._kinds.pop(event.index)
         return self._add(event.index, kind, None, None) + self._delta(self._items[event.index], event)
 
@@ -227,6 +233,16 @@ class StreamWriter:
         self._done.append(done)
         self.buffered_bytes += len(done)
         return out
+
+    def _compaction(self) -> bytes:
+        """The one item of a summary, which has no pieces. What is cut off is no summary."""
+        if not self._summary or self._cut is not None:
+            return b""
+        index = self._added
+        item = compaction_item(self._asked.id, index, "".join(self._summary))
+        out = self._frame("response.output_item.added", {"output_index": index, "item": item})
+        self._done.append(encode_line(item))
+        return out + self._frame("response.output_item.done", {"output_index": index, "item": item})
 
     # -- ends -------------------------------------------------------------------------------------------------------
 

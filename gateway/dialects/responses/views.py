@@ -85,6 +85,8 @@ ITEMS = frozenset(
         "custom_tool_call_output",
         "additional_tools",
         "item_reference",
+        "compaction",
+        "compaction_trigger",
     ]
 )
 """The types of items that are parsed."""

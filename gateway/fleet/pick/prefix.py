@@ -70,20 +70,22 @@ class Prefix:
         self._halved = 0.0
         # The share of the turns lately before which this gateway did not send one.
         self._elsewhere = 0.0
+        # Of workers whose engines are to tell what they have: picks for what an engine told, for what a worker was
+        # sent, and for neither.
+        self.picks = {"engine": 0, "sent": 0, "none": 0}
 
     def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        demand.matched = demand.saved = 0
+        demand.matched, demand.saved, demand.exact = 0, 0, False
         for worker in workers:
             if worker.breaker.open_until:
                 demand.why = "trial"
                 return worker
         ends = demand.ends
         found = {worker: ends[depth - 1] for worker, depth in self.seen.match(demand.keys).items()}
-        if demand.tokens:
-            self._look_up(workers, demand, found)
+        told = self._look_up(workers, demand, found) if demand.tokens else ()
         if demand.session is not None:
             demand.why = "session"
-            return self._noted(self.first(workers, demand.session, now), found, demand)
+            return self._noted(self.first(workers, demand.session, now), found, told, demand)
         if not demand.beginning:
             demand.why = "load"
             return least_loaded(workers, now, demand)
@@ -94,10 +96,10 @@ class Prefix:
         best, most = self._best(workers, now, saved, common, home, stake)
         if not best:  # the least loaded worker had more than its part of the recent work
             demand.why = "load"
-            return self._noted(least_loaded(workers, now, demand), found, demand, saved)
+            return self._noted(least_loaded(workers, now, demand), found, told, demand, saved)
         if most and len(best) == 1:
             demand.why = "prefix"
-            return self._noted(best[0], found, demand, saved)
+            return self._noted(best[0], found, told, demand, saved)
         place = home_of(demand)
         picked = best[0] if len(best) == 1 else self.first(best, place, now)
         if most:
@@ -105,7 +107,7 @@ class Prefix:
         else:
             away = len(best) < len(workers) and picked is not (home or self.first(workers, place, now))
             demand.why = "load" if away else "home"
-        return self._noted(picked, found, demand, saved)
+        return self._noted(picked, found, told, demand, saved)
 
     def _best(
         self,
@@ -156,6 +158,8 @@ class Prefix:
         worker.since += demand.charged
         if demand.whole or demand.keys:
             self.seen.add(demand.keys, worker, demand.whole)
+        if worker.blocks is not None:
+            self.picks["none" if demand.why != "prefix" else "engine" if demand.exact else "sent"] += 1
 
     def keep(self, workers: Sequence[Worker]) -> None:
         self.seen.keep(workers)
@@ -200,16 +204,17 @@ class Prefix:
         if any(saved.get(worker, 0) > head for worker in known):
             return saved, head
         # This gateway did not send the turn before: another one did, to the conversation's place.
-        self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
         home = self.first(workers, home_of(demand), now)
         if home not in known:
+            self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
             saved[home] = max(before, saved.get(home, 0))
         return saved, inf
 
     @staticmethod
-    def _look_up(workers: Sequence[Worker], demand: Demand, found: dict[Worker, int]) -> None:
+    def _look_up(workers: Sequence[Worker], demand: Demand, found: dict[Worker, int]) -> Sequence[Worker]:
         """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines say that they have. An
-        engine of which events are missing has at least what it says."""
+        engine of which events are missing has at least what it says. Returns the workers that were corrected."""
+        told = []
         tokens, salt, chains = demand.tokens, demand.salt, demand.chains
         estimated = demand.prompt / len(tokens)
         for worker in workers:
@@ -224,11 +229,18 @@ class Prefix:
                 had = int(blocks.match(keys) * estimated)
             if blocks.whole or had > found.get(worker, 0):
                 found[worker] = had
+                told.append(worker)
+        return told
 
     @staticmethod
     def _noted(
-        worker: Worker, found: Mapping[Worker, int], demand: Demand, saved: Mapping[Worker, int] = _NOTHING
+        worker: Worker,
+        found: Mapping[Worker, int],
+        told: Sequence[Worker],
+        demand: Demand,
+        saved: Mapping[Worker, int] = _NOTHING,
     ) -> Worker:
         demand.matched = found.get(worker, 0)
         demand.saved = min(demand.prompt, max(demand.matched, saved.get(worker, 0)))
+        demand.exact = demand.matched > 0 and worker in told
         return worker

@@ -67,6 +67,7 @@
     {{- if $model.model -}}{{- fail (printf "%s.model: has no effect beside urls; the workers' own name is gateway.upstream_model" $at) -}}{{- end -}}
     {{- if $model.autoscaling.enabled -}}{{- fail (printf "%s.autoscaling.enabled: the chart does not run the workers at urls" $at) -}}{{- end -}}
     {{- if gt (int $model.nodes) 1 -}}{{- fail (printf "%s.nodes: the chart does not run the workers at urls" $at) -}}{{- end -}}
+    {{- if $model.kvEvents.enabled -}}{{- fail (printf "%s.kvEvents.enabled: the chart does not run the workers at urls; set gateway.kv_events and their own flag" $at) -}}{{- end -}}
   {{- else -}}
     {{- include "dragoman.guardWorkers" (dict "root" $ "at" $at "model" $model) -}}
   {{- end -}}
@@ -96,6 +97,28 @@
   {{- if eq $model.discovery "redis" -}}{{- fail (printf "%s.discovery: embedded workers enter no registry; leave it at auto" $at) -}}{{- end -}}
   {{- if gt (int $model.nodes) 1 -}}{{- fail (printf "%s.nodes: an embedded worker runs on one machine" $at) -}}{{- end -}}
   {{- if $model.apiKeySecret.name -}}{{- fail (printf "%s.apiKeySecret: embedded workers ask for no key" $at) -}}{{- end -}}
+{{- end -}}
+{{- if hasKey $model.gateway "kv_events" -}}
+  {{- $ranks := list "--data-parallel-size" "-dp" "--data-parallel-size-local" "-dpl" "--data-parallel-start-rank" "-dpr" -}}
+  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" $ranks) -}}
+    {{- fail (printf "%s.args: data parallel ranks behind one address each publish what they cached, and the gateway cannot choose the rank; do without kvEvents and gateway.kv_events" $at) -}}
+  {{- end -}}
+  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--no-enable-prefix-caching")) -}}
+    {{- fail (printf "%s.args: an engine without a prefix cache tells nothing of it; do without kvEvents and gateway.kv_events" $at) -}}
+  {{- end -}}
+{{- end -}}
+{{- $events := $model.kvEvents -}}
+{{- if $events.enabled -}}
+  {{- if ne $model.engine "vllm" -}}{{- fail (printf "%s.kvEvents.enabled: embedded workers do not tell what they have cached" $at) -}}{{- end -}}
+  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--kv-events-config")) -}}{{- fail (printf "%s.args: --kv-events-config is set by kvEvents already" $at) -}}{{- end -}}
+  {{- if ne (toJson $model.gateway.kv_events) (toJson (dict "port" (int $events.port) "replay_port" (int $events.replayPort))) -}}
+    {{- fail (printf "%s.gateway.kv_events: is set by kvEvents already" $at) -}}
+  {{- end -}}
+  {{- if or (eq (int $events.port) (int $events.replayPort)) (has 8000 (list (int $events.port) (int $events.replayPort))) -}}
+    {{- fail (printf "%s.kvEvents.replayPort: it, kvEvents.port and 8000, where requests go, must differ" $at) -}}
+  {{- end -}}
+  {{- if ne (default "prefix" $model.gateway.policy) "prefix" -}}{{- fail (printf "%s.kvEvents.enabled: has no effect with gateway.policy: %s" $at $model.gateway.policy) -}}{{- end -}}
+  {{- if $v.ipv6 -}}{{- fail (printf "%s.kvEvents.enabled: vLLM publishes over IPv4 alone; it cannot be joined with ipv6" $at) -}}{{- end -}}
 {{- end -}}
 {{- if hasKey $model.gateway "upstream_model" -}}{{- fail (printf "%s.gateway.upstream_model: the chart's own workers serve the model under its name here" $at) -}}{{- end -}}
 {{- if and (eq $model.discovery "redis") (eq $v.redis.mode "none") -}}{{- fail (printf "%s.discovery: the registry needs Redis; set redis.mode" $at) -}}{{- end -}}

@@ -23,6 +23,10 @@ loadsNothing  nothing may come from a hub */ -}}
   {{- if not $model.image.repository -}}
     {{- $_ := set $model.image "repository" (ternary "dragoman/embedded" "dragoman/worker" (eq $model.engine "embedded")) -}}
   {{- end -}}
+  {{- $events := $model.kvEvents -}}
+  {{- if and $runs $events.enabled (not (hasKey $model.gateway "kv_events")) -}}
+    {{- $_ := set $model.gateway "kv_events" (dict "port" (int $events.port) "replay_port" (int $events.replayPort)) -}}
+  {{- end -}}
   {{- $facts := dict "slug" $slug "object" (printf "%s-%s" (include "dragoman.fullname" $) $slug) "runs" $runs "kind" $kind "registers" $registers "loadsNothing" (or $model.offline $.Values.airGapped) -}}
   {{- $_ := set $found $name (mergeOverwrite $model $facts) -}}
 {{- end -}}

@@ -34,6 +34,10 @@ dragoman-role: {{ default "leader" .role }}
   {{- if gt (int $model.nodes) 1 -}}{{- $flags = concat $flags (list "--pipeline-parallel-size" (toString $model.nodes)) -}}{{- end -}}
 {{- end -}}
 {{- if $model.sequences -}}{{- $flags = concat $flags (list "--max-num-seqs" (toString $model.sequences)) -}}{{- end -}}
+{{- with $model.kvEvents -}}{{- if .enabled -}}
+  {{- $events := dict "enable_kv_cache_events" true "publisher" "zmq" "endpoint" (printf "tcp://*:%d" (int .port)) "replay_endpoint" (printf "tcp://*:%d" (int .replayPort)) "buffer_steps" (int .bufferSteps) -}}
+  {{- $flags = concat $flags (list "--kv-events-config" (toJson $events)) -}}
+{{- end -}}{{- end -}}
 {{- /* The sampler may run on any node of a group: all of them load the same processor, or none. */ -}}
 {{- $own := list "--stock" "--logits-processors" "--speculative-config" "-sc" "--runner" "--task" -}}
 {{- if and (eq $model.kind "LeaderWorkerSet") (not (include "dragoman.hasFlag" (dict "args" $model.args "flags" $own))) -}}

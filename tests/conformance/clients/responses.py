@@ -57,7 +57,7 @@ class _Response:
         begun, whole = self.items[said["output_index"]], said["item"]
         assert {begun[name] for name in ("id", "type")} == {whole[name] for name in ("id", "type")}
         assert begun.get("call_id") == whole.get("call_id")
-        begun["status"] = whole["status"]
+        begun["status"] = whole.get("status")  # a summary has none
         self.done.append(whole)
 
 

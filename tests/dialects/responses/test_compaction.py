@@ -1,0 +1,136 @@
+"""A long conversation is replaced by a summary, as Codex asks for it where it takes a server for OpenAI's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartKind, PartStart, UsageReport
+from gateway.core.usage import Usage
+from gateway.dialects.responses.compaction import ASK
+from tests.dialects.responses.asking import (
+    TOOL,
+    body,
+    call,
+    crossing,
+    frames,
+    kinds,
+    message,
+    output,
+    read,
+    sent,
+    stream_of,
+)
+from tests.harness import Stack
+
+TRIGGER = {"type": "compaction_trigger"}
+TALK = [message("user", "a"), call(1), output(1, "x"), TRIGGER]
+
+
+def part(index: int, kind: PartKind, text: str) -> list[Event]:
+    return [PartStart(0, index, kind), Delta(0, index, text), PartEnd(0, index)]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    config = {"store": {"where": "memory"}}
+    with Stack(({"reasoning": True},), config) as stack, httpx.Client(base_url=stack.url) as found:
+        yield found
+
+
+def asked(script: dict[str, Any], **members: Any) -> dict[str, Any]:
+    """A request for a summary, which the worker writes as `script` says."""
+    prompt = "sim:" + json.dumps({"rounds": [{"text": "ok"}], "asked": {"outgrows your context": script}})
+    return body(input=[message("user", prompt), *TALK], **members)
+
+
+def replied(client: httpx.Client, request: dict[str, Any]) -> Any:
+    """The response, the last one of a stream."""
+    reply = client.post("/v1/responses", json=request)
+    assert reply.status_code == 200, reply.text
+    return frames(reply.text)[-1]["response"] if request.get("stream") else reply.json()
+
+
+def test_the_model_is_asked_for_a_summary_and_nothing_else() -> None:
+    found = crossing(
+        input=TALK,
+        tools=[TOOL],
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        text={"format": {"type": "json_object"}},
+        include=["message.output_text.logprobs"],
+    )
+    told = json.loads(found.outgoing.body)
+    assert [one["role"] for one in told["messages"]] == ["user", "assistant", "tool", "user"]
+    assert told["messages"][-1]["content"] == ASK
+    assert not {"tools", "tool_choice", "parallel_tool_calls", "response_format", "logprobs"} & told.keys()
+    assert {"tools", "text.format", "include.message.output_text.logprobs"} <= set(found.op.dropped)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_summary_is_one_item_that_stands_for_the_conversation(client: httpx.Client, stream: bool) -> None:
+    script = {"reasoning": "hm", "text": "The sum é so far."}
+    response = replied(client, asked(script, stream=stream, store=False))
+    assert response["status"] == "completed"
+    assert [item["type"] for item in response["output"]] == ["reasoning", "compaction"]
+    item = response["output"][-1]
+    assert item.keys() == {"type", "id", "encrypted_content"}
+    # Codex keeps the user's messages and the item.
+    (told,) = sent(input=[message("user", "a"), item])["messages"][1:]
+    assert told["role"] == "user"
+    assert told["content"].endswith("\n\nThe sum é so far.")
+
+
+def test_a_stream_holds_the_text_until_it_is_whole() -> None:
+    """However many pieces the model's text has, there is one item."""
+    usage = UsageReport(Usage(input=1, output=1))
+    events = [
+        *part(0, "text", "One, "),
+        *part(1, "thinking", "hm"),
+        *part(2, "text", "two."),
+        Finish(0, "stop", "stop"),
+        usage,
+    ]
+    found = stream_of(*events, End(), input=TALK)
+    assert not [kind for kind in kinds(found) if kind.startswith("output_text")]
+    named = [one["item"]["type"] for one in found if "item" in one]
+    assert named == ["reasoning", "reasoning", "compaction", "compaction"]
+    items = found[-1]["response"]["output"]
+    assert [item["type"] for item in items] == ["reasoning", "compaction"]
+    assert sent(input=[items[-1]])["messages"][-1]["content"].endswith("\n\nOne, two.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("script", [{"text": "half", "finish": "length"}, {"text": ""}], ids=["cut", "empty"])
+def test_what_is_no_summary_is_not_given_for_one(client: httpx.Client, script: dict[str, Any], stream: bool) -> None:
+    response = replied(client, asked(script, stream=stream, store=False))
+    assert response["output"] == []
+    assert response["status"] == ("incomplete" if "finish" in script else "completed")
+
+
+def test_a_summary_of_another_server_is_left_out_and_named() -> None:
+    op = read(input=[message("user", "a"), {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}])
+    assert len(op.messages) == 1
+    assert "input[].compaction" in op.dropped
+
+
+@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA"])
+def test_a_damaged_summary_is_refused_because_the_history_is_in_it(damaged: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        read(input=[message("user", "a"), {"type": "compaction", "encrypted_content": damaged}])
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert caught.value.param == "input.1.encrypted_content"
+
+
+def test_what_follows_a_stored_summary_is_answered(client: httpx.Client) -> None:
+    """The trigger of the former request is history."""
+    first = replied(client, asked({"text": "The sum."}))
+    said = "sim:" + json.dumps({"text": "on"})
+    second = replied(client, body(input=said, previous_response_id=first["id"]))
+    assert [item["type"] for item in second["output"]] == ["message"]
+    assert second["output"][0]["content"][0]["text"] == "on"
