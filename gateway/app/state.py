@@ -268,6 +268,9 @@ class State:
     def _load_told(self, model: str, worker: Worker, counts: bool) -> None:
         if counts:
             self._log.event("info", "load of worker known", model=model, worker=worker.address)
+            if worker.blocks is not None and worker.blocks.ranks > 1:
+                about = {"model": model, "worker": worker.address, "ranks": worker.blocks.ranks}
+                self._log.event("warning", "cache of worker not used", **about)
         else:
             self._log.event("warning", "load of worker stale", model=model, worker=worker.address)
 

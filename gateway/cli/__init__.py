@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         starting.take_signals()
     import importlib
     import io
+    import os
 
     if argv[:1] == ["worker"] and len(argv) > 1 and argv[1] in WORKERS:
         # A worker has its own options and needs nothing of the gateway.
@@ -55,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         status = options.run(options)
+        print(end="", flush=True)
+    except BrokenPipeError:
+        # Whoever reads our output has had enough, as `head` has. The interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
     except ConfigError as error:
         for fault in error.faults:
             print(fault, file=sys.stderr)

@@ -59,6 +59,12 @@ class Demand(Struct):
     exact: bool = False
     charged: int = 0
 
+    def forget_prompt(self) -> None:
+        """There will be no other pick. What the prompt was known by may be much, and a stream lasts long."""
+        self.keys = self.ends = self.tokens = ()
+        self.chains = {}
+        self.beginning = ""
+
     @property
     def picked(self) -> str:
         """Policy, reason and matched share as a structured field (RFC 8941): `prefix;why=home;matched=0.00`, with

@@ -31,6 +31,8 @@ class EventLane:
     The stream fails with `reply_too_large` once reader and writer together keep more than `max_buffered_bytes`.
     """
 
+    keeps_op = True  # most readers and writers do
+
     def __init__(self, reader: StreamReader, writer: StreamWriter, max_buffered_bytes: int = sys.maxsize) -> None:
         self.done = False
         self.error: GatewayError | None = None

@@ -36,6 +36,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 # Where a block is found by the model. Copies elsewhere (in the machine's memory, on disks) are slower, and not counted.
 _FAST = (None, "GPU")
+_LONGEST_NAME = 64
 _WRONG = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, msgspec.MsgspecError)
 _UNSEEN = object()
 
@@ -64,7 +65,8 @@ class Blocks:
     last    the number of the last batch that was applied; -1 for none
     newest  that batch
     whole   no batch before it is missing: what is not here the engine does not have
-    live    its events arrive
+    heard   its events arrive
+    ranks   engines behind its address, as it says; those of several ranks cannot be told apart in a pick
     salted  it tells of salts, so that the prompts of tenants can be told apart
     owner   who applies its batches; another one takes over after a reload
 
@@ -74,7 +76,8 @@ class Blocks:
 
     def __init__(self, most: int = MOST_BLOCKS) -> None:
         self._most = most
-        self.live = self.connected = False
+        self.heard = self.connected = False
+        self.ranks = 1
         self.owner: object = None
         self.read = self.lost = self.unreadable = 0
         self.begin(True)
@@ -97,6 +100,11 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def live(self) -> bool:
+        """What it has counts."""
+        return self.heard and self.ranks == 1
 
     @property
     def state(self) -> str:
@@ -165,6 +173,8 @@ class Blocks:
         packed = array("I", tokens[: size * len(hashes)]).tobytes()
         width = len(packed) // len(hashes)
         for index, name in enumerate(hashes):
+            if type(name) is not int and (type(name) is not bytes or len(name) > _LONGEST_NAME):
+                raise ValueError("a block's name is a number or a hash")
             own = extras[index] if extras is not None else None
             extra = repr(list(own)) if own else "" if adapter is None else f"adapter {adapter}"
             key = hash((key, packed[index * width : (index + 1) * width], extra))

@@ -33,10 +33,17 @@ def read_load(text: bytes, gauges: Gauges, in_flight: int) -> EngineLoad | None:
         return None
     counted = [None if name is None else _sum(text, name) for name in (gauges.prompt, gauges.cached, gauges.output)]
     prompt, cached, output = counted
+    ranks = _ranks(text, gauges.running)
     if prompt is None or cached is None or output is None:
-        return EngineLoad(running, waiting, in_flight)
+        return EngineLoad(running, waiting, in_flight, ranks=ranks)
     computed = max(0.0, prompt - cached) + OUTPUT_COSTS * output
-    return EngineLoad(running, waiting, in_flight, computed, prompt + output)
+    return EngineLoad(running, waiting, in_flight, computed, prompt + output, ranks)
+
+
+def _ranks(text: bytes, name: str) -> int:
+    """Data parallel ranks behind one address: vLLM has a series of each, by its label `engine`."""
+    found = re.findall(rb"^" + re.escape(name.encode()) + rb'\{[^}\n]*\bengine="([^"\n]*)"', text, re.MULTILINE)
+    return max(1, len(set(found)))
 
 
 def _sum(text: bytes, name: str) -> float | None:

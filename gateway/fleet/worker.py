@@ -26,6 +26,7 @@ class EngineLoad(Struct, frozen=True):
               those of replies; None if it does not say. It may fall: what a prompt found in the cache is counted before
               the prompt is
     counted   tokens of prompts and replies since it started; falls only where it began anew
+    ranks     engines behind its address
     """
 
     running: float
@@ -33,6 +34,7 @@ class EngineLoad(Struct, frozen=True):
     in_flight: int
     computed: float | None = None
     counted: float = 0.0
+    ranks: int = 1
 
     @property
     def others(self) -> float:
@@ -132,6 +134,8 @@ class Worker:
     def told(self, load: EngineLoad, passed_s: float) -> None:
         """Its engine said this; what it said before was `passed_s` ago."""
         before = self.reported
+        if self.blocks is not None:
+            self.blocks.ranks = load.ranks
         if load.computed is None:
             self.recent = None
         elif before is None or before.computed is None:

@@ -304,7 +304,7 @@ GROUPS = (
                 "gauge",
                 ("model", "worker", "state"),
                 "1 for what is known of the worker's cache and 0 for the others: the `whole` of it, a `part` (events "
-                "are missing), nothing (`silent`).",
+                "are missing), nothing that counts (`silent`).",
                 "sum by (model, state) (dragoman_cache_known)",
                 across="max",
             ),

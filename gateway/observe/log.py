@@ -27,6 +27,7 @@ from gateway.core.ports import RequestRecord
 _encode_lines = msgspec.json.Encoder().encode_lines
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _BACKLOG = 100_000  # lines
+_MOST_WAITING_BYTES = 64 << 20  # of prompts among them
 _RATION = 10  # lines a second
 _MOST_PROMPT_BYTES = 65536
 _BATCH_S = 0.05
@@ -68,6 +69,7 @@ class Log:
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
         )
         self._lines: list[RequestRecord | dict[str, Any]] = []
+        self._waiting_bytes = 0
         # What is left of a batch that could be written in part only: the rest goes out first, so that no line is torn.
         self._rest = b""
         self._rations: dict[str, _Ration] = {}
@@ -81,7 +83,7 @@ class Log:
         self._level = LEVELS[level]
         self.requests = requests
         console = form == "console" or (form == "auto" and self._terminal)
-        self._encode = _readable if console else self._encoded
+        self._encode = _readable if console else _encode_lines
 
     def request(self, record: RequestRecord) -> None:
         if self.requests and self._level <= 20:
@@ -108,8 +110,10 @@ class Log:
 
     def prompt(self, id: str, body: bytes) -> None:
         """The body of a request as it came, all that clients say in it. Only for who has asked for it by name."""
-        text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
-        self.event("info", "prompt", id=id, bytes=len(body), body=text)
+        if self._level <= LEVELS["info"]:
+            text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
+            line = {"time": _now(), "level": "info", "event": "prompt", "id": id, "bytes": len(body), "body": text}
+            self._put(line, len(text))
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         """Logs an unexpected exception: its class, where it was raised and the request's id. Its text may quote a
@@ -132,11 +136,13 @@ class Log:
         self._closing.set()
         self._thread.join(_LAST_WORDS_S)
 
-    def _put(self, line: RequestRecord | dict[str, Any]) -> None:
-        """Queues a line. The thread encodes many together, at half the CPU that each would take during its request."""
+    def _put(self, line: RequestRecord | dict[str, Any], size: int = 0) -> None:
+        """Queues a line. The thread encodes many together, at half the CPU that each would take during its request.
+        size: of a text in it that may be large."""
         with self._lock:
-            if len(self._lines) < _BACKLOG:
+            if len(self._lines) < _BACKLOG and self._waiting_bytes + size <= _MOST_WAITING_BYTES:
                 self._lines.append(line)
+                self._waiting_bytes += size
             else:
                 self.lost += 1
 
@@ -146,25 +152,26 @@ class Log:
             return
         with self._lock:
             self._tell_held(time.monotonic())
-            lines, self._lines = self._lines, []
+            lines, self._lines, self._waiting_bytes = self._lines, [], 0
             lost, self._told = self.lost - self._told, self.lost
         if lost:
             lines.append(_lost(lost))
         if lines:
-            self._written(self._encode(lines))
+            self._written(self._encoded(lines))
 
     def _encoded(self, lines: list[RequestRecord | dict[str, Any]]) -> bytes:
-        """One JSON object a line. A line that cannot be encoded (a file's name may hold any bytes) is counted as lost
-        and the others are kept."""
+        """A line that cannot be encoded (a file's name may hold any bytes) is counted as lost and the others are kept:
+        whatever is in one, the log goes on."""
+        encode = self._encode
         try:
-            return _encode_lines(lines)
-        except UnicodeEncodeError:
+            return encode(lines)
+        except Exception:
             if len(lines) > 1:
                 return b"".join(self._encoded([line]) for line in lines)
             with self._lock:
                 self.lost += 1
                 self._told += 1
-            return _encode_lines([_lost(1)])
+            return encode([_lost(1)])
 
     def _tell_held(self, now: float) -> None:
         for message, ration in list(self._rations.items()):

@@ -36,6 +36,7 @@ class Attempts:
     began    when the request began, in seconds of the runtime's clock
     on_done  called when a stream is known to be complete, before its end reaches the client
     first    set where another worker may compute the prompt first; then no worker computes it twice
+    on_token called when a stream has a first token and will have no other worker, see `forget_prompt`
     """
 
     first: FirstStep | None = None
@@ -73,6 +74,10 @@ class Attempts:
         # Another worker's answer came before this one's, and the pool knows.
         self._outrun = False
         self.deaths: list[asyncio.Task[None]] = []
+        self.on_token: Callable[[], None] | None = None
+        self._demand: Demand | None = None
+        # Estimated tokens of the prompt, once the prompt is forgotten.
+        self._prompt: int | None = None
 
     async def run(self, priority: int, demand: Demand) -> None:
         """Returns when the client has its reply, or the whole of a stream that failed on the way.
@@ -81,6 +86,7 @@ class Attempts:
         the last attempt while the client has seen nothing.
         """
         runtime, record, pool = self._runtime, self._record, self._outgoing.served.pool
+        self._demand = demand
         if record.stream:
             self._reply.keep_alive(self._new_lane)
         clock, spans = runtime.clock, self._trace
@@ -132,7 +138,7 @@ class Attempts:
                 if late_failure is None:
                     if not self._outrun:
                         pool.succeeded(worker, generation)
-                    if quarantine is not None and (quarantine.noted or quarantine.held):
+                    if quarantine is not None and self._prompt is None and (quarantine.noted or quarantine.held):
                         await quarantine.clear(self._reply.request)
                 else:
                     pool.failed(worker, generation, late_failure)
@@ -216,12 +222,14 @@ class Attempts:
             return None
         request = outgoing.request if self._handed is None else await self._second(self._handed)
         exchange = await served.transport.send(request, worker.address, outgoing.deadlines)
+        del request  # a stream outlasts the need for it
         if self._runtime.trace is not None:
             self._runtime.trace("worker answered", id=self._record.id, worker=worker.address, status=exchange.status)
         try:
             if exchange.status != 200 and outgoing.question is None:
                 raise await fault_of(exchange, served, op)
             if op.stream:
+                del op
                 return await self._stream(exchange, worker, generation)
             body = await exchange.body(limit)
         finally:
@@ -272,7 +280,7 @@ class Attempts:
     async def _stream(self, exchange: Exchange, worker: WorkerHandle, generation: int) -> GatewayError | None:
         lane = self._lane = self._new_lane()
         pump = Pump(exchange, lane, self._reply, self._outgoing.served.gaps)
-        pump.on_done = self._on_done
+        pump.on_done, pump.on_token = self._on_done, self.on_token
         if worker.half_open:
             pump.on_first = partial(self._outgoing.served.pool.answered, worker, generation)
         try:
@@ -283,6 +291,24 @@ class Attempts:
                 if self._trace is not None:
                     self._trace.first_output(self._runtime.clock() - pump.first_output_at)
         return lane.error
+
+    def forget_prompt(self) -> bool:
+        """Lets go of the prompt of a stream that has a first token: it is there several times, and a stream lasts long.
+        What only the prompt tells is read from it before. False: it is still needed."""
+        quarantine = self._runtime.quarantine
+        if quarantine is not None and (quarantine.noted or quarantine.held):
+            return False  # there a request is known by a hash of its body
+        self._prompt = self._runtime.estimate(self._outgoing.op)
+        self._outgoing.forget()
+        if self.first is not None:
+            self.first = None
+        if self._demand is not None:
+            self._demand.forget_prompt()
+        return True
+
+    @property
+    def lane_keeps_op(self) -> bool:
+        return self._lane is not None and self._lane.keeps_op
 
     def _new_lane(self) -> Lane:
         op: Any = self._outgoing.op
@@ -316,7 +342,7 @@ class Attempts:
             if produced or not failed or record.outcome == "cancelled":
                 usage = Usage(None, produced, source="estimated")
         if usage is not None and usage.input is None:
-            prompt = self._runtime.estimate(self._outgoing.op)
+            prompt = self._runtime.estimate(self._outgoing.op) if self._prompt is None else self._prompt
             usage = Usage(prompt, usage.output, usage.cached, usage.reasoning, "estimated")
         return usage
 

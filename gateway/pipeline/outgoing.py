@@ -23,6 +23,7 @@ class Outgoing:
     It is written once. Only where prompt and output together are limited, it is written again when the first worker has
     told the prompt's length (core/totals.py).
 
+    op          what is asked for, until `forget`
     request     for a worker, once `write` was called, and unless `unmeasured`
     deadlines   of each attempt; the model's, unless they are changed for this request
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
@@ -108,6 +109,11 @@ class Outgoing:
     def _check_path(self, request: Request) -> None:
         if not self._may_call(request):
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
+
+    def forget(self) -> None:
+        """The request is sent for the last time: neither it nor what it was made of is kept."""
+        del self.op
+        self.request.body = b""
 
     def carry(self, context: Headers) -> None:
         """Replaces the request's trace headers by these."""

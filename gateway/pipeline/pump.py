@@ -13,6 +13,7 @@ from collections.abc import Callable
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
 from gateway.core.ports import Exchange, Lane
+from gateway.drive import Signal
 from gateway.pipeline.reply import ClientReply
 
 # After the terminal mark only the end of the framing is due. A worker that withholds it costs its connection, not our
@@ -31,6 +32,8 @@ class Pump:
     first_output_at  in seconds of the monotonic clock, or None
     on_first         called with the first output in hand
     on_done          called once the reply is known to be complete, before its end can have reached the client
+    on_token         called once when the client has been committed to and the model has said something: no other worker
+                     will be sent the request
     """
 
     def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply, gaps: Histogram) -> None:
@@ -40,12 +43,14 @@ class Pump:
         self.first_output_at: float | None = None
         self.on_first: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
+        self.on_token: Callable[[], None] | None = None
+        self._beginning = True  # `on_token` is still to come
         self._exchange = exchange
         self._reply = reply
         self._write: Callable[[bytes], None] = reply.write
         loop = asyncio.get_running_loop()
         # There is something to send, or there will be nothing.
-        self._opened: asyncio.Future[None] = loop.create_future()
+        self._opened = Signal()  # no future: what waits for a first token goes on in the round that brought it
         # The client's stream is to be ended: nothing more of the worker's is passed on.
         self._over: asyncio.Future[None] = loop.create_future()
         # The worker's body has ended.
@@ -71,8 +76,8 @@ class Pump:
                 if lane.error is None and self.on_done is not None:
                     self.on_done()
                 self._end()
-            elif out and not self._reply.committed:
-                self.open()
+            elif out and self._beginning:
+                self._begun()
         except Exception as error:
             self._broken(error)
 
@@ -105,6 +110,15 @@ class Pump:
         if self.on_first is not None:
             self.on_first()
 
+    def _begun(self) -> None:
+        """Something was sent, or is to be."""
+        if not self._reply.committed:
+            self.open()
+        elif self.lane.produced:
+            self._beginning = False
+            if self.on_token is not None:
+                self.on_token()
+
     def _end(self) -> None:
         self.open()
         if not self._over.done():
@@ -117,8 +131,7 @@ class Pump:
         return self._over.done()
 
     def open(self) -> None:
-        if not self._opened.done():
-            self._opened.set_result(None)
+        self._opened.set()
 
     def interrupt(self, error: GatewayError) -> None:
         if not self.lane.done and self.lane.error is None:
@@ -142,11 +155,13 @@ class Pump:
                 raise lane.error
             self._write = await reply.commit(lane.headers, exchange.pause, exchange.resume)
             if not self._over.done():
+                self._begun()
                 await reply.carry(self._over)
             await self._conclude()
         finally:
             reply.detach()
-            self.on_done = None  # it holds whoever is told, and that holds this pump: a cycle for the collector
+            # They hold whoever is told, and that holds this pump: a cycle for the collector.
+            self.on_done = self.on_token = None
             exchange.close()
 
     async def _conclude(self) -> None:

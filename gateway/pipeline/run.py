@@ -79,6 +79,8 @@ class Run:
     _waits: Waits | None = None
     # `Attempts.deaths` of all models that are asked, where there may be several.
     _deaths: list[asyncio.Task[None]] | None = None
+    # What another model would be asked if this one cannot answer.
+    _untouched: Op | None = None
     # Whose stored texts it may refer to; of those that it does refer to: their bytes, and whether one is heavy.
     _owner = ""
     _recalled_bytes = 0
@@ -176,15 +178,16 @@ class Run:
         served = resolve_model(runtime.models, op, endpoint.default_model, principal)
         op.salt = principal.salt
         record.stream = op.stream
+        del asked, op  # `_forget_prompt` lets go of it, which no frame may prevent
         if served.detours is None:
-            await self._ask(served, op, principal, large)
+            await self._ask(served, principal, large)
         else:
-            await self._ask_in_turn(served, served.detours, op, principal, large)
+            await self._ask_in_turn(served, served.detours, principal, large)
 
-    async def _ask(self, served: ServedModel, op: Op, principal: Principal, large: bool) -> None:
-        """Has `served` answer. Raises GatewayError if it cannot."""
-        runtime, record, request = self.runtime, self.record, self.request
-        self.op = op
+    async def _ask(self, served: ServedModel, principal: Principal, large: bool) -> None:
+        """Has `served` answer `self.op`. Raises GatewayError if it cannot."""
+        runtime, record, request, op = self.runtime, self.record, self.request, self.op
+        assert op is not None
         record.model = served.name
         if served.adapter is not None:
             record.adapter = served.adapter
@@ -245,11 +248,12 @@ class Run:
             self.attempts.first = FirstStep(served.prefill, brought, runtime, outgoing, record)
         if runtime.explain and (runtime.explain == "always" or header_value(request.headers, EXPLAIN) is not None):
             self.reply.explain = self.attempts.explain
+        if op.stream:
+            self.attempts.on_token = self._forget_prompt
+        del op
         await self.attempts.run(principal.priority, demand)
 
-    async def _ask_in_turn(
-        self, served: ServedModel, detours: Detours, op: Op, principal: Principal, large: bool
-    ) -> None:
+    async def _ask_in_turn(self, served: ServedModel, detours: Detours, principal: Principal, large: bool) -> None:
         """Has the model answer that `served` is split to; where that one cannot, its fallbacks, one after the other.
         Raises what was wrong with the first."""
         models, record, reply, asked = self.runtime.models, self.record, self.reply, served.name
@@ -259,10 +263,11 @@ class Run:
             served = models[other]
             detours = served.detours or NONE
             self._detour(asked, other, SPLIT)
-        untouched = copy(op) if detours.fallback else op  # what a model cannot do is left out of `op`
+        if detours.fallback:
+            self._untouched = copy(self.op)  # what a model cannot do is left out of `op`
         self._deaths = []
         try:
-            await self._ask(served, op, principal, large)
+            await self._ask(served, principal, large)
             return
         except GatewayError as error:
             why = reason_of(error)
@@ -281,7 +286,8 @@ class Run:
             record.limit = None
             self._detour(asked, name, why)
             try:
-                await self._ask(fallback, copy(untouched), principal, large)
+                self.op = copy(self._untouched)
+                await self._ask(fallback, principal, large)
                 return
             except GatewayError as error:
                 if not reply.unseen or error.code == QUARANTINED:
@@ -406,6 +412,21 @@ class Run:
             if not self.client.gone:
                 raise
             self._note_leaving()
+
+    def _forget_prompt(self) -> None:
+        """A stream has its first token: no other worker will be sent the request, and what it was is let go of. Where
+        nothing of it is left, other bodies may take its bytes."""
+        runtime, client = self.runtime, self.client
+        if self.attempts is None or not self.attempts.forget_prompt():
+            return
+        self._untouched = None
+        self.request.body = b""
+        if runtime.shelf is not None:
+            return  # the dialect leaves in `op` what is to be stored
+        self.op = None
+        if client.reserved_bytes and not self.attempts.lane_keeps_op:
+            runtime.body_budget.release(client.reserved_bytes)
+            client.reserved_bytes = 0
 
     def _settle(self) -> None:
         """Records what was used and tells the limits. As soon as a stream is complete, before its end reaches the

@@ -43,6 +43,8 @@ class EdgeProtocol(Connection):
     way, whoever sends how many of them at once. RFC 9112 says what is a request; the parser is llhttp's, strict.
     """
 
+    __slots__ = ("_dry", "_known", "_line", "_resumed", "_steps", "_tail", "_target", "parser")
+
     def __init__(
         self,
         config: Config,
@@ -373,5 +375,5 @@ def decoded(path: str) -> str:
 
 def protocol_class(edge: Edge, refused: Refused) -> type[EdgeProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
-    members = {"edge": edge, "refused": staticmethod(refused), "turns": Turns()}
+    members = {"__slots__": (), "edge": edge, "refused": staticmethod(refused), "turns": Turns()}
     return type("Protocol", (EdgeProtocol,), members)

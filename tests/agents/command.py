@@ -83,7 +83,7 @@ def watched() -> Iterator[tuple[str, list[bytes]]]:
             thread.join()
 
 
-def run(arguments: list[str], home: Path, environ: Mapping[str, str], timeout: float = 120) -> Ran:
+def run(arguments: list[str], home: Path, environ: Mapping[str, str], timeout: float = 400) -> Ran:
     """Runs an agent in `home`/work, with `home` as its home. Fails if it wanted to leave this machine."""
     folder = home / "work"
     folder.mkdir(exist_ok=True)

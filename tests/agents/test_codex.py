@@ -75,7 +75,8 @@ def items(ran: Ran, kind: str) -> list[dict[str, Any]]:
 
 
 def shell(command: str) -> dict[str, Any]:
-    return call("exec_command", cmd=command)
+    # Without more it tells after 10 s what there is, whether or not the command has ended.
+    return call("exec_command", cmd=command, yield_time_ms=30_000)
 
 
 def test_a_task_with_tools(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.harness import Stack, load_text, until
 from tests.ports import free_port
 from workers.simulated.kv_events import Publisher
 from workers.simulated.requests import Refused
+from workers.simulated.server import Simulated
 from workers.simulated.tokenizer import encode
 
 WORKER: dict[str, Any] = {"kv_events_port": 0, "max_model_len": 32_768}
@@ -27,7 +28,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
 WORDS = "The river runs past the old mill and the market square. "
 
 
-def listen(stack: Stack, replay: bool = True) -> None:
+def listen(stack: Stack, replay: bool = True, scrape_s: float = 0) -> None:
     """From now on the gateway listens to its workers."""
     own = {}
     for sim in stack.sims:
@@ -35,7 +36,7 @@ def listen(stack: Stack, replay: bool = True) -> None:
         own[sim.url] = {"kv_events": {"port": port, **({"replay_port": replay_port} if replay else {})}}
     model = {"kv_events": {}, "worker_options": own}
     health = {"interval_s": 5, "timeout_s": 5}
-    config = stack.config({"models": {"m": model}, "routing": {"scrape_s": 0}, "health": health})
+    config = stack.config({"models": {"m": model}, "routing": {"scrape_s": scrape_s}, "health": health})
     stack.run(stack.gateway.reload(config), 60)
 
 
@@ -307,6 +308,41 @@ def test_an_engine_that_repeats_nothing_is_listened_to(monkeypatch: pytest.Monke
         send(stack, 0, chat("later"))
         until(heard(stack, 0))
         assert ask(stack, chat("later"))[0] == stack.sims[0].url
+
+
+def test_ranks_behind_one_address_are_not_told_apart(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank publishes on a port of its own, and the worker itself chooses the rank of a request."""
+    of_one = Simulated.metrics_text
+
+    def of_two(self: Simulated) -> str:
+        return f'{of_one(self)}vllm:num_requests_running{{engine="1",model_name="sim"}} 0.0\n'
+
+    monkeypatch.setattr(Simulated, "metrics_text", of_two)
+    owner = blocks(stack, 0).owner
+    listen(stack, scrape_s=0.1)
+    until(lambda: blocks(stack, 0).owner is not owner and blocks(stack, 0).connected)
+    until(lambda: len(stack.events("cache of worker not used")) == 2)
+    assert {line["ranks"] for line in stack.events("cache of worker not used")} == {2}
+    send(stack, 0, chat("one"))
+    until(heard(stack, 0))
+    assert not ask(stack, chat("one"))[1].endswith("exact")
+    assert tokenized(stack) == 0
+    assert (figures(stack, 0)["silent"], figures(stack, 0)["connected"]) == (1, 1)
+    monkeypatch.undo()
+    until(lambda: blocks(stack, 0).live)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.kv_events.Blocks", lambda: Blocks(20))
+    with Stack((WORKER, WORKER)) as stack:
+        listen(stack)
+        until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
+        for name in ("one", "two", "three"):
+            send(stack, 0, chat(name))
+        until(heard(stack, 0))
+        assert len(stack.sims[0].engine.prefix) > 20
+        assert figures(stack, 0)["blocks"] == 20
+        assert ask(stack, chat("one"))[0] == stack.sims[0].url, "what came first is held"
 
 
 def test_what_cannot_be_read_is_unknown(stack: Stack) -> None:

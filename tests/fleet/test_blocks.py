@@ -32,7 +32,7 @@ def batch(*events: dict[str, Any]) -> bytes:
 
 def told(*events: dict[str, Any], most: int = 100) -> Blocks:
     blocks = Blocks(most)
-    blocks.live = True
+    blocks.heard = True
     blocks.apply(0, batch(*events))
     return blocks
 
@@ -121,7 +121,7 @@ def test_salts_and_adapters_keep_prompts_apart() -> None:
     old = told(stored(1, 2, TOKENS[:8]))
     assert old.tells(None)
     assert not old.tells("salty"), "an engine that names no salts cannot tell tenants apart"
-    old.live = False
+    old.heard = False
     assert not old.tells(None)
 
 
@@ -144,6 +144,7 @@ def test_memory_is_bounded() -> None:
         batch(stored(1, 2, TOKENS[:4])),
         batch({**stored(1, 1, TOKENS[:4]), "block_size": 0}),
         batch({**stored(1, 1, TOKENS[:4]), "block_hashes": [[1]]}),
+        batch({**stored(1, 1, TOKENS[:4]), "block_hashes": [b"x" * 65]}),
         batch({**stored(1, 1, TOKENS[:4]), "token_ids": [-1, 2, 3, 4]}),
         batch({**stored(1, 1, TOKENS[:4]), "token_ids": ["a", 2, 3, 4]}),
         batch({**stored(1, 1, TOKENS[:4]), "extra_keys": []}),

@@ -35,6 +35,7 @@ def test_the_gauges_of_each_engine(backend: str) -> None:
     assert load is not None
     assert (load.running, load.waiting) in ((5, 4), (2, 5), (1, 0))
     assert load.others == max(0, load.running + load.waiting - 2)
+    assert load.ranks == (2 if load.running == 5 else 1)
 
 
 @pytest.mark.parametrize("text", [b"", b"vllm:num_requests_running 3", b"<html>", VLLM.replace(b" 4.0", b" --")])

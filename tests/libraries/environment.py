@@ -51,13 +51,13 @@ def drive(library: Library, url: str, home: Path, given: Mapping[str, Any] | Non
             return_completed_process=True,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             env=environ,
         )
     else:
         python = ROOT / library.environment / "bin" / "python"
         command = [str(python), str(HERE / "drive.py"), *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, cwd=home)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environ, cwd=home)
     if ran.returncode != 0:
         raise RuntimeError(f"{library.name}: {ran.stdout[-2000:]}{ran.stderr[-4000:]}")
     outcome: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])

@@ -29,7 +29,7 @@ def test_law_6_both_clients_parse_replies_and_tell_refusals_by_their_status(keye
     command = [str(PYTHON), str(Path(__file__).with_name("cohere_rankings.py")), keyed.stack.url, *keys]
     environ = {**SETTINGS, "HOME": str(tmp_path), "LANG": "C.UTF-8"}
     with keyed.over_the_limit():
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, check=False)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environ, check=False)
     assert ran.returncode == 0, ran.stderr
     told: dict[str, Any] = json.loads(ran.stdout)
     old, new = told["orders"]

@@ -42,7 +42,7 @@ class Blocked:
 
     def write(self, data: bytes, /) -> int:
         self.entered.set()
-        self.go.wait(10)
+        self.go.wait(60)
         self.taken += data
         return len(data)
 
@@ -242,6 +242,38 @@ def test_a_line_that_is_no_text_takes_no_other_along(log: Log, output: Output) -
     log.close()
     assert [line["event"] for line in output.lines()] == ["before", "log lines lost", "after"]
     assert log.lost == 1
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_line_that_nobody_expected_does_not_end_the_log(output: Output, form: str) -> None:
+    log = Log("info", True, output, form)
+    log.event("info", "before")
+    log.event("info", "odd", value=object())
+    log.event("info", "between")
+    log.event("info", "after")
+    log.close()
+    log._thread.join(60)
+    events = ("before", "odd", "between", "after", "log lines lost")
+    found = [event for line in output.getvalue().decode().splitlines() for event in events if event in line]
+    assert found == ["before", "log lines lost", "between", "after"]
+    assert log.lost == 1
+
+
+def test_prompts_that_wait_for_the_output_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.observe.log._MOST_WAITING_BYTES", 250)
+    out = Blocked()
+    log = Log("info", True, out)
+    log.event("info", "first")
+    assert out.entered.wait(60)
+    for number in range(4):
+        log.prompt(str(number), b"x" * 100)
+    log.event("info", "last")
+    assert log.lost == 2
+    out.go.set()
+    log.close()
+    log._thread.join(60)
+    lines = [json.loads(line) for line in out.taken.splitlines()]
+    assert [line["event"] for line in lines] == ["first", "prompt", "prompt", "last", "log lines lost"]
 
 
 def test_close_writes_what_is_left(output: Output) -> None:

@@ -5,8 +5,11 @@ Every test runs on both client paths: the direct one and plain ASGI, which is th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +18,12 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from gateway.core.figures import Histogram
 from gateway.core.lanes import EventLane
+from gateway.core.messages import Chat, Message, Text
+from gateway.drive import Drive, Work
+from gateway.pipeline.pump import Pump
+from gateway.pipeline.reply import ClientReply
 from gateway.server import EXTENSION
 from gateway.wire.openai.passthrough import Relay
 from tests.harness import Stack, kept_alive, sse_data, until
@@ -481,3 +489,107 @@ def test_a_bug_in_a_lane_ends_its_stream_and_is_reported(
         assert "dragoman_bugs_total 1.0" in httpx.get(stack.url + "/metrics").text
         assert stack.events("worker ejected") == []
         assert post(stack, chat()).status_code == 200
+
+
+def held(text: str) -> int:
+    """How many chats with `text` in their prompt are in memory, whoever holds them."""
+    chats = [one for one in gc.get_objects() if type(one) is Chat]
+    return sum(text in str(chat.messages) for chat in chats)
+
+
+def begun(stack: Stack, prompt: str, path: str = PATH) -> socket.socket:
+    """A stream that has said its first token and says no more. A body that is announced counts in the budget."""
+    client = raw_request(stack, chat(prompt, stream=True, max_tokens=3), path, b"expect: 100-continue\r\n")
+    received = b""
+    while not re.search(rb'"(content|text)":"[^"]', received):
+        block = client.recv(65536)
+        assert block, received
+        received += block
+    return client
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_a_stream_holds_its_prompt_until_its_first_token(wrap: Callable[[Any], Any], fallback: bool) -> None:
+    """A prompt may be long, and a stream lasts. Where another model may be asked, there is one for it, too."""
+    prompt = "nobody else says this " * 4000
+    other = {"m": {"fallback": ["other"]}, "other": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}}
+    config = {"models": other} if fallback else {}
+    mine = Chat(model="m", messages=(Message("user", (Text(prompt),)),))
+    assert held("nobody else") == 1, "one that is held is found"
+    del mine
+    with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), config, wrap=wrap) as stack:
+        client = begun(stack, prompt)
+        until(lambda: not held("nobody else"))
+        assert stack.gateway.state.runtime.body_budget.reserved == 0
+        client.close()
+        record = stack.record()
+        assert record["outcome"] == "cancelled"
+        assert record["usage"]["input"] > 20_000, "the estimate was made while the prompt was there"
+
+
+def test_a_translated_stream_still_counts_its_body(wrap: Callable[[Any], Any]) -> None:
+    """Its reader and its writer refer to the operation until the end: nobody may take its bytes meanwhile."""
+    prompt = "this is translated " * 4000
+    with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), wrap=wrap) as stack:
+        client = begun(stack, prompt, "/v1/messages")
+        assert stack.gateway.state.runtime.body_budget.reserved > len(prompt)
+        client.close()
+        assert stack.record()["outcome"] == "cancelled"
+        assert stack.gateway.state.runtime.body_budget.reserved == 0
+
+
+class Scripted:
+    """A worker's exchange, its lane, the client's reply, and what is flushed last in a round, as far as `Pump` asks."""
+
+    headers: list[tuple[bytes, bytes]] = []
+    error, done, committed, produced = None, False, False, 1
+    sink: Any = None
+    in_time = False
+
+    def __init__(self) -> None:
+        self.piped = asyncio.Event()
+        self.flushed = asyncio.Event()
+
+    def pipe(self, sink: Any) -> None:
+        self.sink = sink
+        self.piped.set()
+
+    def take_in(self) -> None:
+        self.sink.block(b"a first token")
+
+    def feed(self, block: bytes) -> bytes:
+        return block
+
+    async def attach(self, stream: Any) -> None: ...
+
+    async def commit(self, headers: Any, pause: Any, resume: Any) -> Callable[[bytes], None]:
+        self.committed = True
+        return self.write
+
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        await until
+
+    def flush(self) -> None:
+        self.in_time = self.committed
+        self.flushed.set()
+
+    def write(self, data: bytes) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def detach(self) -> None: ...
+    def close(self) -> None: ...
+
+
+async def test_a_first_token_leaves_in_the_round_that_brought_it() -> None:
+    """The head of a stream mostly comes before its first token, so the request waits for that. Beside many streams each
+    turn of the loop more is milliseconds."""
+    work, ends, all_of_it = Work.of(asyncio.get_running_loop()), asyncio.Event(), Scripted()
+    pump = Pump(cast(Any, all_of_it), cast(Any, all_of_it), cast(ClientReply, all_of_it), Histogram((1.0,)))
+    drive = Drive(pump.run(), work, lambda drive: ends.set())
+    await asyncio.wait_for(all_of_it.piped.wait(), 30)
+    work.arrived(all_of_it)
+    work.send(all_of_it)
+    await asyncio.wait_for(all_of_it.flushed.wait(), 30)
+    assert all_of_it.in_time, "it was committed to after what came in was taken in, and before anything was flushed"
+    drive.cancel()
+    await asyncio.wait_for(ends.wait(), 30)

@@ -32,7 +32,9 @@ import yaml
 from tests.pods.machine import Machine, say
 
 WORKLOADS = ("Deployment", "StatefulSet")
-READY_S = 120.0
+READY_S = 300.0
+ANSWER_S = 30.0
+"""What a probe waits for an answer at least: the machine may stand still for seconds, and no Pod is dead for that."""
 Object = dict[str, Any]
 
 
@@ -104,7 +106,7 @@ class Cluster:
         self._over.set()
         for thread in self._probing:
             thread.join()
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -211,7 +213,7 @@ class Cluster:
             assert how == "exec", how
             self.execute(pod, *what["command"])
 
-    def execute(self, pod: Pod, *words: str, limit_s: float = 60) -> tuple[int, str]:
+    def execute(self, pod: Pod, *words: str, limit_s: float = 180) -> tuple[int, str]:
         """Status and output of a command in the Pod's first container; -1 when it does not end."""
         # To podman the Pods are on the host's network: what it starts in a container is in the namespace of its caller.
         inside = ["nsenter", f"--net=/run/netns/{pod.namespace}", *self.machine.words("podman")]
@@ -311,7 +313,7 @@ class Cluster:
         self._publish()
 
     def _well(self, pod: Pod, spec: Object, probe: Object) -> bool:
-        limit = float(probe.get("timeoutSeconds", 1))
+        limit = max(ANSWER_S, probe.get("timeoutSeconds", 1))
         if "exec" in probe:
             return self.execute(pod, *probe["exec"]["command"], limit_s=limit)[0] == 0
         request = probe["httpGet"]
@@ -350,7 +352,7 @@ class Cluster:
         self.machine.name(name, [address])
         for port in spec["ports"]:
             starting = self._listen(service, address, port)
-            asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(starting, self._loop).result(60)
 
     async def _close(self) -> None:
         """Ends listeners and what they carry."""

@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 def run(*words: str, **more: object) -> str:
     """Standard output of a command. Raises AssertionError with all that it said when it fails."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=580, **more)  # type: ignore[call-overload]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1500, **more)  # type: ignore[call-overload]
     assert done.returncode == 0, f"{shlex.join(words)}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return str(done.stdout)
 

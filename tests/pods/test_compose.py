@@ -7,6 +7,7 @@ registry.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -86,11 +87,13 @@ def up(machine: Machine, valkey_image: str) -> Iterator[Cluster]:
 def test_it_answers(up: Cluster) -> None:
     url = f"http://{up.pods['compose-gateway'].address}"
     body = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 4}
-    reply = httpx.post(f"{url}:8080/v1/chat/completions", json=body, timeout=120)
+    reply = httpx.post(f"{url}:8080/v1/chat/completions", json=body, timeout=300)
     assert reply.status_code == 200, reply.text
     assert reply.json()["usage"]["completion_tokens"] > 0
-    page = httpx.get(f"{url}:9090/metrics", timeout=10).text
-    assert "dragoman_limits_strict 1.0" in page, "limits are counted in Valkey"
+    end = monotonic() + 180
+    while "dragoman_limits_strict 1.0" not in httpx.get(f"{url}:9090/metrics", timeout=60).text:
+        assert monotonic() < end, "limits are not counted in Valkey"
+        sleep(0.5)
 
 
 def test_what_prometheus_scrapes_answers(up: Cluster) -> None:
@@ -98,6 +101,5 @@ def test_what_prometheus_scrapes_answers(up: Cluster) -> None:
     for job in jobs:
         for target in (target for one in job["static_configs"] for target in one["targets"]):
             name, port = target.split(":")
-            assert (
-                httpx.get(f"http://{up.pods[f'compose-{name}'].address}:{port}/metrics", timeout=10).status_code == 200
-            )
+            page = f"http://{up.pods[f'compose-{name}'].address}:{port}/metrics"
+            assert httpx.get(page, timeout=60).status_code == 200

@@ -74,14 +74,14 @@ def test_the_workers_image_starts_its_engine_and_drains(machine: Machine, worker
     namespace, address = machine.host()
     words = ["run", "--detach", "--name", "engine", "--network", "host", worker_image]
     machine.podman(*words, "worker", "vllm", "--model", "served", "--port", "8000", namespace=namespace)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while "listening on" not in (said := machine.podman("logs", "engine")):
         assert time.monotonic() < end, said
         time.sleep(0.1)
     reply = httpx.post(
-        f"http://{address}:8000/v1/completions", json={"model": "served", "prompt": "hi", "max_tokens": 4}, timeout=30
+        f"http://{address}:8000/v1/completions", json={"model": "served", "prompt": "hi", "max_tokens": 4}, timeout=120
     )
     assert reply.json()["usage"]["completion_tokens"] == 4
     assert machine.podman("exec", "engine", "id", "-u") == "65532\n"
-    machine.podman("stop", "--time", "30", "engine")
+    machine.podman("stop", "--time", "120", "engine")
     assert machine.podman("inspect", "--format", "{{.State.ExitCode}}", "engine") == "0\n"

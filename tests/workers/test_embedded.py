@@ -19,7 +19,9 @@ from workers.embedded import main
 
 
 def start(*flags: str) -> subprocess.Popen[str]:
-    command = (sys.executable, "-m", "workers.embedded", "--port", "0", "--context", "512", "--parallel", "2", *flags)
+    # One thread: its threads wait by spinning, which is worst where other tests want the cores.
+    few = ("--context", "512", "--parallel", "2", "--threads", "1")
+    command = (sys.executable, "-m", "workers.embedded", "--port", "0", *few, *flags)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -102,7 +104,7 @@ def test_a_leaving_client_stops_the_generation(worker: httpx.Client) -> None:
 
 def running(*flags: str) -> tuple[subprocess.Popen[str], str]:
     """A worker of the test's own, and its address."""
-    process = start("--threads", "1", *flags)
+    process = start(*flags)
     assert process.stdout is not None
     found = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", process.stdout.readline())
     assert found

@@ -32,8 +32,10 @@ class Lane(Protocol):
     usage      the last usage the worker reported
     produced   output deltas seen so far: a lower bound of output tokens when the stream is cut
     clean_end  whether this client's wire has an orderly end after an error; if not, the connection is to be cut
+    keeps_op   whether it refers to the operation, and so to the prompt, until its end
     """
 
+    keeps_op: bool
     done: bool
     error: GatewayError | None
     usage: Usage | None

@@ -86,6 +86,7 @@ class Relay:
 
     headers = sse.HEADERS
     clean_end = False
+    keeps_op = False
 
     def __init__(
         self,

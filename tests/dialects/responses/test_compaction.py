@@ -26,7 +26,7 @@ from tests.dialects.responses.asking import (
     sent,
     stream_of,
 )
-from tests.harness import Stack
+from tests.harness import Stack, kept_alive
 
 TRIGGER = {"type": "compaction_trigger"}
 TALK = [message("user", "a"), call(1), output(1, "x"), TRIGGER]
@@ -103,6 +103,18 @@ def test_a_stream_holds_the_text_until_it_is_whole() -> None:
     items = found[-1]["response"]["output"]
     assert [item["type"] for item in items] == ["reasoning", "compaction"]
     assert sent(input=[items[-1]])["messages"][-1]["content"].endswith("\n\nOne, two.")
+
+
+def test_a_client_hears_events_while_the_summary_is_written() -> None:
+    """Its text is held, and idle timers count events."""
+    request = asked({"text": "The sum of it.", "fault": "stall@2"}, stream=True)
+    with Stack(config={"relay": {"keepalive_s": 0.1}}) as stack:
+        reply = kept_alive(
+            stack, "/v1/responses", request, lambda said: said.count(b"event: response.in_progress\n") >= 3
+        )
+    events = frames(reply.text)
+    assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["compaction"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
