@@ -31,6 +31,7 @@ class Demand(Struct):
     policy    the policy that picked
     why       session | prefix | home | load | turn | trial | only
     matched   tokens of the prompt that the worker was sent before, as far as this gateway knows
+    saved     tokens of the prompt that the worker is taken to have in its cache, also where another gateway sent them
     exact     its engine has told that it has these
     charged   tokens that count on the worker until the request is over
     """
@@ -54,6 +55,7 @@ class Demand(Struct):
     policy: str = ""
     why: str = ""
     matched: int = 0
+    saved: int = 0
     exact: bool = False
     charged: int = 0
 

@@ -283,7 +283,7 @@ class Pool:
         policy = self.policy
         demand.policy = policy.name
         if demand.prompt:
-            demand.charged = max(1, demand.prompt - demand.matched) + demand.output
+            demand.charged = max(1, demand.prompt - demand.saved) + demand.output
             worker.tokens += demand.charged
             policy.sent(worker, demand)
 

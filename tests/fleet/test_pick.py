@@ -259,6 +259,38 @@ async def test_a_conversation_of_another_gateway_is_looked_for_where_that_would_
     assert (await send(second, conversation("a", 3)))[0] is moved
 
 
+async def test_what_another_gateway_had_computed_is_no_load_either() -> None:
+    members = workers(8)
+    one = pool(members, Prefix())
+    demand = one.demand(conversation("a", 4), [])
+    worker = await one.acquire((), 0, demand)
+    assert (demand.why, demand.matched) == ("prefix", 0), "this gateway has sent nothing of it"
+    assert worker.tokens == demand.prompt - demand.before + demand.output
+    one.release(worker, demand)
+    assert worker.tokens == 0
+
+
+async def test_a_place_is_left_later_where_other_gateways_would_look_for_the_conversation() -> None:
+    members = workers(8)
+    alone, one_of_many = pool(members, Prefix()), pool(members, Prefix())
+    for number in range(300):
+        for turns in (1, 2):
+            await send(alone, conversation(f"{number}", turns, 200))
+        await send(one_of_many, conversation(f"{number}", 4, 200))
+    new = conversation("new", 1)
+    home, demand = await send(pool(members, Prefix()), new)
+    for gateway in (alone, one_of_many):
+        gateway.policy.keep(())  # it forgets what it sent, and who had more of it
+        gateway.policy.keep(members)
+    home.tokens = demand.prompt // 2
+    assert (await send(alone, new))[1].why == "load"
+    assert (await send(one_of_many, new))[0] is home, "its next turn would be computed here anew"
+    one_of_many.policy.keep(())
+    one_of_many.policy.keep(members)
+    home.tokens = demand.prompt * 2
+    assert (await send(one_of_many, new))[1].why == "load"
+
+
 async def test_an_ejected_worker_is_tried_when_its_time_has_come() -> None:
     members = workers(3)
     one = pool(members, Prefix())

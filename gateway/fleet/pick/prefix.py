@@ -5,11 +5,13 @@ sent before. A worker is *too busy* if
 
     load(w) > BOUND * mean load + saved(w)
 
-that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. A worker that
-had more than its part of the recent work gets no new conversations either, because a conversation continues while none
-of its requests runs. The policy picks the worker with the largest saved(w) that is left. Equal workers (none has the
-prompt, or all have the same system prompt) are ranked by consistent hashing of the conversation's beginning, so that
-gateways without shared state agree.
+that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. Where other
+gateways have part in the same conversations, they look for each at its place; so the place counts as saving more, by
+the part of the prompt that would be computed there again: the share of turns that this gateway did not send. A worker
+that had more than its part of the recent work gets no new conversations either, because a conversation continues while
+none of its requests runs. The policy picks the worker with the largest saved(w) that is left. Equal workers (none has
+the prompt, or all have the same system prompt) are ranked by consistent hashing of the conversation's beginning, so
+that gateways without shared state agree.
 """
 
 from __future__ import annotations
@@ -28,12 +30,19 @@ from gateway.fleet.worker import HALF_LIFE_S, Worker
 BOUND = 1.25
 """A worker without the prompt gets no request while its load is above this multiple of the mean (consistent hashing
 with bounded loads, Mirrokni et al. 2016)."""
+FAIR = 1.1
 SLACK = 8_192
-"""Tokens of recent work beyond that bound for which no conversation leaves its place."""
+"""A worker had more than its part if its recent work is above this multiple of the mean, and so many tokens more: for
+less no conversation leaves its place."""
 LEAST_SHARE = 0.5
 """A match of a smaller part of the prompt does not outweigh the place that all gateways agree on."""
+_ELSEWHERE_STEP = 1 / 64
+"""How much one turn counts for the share of those that follow one of another gateway."""
+_ELSEWHERE_LEAST = 1 / 16
+"""A smaller share is that of a gateway that is alone: what it does not know of began before it did."""
 _ALL = (1 << 64) - 1
 _UNIT = 2.0**-53
+_NOTHING: Mapping[Worker, int] = {}
 
 
 def _end(ends: Sequence[int], tokens: int) -> int:
@@ -59,12 +68,14 @@ class Prefix:
         # The recent work of each worker in tokens, halved every HALF_LIFE_S, and when it was halved last.
         self._recent: dict[Worker, float] = {}
         self._halved = 0.0
+        # The share of the turns lately before which this gateway did not send one.
+        self._elsewhere = 0.0
         # Of workers whose engines are to tell what they have: picks for what an engine told, for what a worker was
         # sent, and for neither.
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
     def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        demand.matched, demand.exact = 0, False
+        demand.matched, demand.saved, demand.exact = 0, 0, False
         for worker in workers:
             if worker.breaker.open_until:
                 demand.why = "trial"
@@ -79,27 +90,36 @@ class Prefix:
             demand.why = "load"
             return least_loaded(workers, now, demand)
         saved, common = self._saved(found, workers, demand, now)
-        best, most = self._best(workers, now, saved, common)
+        home, stake = None, 0.0
+        if self._elsewhere > _ELSEWHERE_LEAST:
+            home, stake = self.first(workers, home_of(demand), now), self._elsewhere * demand.prompt
+        best, most = self._best(workers, now, saved, common, home, stake)
         if not best:  # the least loaded worker had more than its part of the recent work
             demand.why = "load"
-            return self._noted(least_loaded(workers, now, demand), found, told, demand)
+            return self._noted(least_loaded(workers, now, demand), found, told, demand, saved)
         if most and len(best) == 1:
             demand.why = "prefix"
-            return self._noted(best[0], found, told, demand)
-        home = home_of(demand)
-        picked = best[0] if len(best) == 1 else self.first(best, home, now)
+            return self._noted(best[0], found, told, demand, saved)
+        place = home_of(demand)
+        picked = best[0] if len(best) == 1 else self.first(best, place, now)
         if most:
             demand.why = "prefix"
         else:
-            away = len(best) < len(workers) and picked is not self.first(workers, home, now)
+            away = len(best) < len(workers) and picked is not (home or self.first(workers, place, now))
             demand.why = "load" if away else "home"
-        return self._noted(picked, found, told, demand)
+        return self._noted(picked, found, told, demand, saved)
 
     def _best(
-        self, workers: Sequence[Worker], now: float, saved: Mapping[Worker, int], common: float
+        self,
+        workers: Sequence[Worker],
+        now: float,
+        saved: Mapping[Worker, int],
+        common: float,
+        home: Worker | None,
+        stake: float,
     ) -> tuple[list[Worker], int]:
         """(the workers that are not too busy and save the most tokens, how many they save). Those that save more than
-        `common` may have had more than their part of the recent work."""
+        `common` may have had more than their part of the recent work; `home` may have `stake` tokens more in flight."""
         recent = self._recent
         if now >= self._halved + HALF_LIFE_S:
             part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
@@ -122,11 +142,12 @@ class Prefix:
             before += had
             total += strength
             measured.append((worker, load / strength, had, strength))
-        bound, fair = BOUND * work / total, BOUND * before / total
+        bound, fair = BOUND * work / total, FAIR * before / total
         best, most = [], -1
         for worker, load, had, strength in measured:
             gain = saved.get(worker, 0)
-            if gain >= most and load <= bound + gain and (had <= fair * strength + SLACK or gain > common):
+            limit = bound + gain if worker is not home else bound + gain + stake
+            if gain >= most and load <= limit and (had <= fair * strength + SLACK or gain > common):
                 if gain > most:
                     best, most = [], gain
                 best.append(worker)
@@ -178,12 +199,14 @@ class Prefix:
         for worker in having:
             saved[worker] = max(before, saved.get(worker, 0))
         if having or max(saved.values(), default=0) >= max(head + 1, _end(demand.ends, before)):
+            self._elsewhere -= self._elsewhere * _ELSEWHERE_STEP
             return saved, head
         if any(saved.get(worker, 0) > head for worker in known):
             return saved, head
         # This gateway did not send the turn before: another one did, to the conversation's place.
         home = self.first(workers, home_of(demand), now)
         if home not in known:
+            self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
             saved[home] = max(before, saved.get(home, 0))
         return saved, inf
 
@@ -210,7 +233,14 @@ class Prefix:
         return told
 
     @staticmethod
-    def _noted(worker: Worker, found: Mapping[Worker, int], told: Sequence[Worker], demand: Demand) -> Worker:
+    def _noted(
+        worker: Worker,
+        found: Mapping[Worker, int],
+        told: Sequence[Worker],
+        demand: Demand,
+        saved: Mapping[Worker, int] = _NOTHING,
+    ) -> Worker:
         demand.matched = found.get(worker, 0)
+        demand.saved = min(demand.prompt, max(demand.matched, saved.get(worker, 0)))
         demand.exact = demand.matched > 0 and worker in told
         return worker
