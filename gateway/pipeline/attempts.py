@@ -37,6 +37,7 @@ class Attempts:
     on_done  called when a stream is known to be complete, before its end reaches the client
     first    set where another worker may compute the prompt first; then no worker computes it twice
     on_token called when a stream has a first token and will have no other worker, see `forget_prompt`
+    prompt   estimated tokens of the prompt: once the prompt is forgotten, or before if that takes long
     """
 
     first: FirstStep | None = None
@@ -76,8 +77,8 @@ class Attempts:
         self.deaths: list[asyncio.Task[None]] = []
         self.on_token: Callable[[], None] | None = None
         self._demand: Demand | None = None
-        # Estimated tokens of the prompt, once the prompt is forgotten.
-        self._prompt: int | None = None
+        self.prompt: int | None = None
+        self._forgotten = False
 
     async def run(self, priority: int, demand: Demand) -> None:
         """Returns when the client has its reply, or the whole of a stream that failed on the way.
@@ -138,7 +139,7 @@ class Attempts:
                 if late_failure is None:
                     if not self._outrun:
                         pool.succeeded(worker, generation)
-                    if quarantine is not None and self._prompt is None and (quarantine.noted or quarantine.held):
+                    if quarantine is not None and not self._forgotten and (quarantine.noted or quarantine.held):
                         await quarantine.clear(self._reply.request)
                 else:
                     pool.failed(worker, generation, late_failure)
@@ -298,7 +299,9 @@ class Attempts:
         quarantine = self._runtime.quarantine
         if quarantine is not None and (quarantine.noted or quarantine.held):
             return False  # there a request is known by a hash of its body
-        self._prompt = self._runtime.estimate(self._outgoing.op)
+        if self.prompt is None:
+            self.prompt = self._runtime.estimate(self._outgoing.op)
+        self._forgotten = True
         self._outgoing.forget()
         if self.first is not None:
             self.first = None
@@ -342,7 +345,7 @@ class Attempts:
             if produced or not failed or record.outcome == "cancelled":
                 usage = Usage(None, produced, source="estimated")
         if usage is not None and usage.input is None:
-            prompt = self._runtime.estimate(self._outgoing.op) if self._prompt is None else self._prompt
+            prompt = self._runtime.estimate(self._outgoing.op) if self.prompt is None else self.prompt
             usage = Usage(prompt, usage.output, usage.cached, usage.reasoning, "estimated")
         return usage
 

@@ -250,6 +250,8 @@ class Run:
             self.reply.explain = self.attempts.explain
         if op.stream:
             self.attempts.on_token = self._forget_prompt
+            if large:
+                self.attempts.prompt = await offload(runtime.estimate, op)
         del op
         await self.attempts.run(principal.priority, demand)
 

@@ -11,6 +11,7 @@ import gc
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -20,7 +21,7 @@ import pytest
 
 from gateway.core.figures import Histogram
 from gateway.core.lanes import EventLane
-from gateway.core.messages import Chat, Message, Text
+from gateway.core.messages import Chat, Message, Op, Text
 from gateway.drive import Drive, Work
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
@@ -508,23 +509,36 @@ def begun(stack: Stack, prompt: str, path: str = PATH) -> socket.socket:
     return client
 
 
-@pytest.mark.parametrize("fallback", [False, True])
-def test_a_stream_holds_its_prompt_until_its_first_token(wrap: Callable[[Any], Any], fallback: bool) -> None:
+@pytest.mark.parametrize(("words", "fallback"), [(16_000, False), (16_000, True), (80_000, False)])
+def test_a_stream_holds_its_prompt_until_its_first_token(
+    wrap: Callable[[Any], Any], words: int, fallback: bool
+) -> None:
     """A prompt may be long, and a stream lasts. Where another model may be asked, there is one for it, too."""
-    prompt = "nobody else says this " * 4000
+    prompt = "nobody else says this " * (words // 4)
+    heavy = len(prompt) > 1 << 18
     other = {"m": {"fallback": ["other"]}, "other": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}}
     config = {"models": other} if fallback else {}
     mine = Chat(model="m", messages=(Message("user", (Text(prompt),)),))
     assert held("nobody else") == 1, "one that is held is found"
     del mine
     with Stack(({"itl_ms": 3_600_000, "max_model_len": 1_000_000},), config, wrap=wrap) as stack:
+        runtime, threads = stack.gateway.state.runtime, []
+        estimate = runtime.estimate
+
+        def estimated(op: Op) -> int:
+            threads.append(threading.current_thread().name)
+            return estimate(op)
+
+        runtime.estimate = estimated
         client = begun(stack, prompt)
         until(lambda: not held("nobody else"))
-        assert stack.gateway.state.runtime.body_budget.reserved == 0
+        assert runtime.body_budget.reserved == 0
         client.close()
         record = stack.record()
         assert record["outcome"] == "cancelled"
-        assert record["usage"]["input"] > 20_000, "the estimate was made while the prompt was there"
+        assert record["usage"]["input"] > words, "the estimate was made while the prompt was there"
+        assert len(threads) == 1
+        assert (threads[0] == "stack") is not heavy, "a heavy prompt is not estimated on the event loop"
 
 
 def test_a_translated_stream_still_counts_its_body(wrap: Callable[[Any], Any]) -> None:
