@@ -29,6 +29,7 @@ from tests.harness import Stack
 RSA, OTHER = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
 EC = ec.generate_private_key(ec.SECP256R1())
 ISSUER, AUDIENCE = "https://id.example", "dragoman"
+DAY_S = 86_400  # some tokens are made when tests are collected, long before they are read
 
 
 def keys(**private: Any) -> str:
@@ -40,7 +41,7 @@ def keys(**private: Any) -> str:
 
 
 def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **claims: Any) -> bytes:
-    whole = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + 600, **claims}
+    whole = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": time.time() + DAY_S, **claims}
     whole = {name: value for name, value in whole.items() if value is not None}
     return jwt.encode(whole, key, algorithm, {"kid": kid} if kid else None).encode()
 
@@ -81,9 +82,9 @@ def shared() -> bytes:
         pytest.param(token(sub="\ud800"), id="subject that is no text"),
         pytest.param(token(sub="\x9b31m"), id="subject that colours a terminal"),
         pytest.param(token(exp=10**400), id="an end beyond numbers"),
-        pytest.param(token(exp=str(int(time.time()) + 600)), id="an end in words"),
+        pytest.param(token(exp=str(int(time.time()) + DAY_S)), id="an end in words"),
         pytest.param(token(exp=True), id="an end that is no number"),
-        pytest.param(token(nbf=time.time() + 600), id="not yet"),
+        pytest.param(token(nbf=time.time() + DAY_S), id="not yet"),
         pytest.param(token(OTHER), id="another key"),
         pytest.param(token(kid="gone"), id="unknown key"),
         pytest.param(token(kid="shared"), id="a shared secret's id"),
@@ -143,7 +144,7 @@ def test_what_is_no_key_set(text: str) -> None:
 
 def test_an_end_that_is_no_number_is_said() -> None:
     with pytest.raises(GatewayError, match="'exp' must be a number"):
-        made().read(token(exp=str(int(time.time()) + 600)))
+        made().read(token(exp=str(int(time.time()) + DAY_S)))
 
 
 @pytest.mark.parametrize("size", [512, 1024, 2047])
@@ -240,7 +241,7 @@ async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> Non
         ({"aud": "other"}, "the token is for another audience"),
         ({"iss": "https://other"}, "the token is from another issuer"),
         ({"exp": 1}, "the token has expired"),
-        ({"nbf": time.time() + 600}, "the token is not valid yet"),
+        ({"nbf": time.time() + DAY_S}, "the token is not valid yet"),
         ({"sub": None}, "the token has no claim 'sub'"),
         ({"org": "Team Red"}, "the token's claim 'org' must be 1 to 200 characters without spaces"),
         ({"models": {"m": 1}}, "the token's claim 'models' must be a list of models"),

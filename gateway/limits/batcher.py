@@ -56,6 +56,7 @@ MOST_CALLS = 64
 """The most calls under way at once. More would only queue in the server."""
 KEPT = 20_000
 _NO_PLAN = Plan((), (), ())
+_LATE = -2  # `violated` of a verdict, see gateway/limits/model.py
 
 Heard = Callable[[bytes | Exception], None]
 
@@ -257,11 +258,16 @@ class Batcher:
         deadline = 1 << 52 if self._offset is None else sent + self._offset + int(within * 1_000_000)
         self._link.call(*pack(call.items, deadline, self.lease_ttl), heard)
 
-    def _answer(self, call: _Call, raw: bytes | Exception) -> list[Verdict]:
+    def _answer(self, call: _Call, raw: bytes | Exception, prompt: bool) -> list[Verdict]:
+        """prompt: it took so little time that it tells what the server's clock says now."""
         if isinstance(raw, Exception):
             raise raw
         now, answer = unpack(raw)
-        self._offset = now - call.clock
+        offset = now - call.clock
+        # An answer that stood still on its way makes the server's clock look later than it is. Deadlines that are late
+        # let the server charge calls that were given up long before.
+        if prompt or self._offset is None or offset < self._offset or any(verdict[0] == _LATE for verdict in answer):
+            self._offset = offset
         return answer
 
     def _come_to_rest(self) -> None:
@@ -276,7 +282,8 @@ class Batcher:
         now = self._loop.time()
         took = now - call.sent
         try:
-            self._resolve(call.asked, self._answer(call, raw), took < self._patience.seconds / 2)
+            prompt = took < self._patience.seconds / 2
+            self._resolve(call.asked, self._answer(call, raw, prompt), prompt)
         except Exception as error:
             self._failed(error)
             return
@@ -330,7 +337,7 @@ class Batcher:
         for (item, waiter), verdict in zip(asked, answer, strict=True):
             if waiter.happened or waiter.left:  # given up, or its client left
                 self._undo(item, verdict)
-            elif verdict[0] == -2:
+            elif verdict[0] == _LATE:
                 late.append(item)
             else:
                 waiter.bring(verdict)
@@ -417,7 +424,9 @@ class Batcher:
             call = _Call([probe], (), began, 0)
             self._take(call, within, hear)
             async with asyncio.timeout(within):
-                replicas = self._answer(call, await heard)[0][0]
+                raw = await heard
+                prompt = self._loop.time() - began < self._patience.seconds / 2
+                replicas = self._answer(call, raw, prompt)[0][0]
         except Exception as error:
             self._link.drop()
             self.reason = describe(error, within)

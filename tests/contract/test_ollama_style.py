@@ -24,10 +24,7 @@ HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer your_api
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     plain = {"backend": "vllm", "workers": ["http://127.0.0.1:9"], "features": []}
-    config = {
-        "models": {"m": {"aliases": ["model-name"]}, "plain": plain},
-        "relay": {"keepalive_s": 0.05},
-    }
+    config = {"models": {"m": {"aliases": ["model-name"]}, "plain": plain}}
     # A token takes time, so that what follows it is not in the same packet.
     with Stack(workers=({"itl_ms": 20.0},), config=config) as running:
         yield running
@@ -184,12 +181,14 @@ def test_a_worker_that_fails_at_once_is_a_status(http: httpx.Client, path: str) 
     assert list(reply.json()["error"]) == ["message", "type", "code"]
 
 
-def test_keepalives(http: httpx.Client) -> None:
+def test_keepalives() -> None:
     """A blank line between events; nothing between lines of JSON, where it would be one that is none."""
     slow = said(fault="stall:0.3@1")
-    assert b"\n\n\n" in http.post("/chat/sse", json=chat(slow)).content
-    lines = http.post("/chat/completions", json=chat(slow, stream=True)).content.split(b"\n")
-    assert [bool(line) for line in lines] == [True, True, True, False]
+    with Stack(config={"relay": {"keepalive_s": 0.05}}) as stack:
+        url = stack.url + "/ollama"
+        assert b"\n\n\n" in httpx.post(url + "/chat/sse", json=chat(slow, model="m"), timeout=30).content
+        lines = httpx.post(url + "/chat/completions", json=chat(slow, model="m", stream=True), timeout=30).content
+    assert [bool(line) for line in lines.split(b"\n")] == [True, True, True, False]
 
 
 def test_what_is_dropped_is_named(stack: Stack, http: httpx.Client) -> None:

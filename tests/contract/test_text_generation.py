@@ -40,7 +40,7 @@ def stack(worker: Tgi) -> Iterator[Stack]:
 
 
 def client(worker: Tgi) -> text_generation.Client:
-    return text_generation.Client(worker.url, timeout=5)
+    return text_generation.Client(worker.url, timeout=30)
 
 
 # -- the client and the stand-in ------------------------------------------------------------------------------------

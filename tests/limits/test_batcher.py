@@ -16,7 +16,7 @@ from msgspec import msgpack
 from gateway.drive import Answer, Drive, Work
 from gateway.limits import batcher as module
 from gateway.limits.batch import ADMIT, BEAT, PROBE, SETTLE
-from gateway.limits.batcher import Batcher, Heard
+from gateway.limits.batcher import _LATE, Batcher, Heard
 from gateway.limits.model import Plan, Rule, Subject, Verdict
 from gateway.limits.patience import Patience
 from gateway.limits.plan import Layout, Plans
@@ -34,20 +34,23 @@ class Held:
 
     def __init__(self) -> None:
         self.calls: list[list[tuple[int, str]]] = []  # (code, lease) of each operation of each call
+        self.deadlines: list[int] = []  # of the calls, in microseconds of the server's clock
         self.dropped = 0
         self.waiting: list[tuple[list[tuple[int, str]], Heard]] = []
 
     def call(self, keys: Sequence[bytes], payload: bytes, heard: Heard) -> None:
-        ops = [(op[0], op[1]) for op in msgpack.decode(payload)[4]]
+        deadline, *_, found = msgpack.decode(payload)
+        ops = [(op[0], op[1]) for op in found]
         self.calls.append(ops)
+        self.deadlines.append(deadline)
         self.waiting.append((ops, heard))
 
-    def answer(self) -> None:
-        """Grants all of the oldest call under way."""
+    def answer(self, now: int = 10**15, verdict: Sequence[int] = GRANTED) -> None:
+        """Grants all of the oldest call under way. now: microseconds of the server's clock."""
         assert self.waiting, "no call is under way"
         ops, heard = self.waiting.pop(0)
-        answers = {ADMIT: GRANTED, BEAT: [1], PROBE: [1]}
-        heard(msgpack.encode([10**15, *(answers[code] for code, _ in ops if code in answers)]))
+        answers = {ADMIT: verdict, BEAT: [1], PROBE: [1]}
+        heard(msgpack.encode([now, *(answers[code] for code, _ in ops if code in answers)]))
 
     def fail(self, answer: bytes | Exception) -> None:
         """Answers the oldest call under way with what is no verdict."""
@@ -381,6 +384,38 @@ async def test_nobody_waits_longer_than_a_call_may_take(bench: Bench) -> None:
     assert (bench.batcher.up, bench.link.dropped) == (True, 0)
     await turns()
     assert bench.link.calls[2:] == [[(SETTLE, "first")]]
+
+
+async def test_an_answer_that_stood_still_does_not_tell_the_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may begin a call that nobody waits for any more, but for no longer than an answer is awaited."""
+    monkeypatch.setattr(module, "monotonic", lambda: bench.clock.now)
+    patience = bench.batcher._patience
+
+    async def call(took: float, ahead: float, verdict: Sequence[int] = GRANTED) -> float:
+        """Seconds by which its deadline was later than an answer is awaited. ahead: of the server's clock."""
+        within, sent = patience.seconds, bench.clock.now
+        waiting = bench.ask("a")
+        await turns()
+        bench.clock.run_until(sent + took)
+        bench.link.answer(round((bench.clock.now + ahead) * 1_000_000), verdict)
+        await turns()
+        if verdict is GRANTED:
+            assert await waiting == GRANTED
+        else:
+            with pytest.raises(StoreDown):
+                await waiting
+        return round(bench.link.deadlines[-1] / 1_000_000 - sent - within, 3)
+
+    await call(0.0, 0.0)
+    assert await call(0.0, 0.0) == 0.0
+    slow = patience.seconds * 0.9
+    assert await call(slow, 0.0) == 0.0
+    assert await call(0.0, 0.0) == 0.0, "the slow answer told nothing"
+    assert await call(patience.seconds * 0.9, -5.0) == 0.0
+    assert await call(0.0, 0.0) < -4.0, "the clock is behind what was known, so a slow answer tells that, too"
+    slow = patience.seconds * 0.9
+    assert await call(slow, 5.0, [_LATE, 0, 0, 0, 0]) == 0.0
+    assert await call(0.0, 5.0) == round(5.0 + slow, 3), "the clock has jumped, and the server has said so"
 
 
 async def test_a_server_that_is_slow_is_waited_for(bench: Bench) -> None:

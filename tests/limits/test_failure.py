@@ -29,8 +29,8 @@ async def make(mortal: Server) -> AsyncIterator[Make]:
     made: list[Limiter] = []
 
     async def one(*rules: Rule, **options: Any) -> Limiter:
-        # 50 ms in earnest; a connection attempt is in the background and has its own second.
-        store = RedisStore(msgspec.structs.replace(mortal.settings, timeout=0.3), heartbeat=0.2)
+        # 50 ms in earnest, which is no time on a machine that others use too.
+        store = RedisStore(msgspec.structs.replace(mortal.settings, timeout=1), heartbeat=0.2)
         limiter = Limiter(rules, store, heartbeat=0.2, **options)
         await limiter.start()
         made.append(limiter)
@@ -79,9 +79,9 @@ async def test_a_frozen_server_costs_one_timeout_and_then_nothing(mortal: Server
         started = time.perf_counter()
         await asyncio.gather(*(limiter.reserve(ANN) for _ in range(4)), return_exceptions=True)
         waits.append(time.perf_counter() - started)
-    assert max(waits) < 5  # 0.3, on a machine that others use too
+    assert max(waits) < 15
     assert limiter.state == "degraded"
-    assert limiter.reason == "no answer within 300 ms"
+    assert limiter.reason == "no answer within 1000 ms"
     started = time.perf_counter()
     for _ in range(100):
         with pytest.raises(Limited):

@@ -290,7 +290,7 @@ def test_nobody_waits_for_a_blocked_output(monkeypatch: pytest.MonkeyPatch) -> N
     out = Blocked()
     log = Log("info", True, out)
     log.event("info", "first")
-    assert out.entered.wait(5)
+    assert out.entered.wait(30)
     began = time.monotonic()
     for _ in range(1000):
         log.request(record())
@@ -299,7 +299,7 @@ def test_nobody_waits_for_a_blocked_output(monkeypatch: pytest.MonkeyPatch) -> N
     log.close()
     assert time.monotonic() - began < 20
     out.go.set()
-    log._thread.join(5)
+    log._thread.join(30)
     lines = [json.loads(line) for line in out.taken.splitlines()]
     assert [line["event"] for line in lines] == ["first", *["request"] * 500, "log lines lost"]
     assert lines[-1]["lost"] == 500
@@ -377,7 +377,7 @@ def test_an_output_without_a_reader_ends_nothing() -> None:
         log.event("info", "nobody hears")
         log.request(record())
         log.close()
-        log._thread.join(5)
+        log._thread.join(30)
         assert not log._thread.is_alive()
 
 
@@ -386,7 +386,7 @@ def test_a_closed_output_ends_the_log() -> None:
     out.close()
     log = Log("info", True, out)
     log.event("info", "nobody hears")
-    log._thread.join(5)
+    log._thread.join(30)
     assert not log._thread.is_alive()
     log.close()
 

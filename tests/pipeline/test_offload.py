@@ -176,7 +176,7 @@ def test_others_are_served_meanwhile(stack: Stack, held: Held) -> None:
     statuses: list[int] = []
     asking = threading.Thread(target=lambda: statuses.append(httpx.post(stack.url + URL, json=LARGE).status_code))
     asking.start()
-    assert held.entered.wait(5)
+    assert held.entered.wait(30)
     assert httpx.post(stack.url + URL, json=chat()).status_code == 200
     held.go.set()
     asking.join()
@@ -192,7 +192,7 @@ def test_others_are_served_while_a_large_reply_is_read(stack: Stack, monkeypatch
     asking = threading.Thread(target=lambda: replies.append(httpx.post(stack.url + URL, json=large)))
     asking.start()
     try:
-        assert held.entered.wait(5)
+        assert held.entered.wait(30)
         assert httpx.post(stack.url + URL, json=chat()).status_code == 200
     finally:
         held.go.set()
@@ -206,7 +206,7 @@ def test_who_leaves_meanwhile_is_let_go(stack: Stack, held: Held) -> None:
     body_budget = stack.gateway.state.runtime.body_budget
     with Raw(stack) as client:
         client.send(post(LARGE))
-        assert held.entered.wait(5)
+        assert held.entered.wait(30)
         assert body_budget.reserved > 1 << 20
     until(lambda: not stack.gateway.state.runtime.running.runs)
     assert body_budget.reserved == 0

@@ -16,7 +16,7 @@ import uvloop
 
 from gateway.transport.pooled import Pooled
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 """Seconds after which a test is told that what it waits for does not come."""
 
 

@@ -36,7 +36,7 @@ def worker() -> Iterator[httpx.Client]:
     with httpx.Client(base_url=found[1], timeout=60) as client:
         yield client
     process.send_signal(signal.SIGTERM)
-    assert process.wait(5) == 0
+    assert process.wait(30) == 0
     assert process.stderr.read() == ""
     process.stdout.close()
     process.stderr.close()
