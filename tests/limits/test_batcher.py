@@ -386,7 +386,7 @@ async def test_nobody_waits_longer_than_a_call_may_take(bench: Bench) -> None:
     assert bench.link.calls[2:] == [[(SETTLE, "first")]]
 
 
-async def test_an_answer_that_stood_still_does_not_tell_the_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may begin a call that nobody waits for any more, but for no longer than an answer is awaited."""
     monkeypatch.setattr(module, "monotonic", lambda: bench.clock.now)
     patience = bench.batcher._patience
