@@ -271,8 +271,8 @@ class Limiter:
         return self._verdict(plan, costs, self._local.admit(plan, costs, lease_id), lease_id, False)
 
     def _costs(self, plan: Plan, cost: Cost) -> Sequence[int]:
-        """What each rule is charged. A reservation is bounded by the limit: a request that may use more than all of it is
-        admitted while nothing of it is used. A request that surely uses more than the limit is refused for good."""
+        """What each rule is charged. A reservation is bounded by the limit: a request that may use more than all of it
+        is admitted while nothing of it is used. A request that surely uses more than the limit is refused for good."""
         costs = list(plan.costs)
         tokens, least = cost.tokens, cost.least
         if least > tokens:
