@@ -144,8 +144,8 @@ def test_the_question_for_a_summary_is_a_part_of_a_last_message_of_the_user() ->
     assert [part.text for part in only.parts if isinstance(part, Text)] == ["a", ASK]
 
 
-# Not base64; not UTF-8; half a surrogate pair; nothing; of another server.
-@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA", "dgc1.7aCAIHg=", None, "", "gAAA"])
+# Not base64; not UTF-8; half a surrogate pair; empty; nothing; of another server.
+@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA", "dgc1.7aCAIHg=", "dgc1.", None, "", "gAAA"])
 def test_a_summary_that_cannot_be_read_is_refused_because_the_history_is_in_it(damaged: str | None) -> None:
     with pytest.raises(GatewayError) as caught:
         read(input=[message("user", "a"), {"type": "compaction", "encrypted_content": damaged}])
