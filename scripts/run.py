@@ -2,8 +2,9 @@
 
     python scripts/run.py [--config gateway.yaml] [--model-file FILE.gguf]
 
-The worker listens where the configuration's first model expects it. Exit status: 0 after Ctrl-C or SIGTERM, 1 when
-either could not start or ended by itself.
+The worker listens where the configuration's first model expects it. On SIGHUP the gateway reads its
+configuration again. Exit status: 0 after Ctrl-C, SIGTERM or the end of its terminal, 1 when either could not start or
+ended by itself.
 """
 
 from __future__ import annotations
@@ -42,13 +43,23 @@ class Failed(Exception):
 
 
 class Stop:
-    """Counts requests to stop. It raises nothing: an exception could strike between the start of a program and its
-    entry in the list of children."""
+    """Counts requests to stop, and those to read the configuration again. It raises nothing: an exception could strike
+    between the start of a program and its entry in the list of children."""
 
     def __init__(self) -> None:
         self.count = 0
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        self.reloads = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._asked)
+        self._terminals = [descriptor for descriptor in range(3) if os.isatty(descriptor)]
+        signal.signal(signal.SIGHUP, self._hung_up)
+
+    def _hung_up(self, number: int, frame: FrameType | None) -> None:
+        """A closed terminal sends SIGHUP too. It is none any more by then, and nobody is left to type Ctrl-C."""
+        if all(map(os.isatty, self._terminals)):
+            self.reloads += 1
+        else:
+            self.count += 1
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
@@ -180,9 +191,13 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
             print(welcome(base, name), flush=True)
             for child in children:
                 child.show()
+        reloads = 0
         while not stop.count:
             for child in children:
                 child.check()
+            if reloads != stop.reloads:
+                reloads = stop.reloads
+                children[-1].process.send_signal(signal.SIGHUP)
             time.sleep(POLL_S)
     finally:
         # Stop the gateway first, because its running replies need the worker.

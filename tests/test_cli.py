@@ -538,6 +538,28 @@ def test_check_names_fallbacks_whose_context_is_no_longer(tmp_path: Path) -> Non
     assert said == ["hole: fallback_on context_length, model a: no fallback has a longer context"]
 
 
+def test_check_names_token_limits_that_one_request_uses_up(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(
+        "models:\n"
+        "  a: {backend: vllm, workers: ['http://127.0.0.1:1'], max_context: 1000}\n"
+        "  b: {backend: vllm, workers: ['http://127.0.0.1:2'], max_context: 1000}\n"
+        "  short: {backend: vllm, workers: ['http://127.0.0.1:3'], max_context: 999}\n"
+        "  open: {backend: vllm, workers: ['http://127.0.0.1:4']}\n"
+        "  e: {backend: vllm, workers: ['http://127.0.0.1:5'], max_context: 1000, features: [embeddings]}\n"
+        "limits:\n"
+        "  - {name: small, kind: tokens, limit: 1000, scope: [key], match: {model: [a, short, open, e]}}\n"
+        "  - {name: large, kind: tokens, limit: 1001, scope: [key]}\n"
+        "  - {name: tried, kind: tokens, limit: 10, scope: [key], shadow: true}\n"
+        "  - {name: often, kind: requests, limit: 10, scope: [key]}\n"
+    )
+    said = [line for line in called("check", str(path)).stderr.splitlines() if line.startswith("hole: limit ")]
+    assert said == [
+        "hole: limit small, model a: a request without max_tokens reserves all of the limit of 1000, "
+        "which is not above max_context (1000)"
+    ]
+
+
 def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Path) -> None:
     path = tmp_path / "gateway.yaml"
     path.write_text(

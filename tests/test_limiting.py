@@ -78,6 +78,18 @@ def limited() -> Iterator[tuple[Stack, dict[str, str]]]:
         yield stack, keys
 
 
+def test_a_refusal_by_tokens_says_what_is_reserved_and_what_makes_it_less() -> None:
+    limit = {"name": "tokens", "kind": "tokens", "limit": 1000}
+    with Stack(config={"limits": [limit], "models": {"m": {"max_context": 4000}}}) as stack:
+        assert ask(stack, max_tokens=5).status_code == 200
+        refused = ask(stack, max_tokens=None)
+        assert refused.status_code == 429
+        said = refused.json()["error"]["message"]
+        assert " left and this request reserves 1000; try again in " in said
+        assert said.endswith(" s, or with a smaller cap on its output (such as max_tokens), which reserves less")
+        assert ask(stack, max_tokens=5).status_code == 200
+
+
 @pytest.mark.parametrize("dialect", REQUESTS)
 def test_a_refusal_says_which_limit_how_much_is_left_and_when(
     limited: tuple[Stack, dict[str, str]], dialect: str

@@ -92,7 +92,9 @@ class Adapters:
                 having.setdefault(adapter, set()).add(worker)
         free = (one for one in sorted(having) if one not in self._taken and self._offered.get(one, model) == model)
         wanted = [name for name, _ in zip(free, range(_MOST), strict=False)]
+        changed = False
         for gone in [one for one, base in self._offered.items() if base == model and one not in having]:
+            changed |= _have(self._models[gone], frozenset())
             del self._offered[gone], self._models[gone]
             self._told(model, gone, False)
         for adapter in wanted:
@@ -102,10 +104,25 @@ class Adapters:
                 self._told(model, adapter, True)
             found = self._models[adapter]
             found.can = replace(served.can, upstream_model=adapter)
-            workers = frozenset(having[adapter])
-            for pool in (found.pool, found.prefill.pool if found.prefill is not None else None):
-                if isinstance(pool, AdapterPool):
-                    pool.having = workers
+            changed |= _have(found, frozenset(having[adapter]))
+        if changed:  # requests that wait for one of them may have another choice now
+            for pool in _pools(served):
+                if isinstance(pool, Pool):
+                    pool.refit_waiting()
+
+
+def _pools(model: ServedModel) -> tuple[object, ...]:
+    return (model.pool,) if model.prefill is None else (model.pool, model.prefill.pool)
+
+
+def _have(model: ServedModel, workers: frozenset[Worker]) -> bool:
+    """Tells the pools of an adapter who has it. Whether that is news."""
+    news = False
+    for pool in _pools(model):
+        if isinstance(pool, AdapterPool):
+            news |= pool.having != workers
+            pool.having = workers
+    return news
 
 
 def _adapted(served: ServedModel, adapter: str) -> ServedModel:

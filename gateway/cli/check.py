@@ -10,6 +10,9 @@ from gateway.app.routes import active_dialects
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, Model
 from gateway.core.ports import Capabilities, Dialect
+from gateway.limiting import rules
+
+_WITHOUT_OUTPUT = frozenset(["embeddings", "scores"])
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +65,25 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
         for name, model in config.models.items()
         if model.fallback and "context_length" in model.fallback_on and not _longer(config, model)
     ]
-    return holes
+    return holes + _small_limits(config)
+
+
+def _small_limits(config: Config) -> list[str]:
+    """Token limits that one request without an output cap uses up, because it reserves a model's whole context."""
+    found: dict[str, None] = {}
+    for rule in rules(config):
+        if rule.kind != "tokens" or rule.shadow:
+            continue
+        for name, model in config.models.items():
+            context, matched = model.max_context, rule.match.get("model")
+            if context is None or rule.limit > context or (matched and name not in matched):
+                continue
+            if model.features is None or not model.features <= _WITHOUT_OUTPUT:
+                found[
+                    f"limit {rule.name}, model {name}: a request without max_tokens reserves all of the limit of "
+                    f"{rule.limit}, which is not above max_context ({context})"
+                ] = None
+    return list(found)
 
 
 def _longer(config: Config, model: Model) -> bool:

@@ -15,7 +15,7 @@ class AdapterPool:
     """Those workers of `pool` that have the adapter `name`. Implements core.ports.Pool; load, queue and breakers are
     those of `pool`.
 
-    having  the workers that have loaded it; set by whoever asks them
+    having  the workers that have loaded it; set by whoever asks them, who then calls `refit_waiting` of `pool`
     """
 
     def __init__(self, pool: Pool, name: str) -> None:
@@ -42,7 +42,7 @@ class AdapterPool:
         return self._pool.demand(op, headers, self._name)
 
     async def acquire(self, exclude: Sequence[Worker], priority: int, demand: Demand) -> Worker:
-        return await self._pool.acquire(exclude, priority, demand, self._without(()))
+        return await self._pool.acquire(exclude, priority, demand, self._lacking)
 
     def spare(self, exclude: Sequence[Worker], demand: Demand) -> Worker | None:
         return self._pool.spare(self._without(exclude), demand)
@@ -50,5 +50,8 @@ class AdapterPool:
     def lend(self, exclude: Sequence[Worker]) -> Worker:
         return self._pool.lend(self._without(exclude))
 
+    def _lacking(self) -> frozenset[Worker]:
+        return frozenset(self._pool.workers) - self.having
+
     def _without(self, exclude: Sequence[Worker]) -> list[Worker]:
-        return [*exclude, *(worker for worker in self._pool.workers if worker not in self.having)]
+        return [*exclude, *self._lacking()]

@@ -11,7 +11,7 @@ from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
-from gateway.fleet.waiting import QueuePolicy, Refusal, Waiting, no_worker
+from gateway.fleet.waiting import Lacking, QueuePolicy, Refusal, State, Waiting, no_worker
 from gateway.fleet.worker import Worker
 
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
@@ -65,7 +65,7 @@ class Pool:
         # request tries such a worker, and it rests again, for a second or until that request has succeeded.
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
-        self._waiting = Waiting(queue, clock, self._may_serve, self._hand_over, on_wait, on_refuse)
+        self._waiting = Waiting(queue, clock, self._state, self._may_serve, self._hand_over, on_wait, on_refuse)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
 
@@ -84,7 +84,7 @@ class Pool:
         self.policy.keep(self.workers)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
-        self.serve_waiting()
+        self.refit_waiting()
 
     @property
     def ready(self) -> bool:
@@ -130,20 +130,20 @@ class Pool:
         exclude: Sequence[Worker] = (),
         priority: int = 0,
         demand: Demand | None = None,
-        unfit: Sequence[Worker] = (),
+        lacks: Lacking | None = None,
     ) -> Worker:
         """A worker, with its `in_flight` incremented. Give it back with `release`.
 
-        exclude holds the workers already tried, unfit those that cannot answer this request. A higher priority waits
-        less. `demand` is told why this worker. Raises GatewayError: NO_WORKER when waiting would not help; `Busy` when
-        it may not wait, or had to make room for another one; OVERLOADED when the wait was too long.
+        exclude holds the workers already tried, `lacks` tells those that cannot answer this request. A higher priority
+        waits less. `demand` is told why this worker. Raises GatewayError: NO_WORKER when waiting would not help; `Busy`
+        when it may not wait, or had to make room for another one; OVERLOADED when the wait was too long.
         """
         now = self._clock()
         demand = Demand() if demand is None else demand
-        without = (*exclude, *unfit)
+        without = exclude if lacks is None else lacks().union(exclude)
         worker = self._pick(without, now, demand) if self._waiting.lets_pass(without) else None
         if worker is None:
-            return await self._wait(exclude, unfit, priority, now, demand)
+            return await self._wait(exclude, lacks, priority, now, demand)
         self._take(worker, now, demand)
         return worker
 
@@ -240,11 +240,21 @@ class Pool:
         if self._waiting.queue.count:
             self._waiting.serve()
 
+    def refit_waiting(self) -> None:
+        """As `serve_waiting`. Call it when the workers that have what a request asks for are others than before."""
+        if self._waiting.queue.count:
+            self._waiting.refit()
+
     def _hand_over(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
         worker = self._pick(exclude, now, demand)
         if worker is not None:
             self._take(worker, now, demand)
         return worker
+
+    def _state(self, now: float) -> State:
+        able = frozenset([worker for worker in self.workers if worker.serving and worker.breaker.allows(now)])
+        free = frozenset([worker for worker in able if worker.open_to(now)])
+        return State(able, free, frozenset([worker for worker, until in self._resting.items() if until > now]))
 
     def _may_serve(self, exclude: Collection[Worker], now: float) -> bool:
         """Whether waiting helps: some worker is only full."""
@@ -288,9 +298,9 @@ class Pool:
             policy.sent(worker, demand)
 
     async def _wait(
-        self, exclude: Sequence[Worker], unfit: Sequence[Worker], priority: int, now: float, demand: Demand
+        self, exclude: Sequence[Worker], lacks: Lacking | None, priority: int, now: float, demand: Demand
     ) -> Worker:
-        request = self._waiting.enter(exclude, unfit, priority, now, demand)
+        request = self._waiting.enter(exclude, lacks, priority, now, demand)
         future = request.future
         try:
             return await future

@@ -15,7 +15,7 @@ kinds that wait, with the logarithm of that of tenants, and with the `QUANTUM`s 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
@@ -223,7 +223,8 @@ class _Level(Generic[W]):
             if self.idle and self.idle[0][0] < flow.place:
                 self._pass_idle()
             elif flow.deficit <= 0:
-                flow.deficit += QUANTUM
+                # Who is alone takes all its turns at once: each costs a step for every kind.
+                flow.deficit += QUANTUM * (1 if len(self.flows) > 1 else -flow.deficit // QUANTUM + 1)
                 self._move_back(flow)
             else:
                 return flow.first(blocked)
@@ -254,6 +255,17 @@ class _Level(Generic[W]):
     def _last_place(self) -> int:
         self.place += 1
         return self.place
+
+    def regroup(self) -> None:
+        """The kinds of those that wait have changed."""
+        self.kinds = {}
+        for flow in self.flows.values():
+            flow.lines = {}
+            for waiter in flow.waiters:
+                turns = self.kinds.get(waiter.without)
+                if turns is None:
+                    turns = self.kinds[waiter.without] = _Turns(waiter.without)
+                turns.add(waiter, flow)
 
     def charge(self, waiter: W) -> None:
         self.flows[waiter.tenant].deficit -= min(waiter.tokens, QUANTUM * _MOST_TURNS)
@@ -313,11 +325,26 @@ class Queue(Generic[W]):
         if not self.kinds[waiter.without]:
             del self.kinds[waiter.without]
 
+    def regroup(self, kind_of: Callable[[W], Without]) -> None:
+        """Gives all that wait the kinds that they have now. They keep their places. Takes a step for each."""
+        for waiter in self:
+            waiter.without = kind_of(waiter)
+        self.kinds = Counter(waiter.without for waiter in self)
+        retries = sorted((waiter for group in self._retries.values() for waiter in group), key=lambda one: one.number)
+        self._retries = {}
+        for waiter in retries:
+            self._retries.setdefault((waiter.priority, waiter.without), OrderedDict())[waiter] = None
+        for level in self._levels.values():
+            level.regroup()
+
     def first(self, blocked: Collection[Without] = ()) -> W | None:
         """Who is next of those whose kind is not blocked. It stays there."""
         if all(kind in blocked for kind in self.kinds):
             return None
-        retry = max((key for key in self._retries if key[1] not in blocked), key=lambda key: key[0], default=None)
+        retries = [
+            (key[0], -next(iter(group)).number, key) for key, group in self._retries.items() if key[1] not in blocked
+        ]
+        retry = max(retries, key=lambda found: found[:2])[2] if retries else None
         for priority in reversed(self._priorities):
             if retry is not None and retry[0] >= priority:
                 break

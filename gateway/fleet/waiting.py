@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -43,13 +43,49 @@ class HandOver(Protocol):
         ...
 
 
-class Request(Waiter):
-    """One that waits here. lacking: the workers that never suited it; timer ends its wait; since is when it began."""
+class State(NamedTuple):
+    """Of the workers, at one time.
 
-    __slots__ = ("demand", "future", "lacking", "since", "timer")
+    able     those that serve, full or not
+    free     those of them that are not full
+    resting  before which the others are preferred
+    """
+
+    able: frozenset[Worker]
+    free: frozenset[Worker]
+    resting: frozenset[Worker]
+
+    def suits(self, without: Without) -> bool:
+        """Whether some worker that is free may be given to a request of this kind."""
+        free = self.free
+        if self.resting and not self.able - self.resting <= without:
+            free = free - self.resting
+        return not free <= without
+
+    def adds_to(self, before: State) -> bool:
+        """Whether those that found no worker `before` may find one now, or learn that there is none."""
+        return self.able != before.able or self.resting != before.resting or not self.free <= before.free
+
+
+Lacking = Callable[[], frozenset[Worker]]
+"""Tells the workers that lack what a request asks for, at the time of the call."""
+
+
+class Request(Waiter):
+    """One that waits here.
+
+    lacking  the workers that lack what it asks for; `lacks` tells them anew, None if none ever does
+    tried    the workers that it has tried
+    timer    ends its wait
+    since    when it began
+    """
+
+    __slots__ = ("demand", "future", "lacking", "lacks", "since", "timer", "tried")
 
     without: frozenset[Worker]
     lacking: frozenset[Worker]
+    lacks: Lacking | None
+    tried: frozenset[Worker]
     demand: Demand
     future: asyncio.Future[Worker]
     since: float
@@ -59,6 +95,7 @@ class Request(Waiter):
 class Waiting:
     """The requests that wait for a worker of one model.
 
+    state      tells the state of the workers
     may_serve  (excluded workers, now) -> whether waiting helps: some worker is only full
     hand_over  takes a free worker
     on_wait    called with the seconds that a request waited
@@ -69,6 +106,7 @@ class Waiting:
         self,
         policy: QueuePolicy,
         clock: Callable[[], float],
+        state: Callable[[float], State],
         may_serve: Callable[[Collection[Worker], float], bool],
         hand_over: HandOver,
         on_wait: Callable[[float], None],
@@ -77,6 +115,9 @@ class Waiting:
         self.policy = policy
         self.queue: Queue[Request] = Queue()
         self._clock = clock
+        self._state = state
+        # In this state no worker that was free suited anybody who waits.
+        self._seen: State | None = None
         self._may_serve = may_serve
         self._hand_over = hand_over
         self._on_wait = on_wait
@@ -90,25 +131,26 @@ class Waiting:
         if queue.count:
             if frozenset(without) in queue.kinds:
                 return False
-            self.serve()
+            self._serve_if_changed()
         return True
 
     def enter(
-        self, tried: Collection[Worker], lacking: Collection[Worker], priority: int, now: float, demand: Demand
+        self, tried: Collection[Worker], lacks: Lacking | None, priority: int, now: float, demand: Demand
     ) -> Request:
         """A request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of it.
 
         It is given none of those that it tried, and none of those that lack what it asks for. Raises GatewayError:
         NO_WORKER, `Busy`."""
         policy = self.policy
-        without = frozenset((*tried, *lacking))
+        lacking = lacks() if lacks is not None else frozenset[Worker]()
+        without = lacking.union(tried)
         cold = not self._may_serve(without, now)
         if cold and (without or not policy.cold_start_s):
             self._on_refuse("no_worker")
             raise no_worker()
         tokens = demand.prompt + demand.output or demand.size // _BYTES_PER_TOKEN + _OUTPUT
         request = Request(demand.tenant, priority, tokens, demand.size, without, bool(tried))
-        request.lacking = frozenset(lacking)
+        request.lacking, request.lacks, request.tried = lacking, lacks, frozenset(tried)
         if not tried:  # a retry has waited already, and the retry budget bounds how many there are
             if not cold:
                 self._check_wait(request, demand.until, now)
@@ -120,7 +162,9 @@ class Waiting:
         if not tried and without not in self._speeds:
             self._new_speed(without)
         self.queue.add(request)
-        self.serve()  # those before may exclude the worker that is free
+        if not cold and without in self._speeds:
+            self._speeds[without].run(now)
+        self._serve_if_changed()
         return request
 
     def leave(self, request: Request) -> None:
@@ -133,26 +177,64 @@ class Waiting:
             speed.rest(now)
         self._on_wait(now - request.since)
 
+    def refit(self) -> None:
+        """Which workers suit a request has changed: of all that wait, and serves them."""
+        now, queue = self._clock(), self.queue
+        told: dict[Lacking, frozenset[Worker]] = {}
+
+        def kind_of(request: Request) -> frozenset[Worker]:
+            lacks = request.lacks
+            if lacks is None:
+                return request.without
+            if lacks not in told:
+                told[lacks] = lacks()
+            request.lacking = told[lacks]
+            return request.lacking | request.tried if request.tried else request.lacking
+
+        queue.regroup(kind_of)
+        for kind, speed in self._speeds.items():
+            if kind not in queue.kinds:
+                speed.rest(now)
+        new = [request.without for request in queue if request.without not in self._speeds and not request.again]
+        if new:
+            self._speeds = {known: speed for known, speed in self._speeds.items() if known in queue.kinds}
+            self._speeds |= {kind: Speed() for kind in new}
+        self.serve()
+
     def serve(self) -> None:
         """Hands out the workers that are free; refuses whom none can serve."""
+        self._serve(self._state(self._clock()))
+
+    def _serve_if_changed(self) -> None:
+        """Serves if that may come to anything: else each arrival would look at all kinds that wait."""
+        state = self._state(self._clock())
+        if self._seen is None or state.adds_to(self._seen):
+            self._serve(state)
+        else:
+            self._seen = state
+
+    def _serve(self, state: State) -> None:
+        """Takes a step for each kind and each worker that is handed out."""
         now, queue = self._clock(), self.queue
-        if not self._may_serve((), now):
-            for speed in self._speeds.values():
-                speed.rest(now)
-            for request in [one for one in queue if one.without or not self.policy.cold_start_s]:
-                self._refuse(request, no_worker(), "no_worker")
-            return
         for kind, speed in self._speeds.items():
-            if kind in queue.kinds:
+            if not state.able:
+                speed.rest(now)
+            elif kind in queue.kinds:
                 speed.run(now)
-        blocked: set[Without] = set()
+        blocked = {kind for kind in queue.kinds if not state.suits(kind)}
         while (first := queue.first(blocked)) is not None:
-            if self._give(first, now):
-                continue
-            if self._may_serve(first.without, now):
+            if not self._give(first, now):
                 blocked.add(first.without)
-            else:
-                self._refuse(first, no_worker(), "no_worker")
+                continue
+            after = self._state(now)
+            if after != state:
+                state = after
+                blocked = {kind for kind in queue.kinds if not state.suits(kind)}
+        self._seen = state
+        if any(state.able <= kind for kind in queue.kinds):
+            cold = self.policy.cold_start_s > 0
+            for request in [one for one in queue if state.able <= one.without and (one.without or not cold)]:
+                self._refuse(request, no_worker(), "no_worker")
 
     def _give(self, request: Request, now: float) -> bool:
         """Whether `request` is off the queue: served, or nobody's any more."""

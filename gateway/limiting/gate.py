@@ -35,6 +35,10 @@ _HEADERS: tuple[tuple[LimitKind, tuple[bytes, bytes, bytes]], ...] = tuple(
 """(kind, OpenAI's names of its three headers). OpenAI has none for requests in flight."""
 
 
+_HINT = ", or with a smaller cap on its output (such as max_tokens), which reserves less"
+"""Added to a refusal by a token limit where the output is part of what the request reserves."""
+
+
 OnChange = Callable[[str, str], None]
 OnAlone = Callable[[int, float], None]
 
@@ -115,6 +119,10 @@ class Limiting:
         except Limited as limited:
             record.limit, limited.code = limited.code, None
             _describe(limited.decision, headers)
+            # Without `violated` it can never fit: its prompt alone is too long.
+            rule, violated = limited.decision.rule, limited.decision.violated
+            if rule is not None and violated is not None and rule.kind == "tokens" and cost.prompt < cost.tokens:
+                limited.message += _HINT
             raise
         plan, raw = lease.plan, lease.raw
         for left, limit, name, reset in plan.told or _shown(plan, raw):

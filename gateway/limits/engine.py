@@ -271,8 +271,8 @@ class Limiter:
         return self._verdict(plan, costs, self._local.admit(plan, costs, lease_id), lease_id, False)
 
     def _costs(self, plan: Plan, cost: Cost) -> Sequence[int]:
-        """What each rule is charged. A reservation is bounded by the limit, so that a generous output cap does not
-        lock a small limit for good; a request that surely uses more than the limit is refused for good."""
+        """What each rule is charged. A reservation is bounded by the limit: a request that may use more than all of it
+        is admitted while nothing of it is used. A request that surely uses more than the limit is refused for good."""
         costs = list(plan.costs)
         tokens, least = cost.tokens, cost.least
         if least > tokens:
@@ -296,7 +296,7 @@ class Limiter:
             wait = decision.retry_after_s
             if wait is not None:
                 wait += self._spread(plan, raw[0], costs[raw[0]], wait)
-            raise Limited(decision, _say(decision, wait or 0.0), wait)
+            raise Limited(decision, _say(decision, costs[raw[0]], wait or 0.0), wait)
         if plan.shadows:
             for index in plan.shadows:
                 if raw[4 + 3 * index] < 0:
@@ -405,14 +405,15 @@ def _per(rule: Rule) -> str:
     return {60.0: "a minute", 3600.0: "an hour", 86_400.0: "a day"}.get(rule.per, f"in {rule.per:g} s")
 
 
-def _say(decision: Decision, wait: float) -> str:
-    """wait is in seconds, as the client is told."""
+def _say(decision: Decision, charge: int, wait: float) -> str:
+    """charge is what the limit would have been charged. wait is in seconds, as the client is told."""
     rule, state = decision.rule, decision.violated
     assert rule is not None
     assert state is not None
     if rule.kind == "concurrency":
         return f"limit '{rule.name}' reached: {state.limit} requests in flight; try again when one has ended"
+    reserved = f" and this request reserves {charge}" if rule.kind == "tokens" else ""
     return (
-        f"limit '{rule.name}' reached: {state.limit} {rule.kind} {_per(rule)}, {state.remaining} left; "
+        f"limit '{rule.name}' reached: {state.limit} {rule.kind} {_per(rule)}, {state.remaining} left{reserved}; "
         f"try again in {ceil(wait)} s"  # as Retry-After, which says nothing finer
     )

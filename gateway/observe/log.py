@@ -113,7 +113,7 @@ class Log:
         if self._level <= LEVELS["info"]:
             text = body[:_MOST_PROMPT_BYTES].decode("utf-8", "replace")
             line = {"time": _now(), "level": "info", "event": "prompt", "id": id, "bytes": len(body), "body": text}
-            self._put(line, len(text))
+            self._put(line, sys.getsizeof(text))  # one emoji makes all its characters take 4 bytes each
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         """Logs an unexpected exception: its class, where it was raised and the request's id. Its text may quote a
@@ -138,7 +138,7 @@ class Log:
 
     def _put(self, line: RequestRecord | dict[str, Any], size: int = 0) -> None:
         """Queues a line. The thread encodes many together, at half the CPU that each would take during its request.
-        size: of a text in it that may be large."""
+        size: the memory of a text in it that may be large, in bytes."""
         with self._lock:
             if len(self._lines) < _BACKLOG and self._waiting_bytes + size <= _MOST_WAITING_BYTES:
                 self._lines.append(line)

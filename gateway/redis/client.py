@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -14,8 +15,8 @@ from gateway.redis.settings import RedisSettings, split_address
 
 _CONNECT_S = 1.0
 _ASK_SHARE = 0.3
-"""Of the time for a connection, what one Sentinel or cluster node has to be reached, and again to answer: one of them
-may be the machine that just died, and then there must be time for the next."""
+"""Of the time for a connection, what one Sentinel has where redis-py asks them one after the other: one of them may be
+the machine that just died, and then there must be time for the next."""
 
 
 def connect_s(settings: RedisSettings) -> float:
@@ -57,23 +58,22 @@ def _options(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
     return options
 
 
-def _asking(settings: RedisSettings, *, login: bool = True) -> dict[str, Any]:
-    """Options for one of several that may know where the server is."""
-    limit = _ASK_SHARE * connect_s(settings)
+def _asking(settings: RedisSettings, limit: float, *, login: bool = True) -> dict[str, Any]:
+    """Options for one of several that may know where the server is: seconds to reach it, and again to answer."""
     return {**_options(settings, login=login), "socket_connect_timeout": limit, "socket_timeout": limit}
 
 
-def sentinels(settings: RedisSettings) -> Sentinel:
-    """The Sentinels of `settings`; their `sentinels` are to be closed in the end."""
-    asking = _asking(settings, login=settings.sentinel_auth)
-    nodes = [split_address(one) for one in settings.addresses]
+def sentinels(settings: RedisSettings, addresses: Sequence[str], limit: float) -> Sentinel:
+    """The Sentinels at `addresses`; their `sentinels` are to be closed in the end."""
+    asking = _asking(settings, limit, login=settings.sentinel_auth)
+    nodes = [split_address(one) for one in addresses]
     return Sentinel(nodes, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]  # redis-py has no types here
 
 
 def node(settings: RedisSettings, address: str) -> Redis:
     """One node of a cluster, to be asked about the cluster."""
     host, port = split_address(address)
-    return Redis(host=host, port=port, **_asking(settings))
+    return Redis(host=host, port=port, **_asking(settings, connect_s(settings)))
 
 
 def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
@@ -84,7 +84,7 @@ def connect(settings: RedisSettings) -> tuple[Any, list[Any]]:
         cluster = RedisCluster(startup_nodes=nodes, **options)
         return cluster, [cluster]
     if settings.mode == "sentinel":
-        sentinel = sentinels(settings)
+        sentinel = sentinels(settings, settings.addresses, _ASK_SHARE * connect_s(settings))
         primary = sentinel.master_for(settings.sentinel_name, db=settings.db, **options)
         return primary, [primary, *sentinel.sentinels]
     host, port = split_address(settings.addresses[0])

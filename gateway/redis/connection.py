@@ -11,17 +11,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from redis.crc import key_slot
 
 from gateway.redis.client import connect_s, node, sentinels
+from gateway.redis.first import First
 from gateway.redis.settings import RedisSettings, split_address
 
 _LONGEST = 1 << 20
 """The most bytes of one answer. Ours have about 10 KB at most; a longer one does not come from a healthy server."""
 
+_BEGIN_SHARE = 0.3
+"""Of the time for a connection, that by which all Sentinels or cluster nodes are being asked where the first ones are
+silent: the rest is for the last one's answer, and for the server itself."""
+
 Address = tuple[str, int]
+Slots = Sequence[tuple[int, int, Address]]
 
 
 class Refused(Exception):
@@ -148,8 +154,10 @@ class Servers:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        self._sentinels: Any = None
-        self._slots: Sequence[tuple[int, int, Address]] = ()
+        step = _BEGIN_SHARE * connect_s(settings) / len(settings.addresses)
+        self._primary = First(settings.addresses, self._ask_sentinel, step)
+        self._map = First(settings.addresses, self._ask_node, step)
+        self._slots: Slots = ()
         self._slots_read = 0.0
         self._reading = asyncio.Lock()
 
@@ -184,9 +192,7 @@ class Servers:
         if settings.mode == "cluster":
             return await self._node_of(key_slot(key))
         if settings.mode == "sentinel":
-            self._sentinels = self._sentinels or sentinels(settings)
-            host, port = await self._sentinels.discover_master(settings.sentinel_name)
-            return str(host), int(port)
+            return await self._primary.answer()
         return split_address(settings.addresses[0])
 
     async def _node_of(self, slot: int) -> Address:
@@ -195,36 +201,39 @@ class Servers:
         asked = asyncio.get_running_loop().time()
         async with self._reading:
             if self._slots_read < asked:
-                self._slots = await self._read_slots()
+                self._slots = await self._map.answer()
                 self._slots_read = asyncio.get_running_loop().time()
         for first, last, address in self._slots:
             if first <= slot <= last:
                 return address
         raise ConnectionError("no node of the cluster serves this slot")
 
-    async def _read_slots(self) -> Sequence[tuple[int, int, Address]]:
-        failure: Exception = ConnectionError("no node of the cluster answers")
-        for one in self._settings.addresses:
-            client = node(self._settings, one)
-            try:
-                told = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]  # redis-py's
-            except Exception as error:  # the next node may answer
-                failure = error
-                continue
-            finally:
-                with contextlib.suppress(Exception):
-                    await client.aclose()
-            asked = split_address(one)[0]
-            found = []
-            for first, last, primary, *_ in told:
-                host = primary[0].decode() if isinstance(primary[0], bytes) else primary[0]
-                # No name, or "?", stands for the address that was asked.
-                found.append((first, last, (host if host and host != "?" else asked, primary[1])))
-            return found
-        raise failure
-
-    async def close(self) -> None:
-        if self._sentinels is not None:
-            for one in self._sentinels.sentinels:
+    async def _ask_sentinel(self, address: str) -> Address:
+        settings = self._settings
+        asked = sentinels(settings, [address], connect_s(settings))
+        try:
+            host, port = await asked.discover_master(settings.sentinel_name)
+            return str(host), int(port)
+        finally:
+            for one in asked.sentinels:
                 with contextlib.suppress(Exception):
                     await one.aclose()
+
+    async def _ask_node(self, address: str) -> Slots:
+        client = node(self._settings, address)
+        try:
+            told = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]  # redis-py's
+        finally:
+            with contextlib.suppress(Exception):
+                await client.aclose()
+        asked = split_address(address)[0]
+        found = []
+        for first, last, primary, *_ in told:
+            host = primary[0].decode() if isinstance(primary[0], bytes) else primary[0]
+            # No name, or "?", stands for the address that was asked.
+            found.append((first, last, (host if host and host != "?" else asked, primary[1])))
+        return found
+
+    async def close(self) -> None:
+        await self._primary.close()
+        await self._map.close()

@@ -51,7 +51,7 @@ class Seal:
             return None
         try:
             found = b64decode(sealed.removeprefix(_MARK), b"-_", validate=True)
-            return self._keyed().decrypt(found, [self._use])[:-1].decode("utf-8", "surrogatepass")
+            return self._keyed().decrypt(found, [self._use])[:-1].decode()
         except (InvalidTag, Base64Error, ValueError):
             return None
 

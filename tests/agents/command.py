@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,9 +44,14 @@ def line(client: str, url: str) -> str:
 
 
 def setting(client: str, url: str) -> dict[str, str]:
-    """The same, of a client whose line is an environment variable."""
-    name, _, value = line(client, url).partition("=")
-    return {name: value}
+    """The same, of a client whose line is, or begins with, environment variables."""
+    words = takewhile(lambda word: re.match(r"[A-Z_]+=", word), shlex.split(line(client, url)))
+    return dict(word.split("=", 1) for word in words)
+
+
+def options(client: str, url: str) -> list[str]:
+    """The options that follow the command of a line."""
+    return shlex.split(line(client, url))[len(setting(client, url)) + 1 :]
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:

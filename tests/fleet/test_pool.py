@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -349,6 +352,104 @@ async def test_the_wait_for_an_adapter_is_told_by_how_fast_it_is_served() -> Non
     one.release(second)
     assert await plain is second
     await dropped(*tasks)
+
+
+async def test_one_who_waits_for_an_adapter_is_not_handed_a_worker_that_joins_without_it() -> None:
+    first, second, third = workers(3, max_in_flight=1)
+    one = pool([first, second])
+    adapter = adapter_of(one, [first])
+    for _ in range(2):
+        await one.acquire()
+    lora, plain = await asking(adapter), await asking(one)
+    one.change([first, second, third])
+    assert await plain is third
+    assert not lora.done()
+    one.release(first)
+    assert await lora is first
+
+
+async def test_one_who_waits_for_an_adapter_is_handed_a_free_worker_that_loads_it() -> None:
+    first, second = members = workers(2, max_in_flight=1)
+    one = pool(members)
+    adapter = adapter_of(one, [first])
+    await adapter.acquire((), 0, Demand())
+    older, newer = await asking(adapter), await asking(adapter)
+    again = asyncio.create_task(adapter.acquire([second], 0, Demand()))  # it has tried the second one
+    await asyncio.sleep(0)
+    adapter.having = frozenset(members)
+    one.refit_waiting()
+    assert await older is second
+    one.release(second)
+    assert await newer is second
+    one.release(second)
+    assert not again.done()
+    one.release(first)
+    assert await again is first
+    assert one.waiting == 0
+
+
+async def test_one_who_waits_for_an_adapter_that_is_unloaded_hears_of_it() -> None:
+    reasons: list[Refusal] = []
+    first, second = members = workers(2, max_in_flight=1)
+    one = pool(members, on_refuse=reasons.append)
+    adapter = adapter_of(one, members)
+    for _ in members:
+        await one.acquire()
+    lora, plain = await asking(adapter), await asking(one)
+    adapter.having = frozenset([first])
+    one.refit_waiting()
+    one.release(second)
+    assert await plain is second
+    assert not lora.done()
+    adapter.having = frozenset()
+    one.refit_waiting()
+    assert await kind_of(lora) is Kind.NO_WORKER
+    assert (reasons, one.waiting) == (["no_worker"], 0)
+
+
+async def test_an_arrival_takes_no_step_for_kinds_that_wait_and_a_freed_worker_few_for_each() -> None:
+    async def steps(kinds: int) -> tuple[int, int, int]:
+        members = workers(12, max_in_flight=1)
+        one = pool(members, max_waiting=1000, max_bytes=1 << 30)
+        for _ in members:
+            await one.acquire()
+        sets = [chosen for size in (2, 3, 4) for chosen in combinations(members, size)][:kinds]
+        tasks = [await asking(adapter_of(one, chosen)) for chosen in sets]
+        for demanding in (adapter_of(one, sets[0]), one):  # what may be new of this state has been seen
+            tasks.append(await asking(demanding))
+        coming = [one.acquire((), 0, Demand()), adapter_of(one, sets[1]).acquire((), 0, Demand())]
+        found = [counted(lambda coro=coro: coro.send(None)) for coro in coming]  # type: ignore[misc]
+        found.append(counted(lambda: one.release(members[0])))
+        for coro in coming:
+            coro.close()
+        await dropped(*tasks)
+        return found[0], found[1], found[2]
+
+    few, many, most = [await steps(kinds) for kinds in (4, 64, 256)]
+    assert most[0] <= few[0] * 1.1
+    assert most[1] <= few[1] * 1.1
+    assert (most[2] - many[2]) / 192 < 1.5 * (many[2] - few[2]) / 60  # linear
+    assert most[2] < 256 * 60
+
+
+def counted(call: Callable[[], object]) -> int:
+    """Lines of the fleet's code that `call` runs."""
+    count = 0
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal count
+        if "fleet" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 async def test_what_is_remembered_of_kinds_is_bounded() -> None:

@@ -370,3 +370,43 @@ def test_serving_a_queue_takes_steps_in_proportion_to_its_length(
     short, long = served(2000), served(6000)
     assert short > 10
     assert long < short * 1.25  # three times the length: were it quadratic, three times as much for each
+
+
+def test_the_turns_of_who_is_alone_do_not_multiply_with_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+    queue = filled(*(Waiter("a", 0, 10**6, 1, frozenset([number])) for number in range(64)))
+    before = sys.gettrace()
+    sys.settrace(steps.trace)
+    try:
+        order = taken(queue)
+    finally:
+        sys.settrace(before)
+    assert [waiter.number for waiter in order] == list(range(1, 65))
+    assert steps.count < 64 * 64 * 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_changes_kind_keeps_place_and_turn(seed: int) -> None:
+    """As if all had come with the kinds that they have now."""
+    draw = random.Random(seed)
+    queue, other = Queue[Waiter](), Queue[Waiter]()
+    twins: dict[Waiter, Waiter] = {}
+    for _ in range(1500):
+        if draw.random() < 0.55:
+            lacks = draw.choice(KINDS)
+            tenant, tokens, again = draw.choice("abcd"), draw.choice((50, 700, 9000)), draw.random() < 0.1
+            twin = Waiter(tenant, draw.choice((0, 3)), tokens, 10, frozenset(lacks), again)
+            waiter = Waiter(tenant, twin.priority, tokens, 10, frozenset(lacks), again)
+            twins[waiter] = twin
+            queue.add(waiter)
+            other.add(twin)
+            continue
+        if draw.random() < 0.3:
+            queue.regroup(lambda waiter: frozenset(draw.choice(KINDS)))
+            queue.regroup(lambda waiter: twins[waiter].without)
+            assert queue.kinds == other.kinds
+        blocked = [frozenset(lacks) for lacks in KINDS if draw.random() < 0.4]
+        ours, theirs = taken(queue, 1, blocked), taken(other, 1, blocked)
+        assert [twins[waiter] for waiter in ours] == theirs
+    assert {twins[waiter] for waiter in queue} == set(other)
+    assert (queue.count, queue.size) == (other.count, other.size)

@@ -404,7 +404,7 @@ async def test_an_answer_that_stood_still_tells_no_clock(bench: Bench, monkeypat
         else:
             with pytest.raises(StoreDown):
                 await waiting
-        return round(bench.link.deadlines[-1] / 1_000_000 - sent - within, 3)
+        return round(float(bench.link.deadlines[-1] / 1_000_000 - sent - within), 3)
 
     await call(0.0, 0.0)
     assert await call(0.0, 0.0) == 0.0

@@ -414,7 +414,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> str:
 async def test_a_node_whose_machine_died_keeps_no_other_from_being_asked(cluster: Server, gone: str) -> None:
     limiter = Limiter(RULES, RedisStore(RedisSettings(addresses=(gone, cluster.address), mode="cluster", timeout=10)))
     await limiter.start()
-    assert (limiter.state, limiter.reason) == ("strict", "")
+    await strict(limiter)  # a cluster that has just begun may still say that it is down
     await limiter.close()
 
 

@@ -260,13 +260,14 @@ def test_a_line_that_nobody_expected_does_not_end_the_log(output: Output, form: 
 
 
 def test_prompts_that_wait_for_the_output_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.observe.log._MOST_WAITING_BYTES", 250)
+    wide = "\N{GRINNING FACE}" + "x" * 96  # 100 bytes as they come, four times that as text
+    monkeypatch.setattr("gateway.observe.log._MOST_WAITING_BYTES", 2 * sys.getsizeof(wide))
     out = Blocked()
     log = Log("info", True, out)
     log.event("info", "first")
     assert out.entered.wait(60)
     for number in range(4):
-        log.prompt(str(number), b"x" * 100)
+        log.prompt(str(number), wide.encode())
     log.event("info", "last")
     assert log.lost == 2
     out.go.set()

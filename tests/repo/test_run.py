@@ -19,7 +19,7 @@ from tests.repo.tree import ROOT
 # Serves 200 on every path; FAIL_<ROLE>=N makes that role exit with status 3 after N seconds.
 STAND_IN = """\
 #!{python}
-import http.server, os, pathlib, sys, threading
+import http.server, os, pathlib, signal, sys, threading
 role = sys.argv[1]
 print("noise of", role, flush=True)
 if os.environ.get("BROKEN") == role:
@@ -31,6 +31,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
     def log_message(self, *_): pass
+if role == "serve":
+    signal.signal(signal.SIGHUP, lambda *_: print("reads it again", flush=True))
 server = http.server.HTTPServer(("127.0.0.1", port), Handler)
 if after := os.environ.get("FAIL_" + role.upper()):
     threading.Timer(float(after), lambda: os._exit(3)).start()
@@ -51,6 +53,7 @@ class Started:
         self.config.write_text(
             f"models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:{self.worker_port}]\n"
         )
+        self.stdin = subprocess.DEVNULL
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
@@ -59,6 +62,7 @@ class Started:
             script,
             cwd=ROOT,
             env={**os.environ, "DRAGOMAN_LISTEN__PORT": str(self.port), **environment},
+            stdin=self.stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -109,6 +113,28 @@ def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals
     assert command.startswith(f"  curl http://127.0.0.1:{run.port}/openai/v1/chat/completions ")
     assert run.alive() == ["worker", "serve"]
     process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert run.alive() == []
+
+
+def test_sighup_reaches_the_gateway_and_stops_nothing(run: Started) -> None:
+    process = run.start()
+    wait_welcome(process)
+    assert process.stdout is not None
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "reads it again\n"
+    assert run.alive() == ["worker", "serve"]
+
+
+def test_the_end_of_its_terminal_stops_both(run: Started) -> None:
+    ours, run.stdin = os.openpty()
+    process = run.start()
+    os.close(run.stdin)
+    wait_welcome(process)
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)  # as the shell does
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert run.alive() == []

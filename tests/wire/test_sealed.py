@@ -35,6 +35,12 @@ def test_it_comes_back(text: str) -> None:
     assert closed == Seal(CALLERS["a key"], b"use").close(text)
 
 
+def test_half_a_surrogate_pair_does_not_come_back() -> None:
+    """It is no character, and no worker could be sent it."""
+    seal = Seal(CALLERS["a key"], b"use")
+    assert seal.open(seal.close("\ud83d")) is None
+
+
 @pytest.mark.parametrize(("one", "two"), [*permutations(CALLERS, 2)])
 def test_nobody_else_opens_it(one: str, two: str) -> None:
     assert Seal(CALLERS[two], b"use").open(Seal(CALLERS[one], b"use").close("secret")) is None

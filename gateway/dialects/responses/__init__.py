@@ -37,6 +37,7 @@ class Responses:
         Route("POST", "/openai/responses", "chat", absolute=True),
         # Codex and `client.responses.connect()` try a web socket first, and then POST.
         Route("GET", "/v1/responses", "socket"),
+        Route("POST", "/v1/responses/compact", "compact"),
         # What is stored, if it is. Azure's clients ask for it without a version, too.
         Route("GET", "/v1/responses/{response}", "stored"),
         Route("DELETE", "/v1/responses/{response}", "forget"),
@@ -46,6 +47,7 @@ class Responses:
         Route("DELETE", "/openai/responses/{response}", "forget", absolute=True),
         Route("GET", "/openai/responses/{response}/input_items", "asked", absolute=True),
         Route("POST", "/openai/responses/{response}/cancel", "cancel", absolute=True),
+        Route("POST", "/openai/responses/compact", "compact", absolute=True),
     )
     fields = FIELDS
     examples = EXAMPLES
@@ -58,6 +60,9 @@ class Responses:
         if request.route == "socket":
             message = "web sockets are not served here: use POST"
             raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
+        if request.route == "compact":
+            message = "not served here: send the conversation to /v1/responses, with a compaction_trigger as last item"
+            raise GatewayError(Kind.NO_ROUTE, message)
         if request.route in kept.ROUTES:
             return kept.read(request)
         require_json(request)

@@ -38,6 +38,10 @@ def as_told(coded: str) -> str | None:
     if not coded.startswith(_MARK):
         return None
     try:
-        return _TOLD + b64decode(coded.removeprefix(_MARK), b"-_", validate=True).decode("utf-8", "surrogatepass")
+        # Strictly: half a surrogate pair could be sent to no worker.
+        summary = b64decode(coded.removeprefix(_MARK), b"-_", validate=True).decode()
     except (Base64Error, ValueError):
         raise Damaged from None
+    if not summary:
+        raise Damaged
+    return _TOLD + summary

@@ -72,7 +72,7 @@ class Conversation:
                 elif item is not None:
                     self._flat(*item)
             if self.compacts:
-                self._user([Text(compaction.ASK)])
+                self._ask()
         self._end_leading()
         self._end_assistant()
         self._end_outputs()
@@ -208,15 +208,24 @@ class Conversation:
         )
 
     def _summary(self, item: ItemIn, place: str) -> None:
-        """A summary of ours goes to the model as the user's words. One of another server cannot be read."""
+        """A summary goes to the model as the user's words. Without it the model would not know the history."""
+        where = f"{place}.encrypted_content"
         try:
             told = compaction.as_told(item.encrypted_content or "")
         except compaction.Damaged:
-            raise _wrong(f"{place}.encrypted_content", "this summary is damaged") from None
+            raise _wrong(where, "this summary is damaged") from None
         if told is None:
-            self._drop(f"input[].{compaction.TYPE}")
+            raise _wrong(where, "no summary that was made here, so the history cannot be read: send the conversation")
+        self._user([Text(told)])
+
+    def _ask(self) -> None:
+        """Asks for the summary, in the user's last message if that is the last one: templates may demand turns."""
+        self._end_assistant()
+        last = self.messages[-1] if self.messages and not (self._images or self._held) else None
+        if last is not None and last.role == "user":
+            self.messages[-1] = Message("user", (*last.parts, Text(compaction.ASK)))
         else:
-            self._user([Text(told)])
+            self._user([Text(compaction.ASK)])
 
     def _flat(self, kind: str, raw: Raw) -> None:
         try:

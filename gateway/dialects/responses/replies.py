@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
@@ -47,6 +48,12 @@ def response_object(
         "model": model,
     }
     return b'%b,%b,"output":[%b],"usage":%b}' % (encode_line(head)[:-1], request.echo, b",".join(items), usage)
+
+
+def no_summary() -> GatewayError:
+    """The error where the model wrote no summary: the client would go on without its history. No fault of a worker."""
+    message = "the model wrote no summary of the conversation"
+    return GatewayError(Kind.UPSTREAM, message, code="no_summary", blame=Blame.US, retryable=False)
 
 
 def cut_by(reason: Reason) -> str | None:
@@ -155,6 +162,8 @@ def write(reply: Reply, op: Op) -> Response:
         encode_line(_item(request, part, index, cut is not None and index == len(parts) - 1))
         for index, part in enumerate(parts)
     ]
+    if request.compacts and not summary and cut is None:
+        raise no_summary()
     if summary and cut is None:
         items.append(encode_line(compaction_item(request.id, len(items), summary)))
     body = response_object(

@@ -18,6 +18,7 @@ from gateway.wire.json import encode
 LONGEST = 256
 """A longer id is not one of ours."""
 _REASONING = "rs_"
+_COMPACTION = b'"compaction"'
 
 
 class _Output(Struct):
@@ -36,6 +37,25 @@ class Past(Struct):
         return _output.decode(self.response).output
 
 
+class _Head(Struct):
+    type: str | None = None
+    role: str | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether a later summary does not stand for it."""
+        if self.type in (None, "message"):
+            return self.role in ("user", "system", "developer")
+        return self.type == "additional_tools"
+
+
+def _headed(raw: Raw) -> _Head:
+    try:
+        return _head.decode(raw)
+    except msgspec.ValidationError:  # in an item of a type that is left out
+        return _Head("unknown")
+
+
 class _Reference(Struct):
     type: str | None = None
     id: str | None = None
@@ -43,6 +63,7 @@ class _Reference(Struct):
 
 _past = msgspec.json.Decoder(Past)
 _output = msgspec.json.Decoder(_Output)
+_head = msgspec.json.Decoder(_Head)
 _reference = msgspec.json.Decoder(_Reference)
 
 
@@ -86,7 +107,17 @@ def with_past(
         message = f"'{previous[:64]}' is no response."
         raise _gone("previous_response_id", message, "previous_response_not_found")
     own = resolved if isinstance(found, list) else as_items(found)
-    return [*past.input, *past.output, *own]
+    return [*_standing([*past.input, *past.output]), *own]
+
+
+def _standing(items: list[Raw]) -> list[Raw]:
+    """The items of a history without those that its last summary stands for. What users and developers said stays."""
+    if not any(_COMPACTION in bytes(item) for item in items):
+        return items
+    read = [_headed(item) for item in items]
+    last = max((index for index, item in enumerate(read) if item.type == "compaction"), default=0)
+    kept = zip(items[:last], read[:last], strict=True)
+    return [*(raw for raw, item in kept if item.stays), *items[last:]]
 
 
 def as_items(found: str | list[Raw]) -> list[Raw]:

@@ -17,6 +17,7 @@ from gateway.dialects.responses.replies import (
     begun_item,
     content_part,
     cut_by,
+    no_summary,
     response_object,
     to_keep,
     whole_item,
@@ -247,6 +248,8 @@ class StreamWriter:
     # -- ends -------------------------------------------------------------------------------------------------------
 
     def _end(self) -> bytes:
+        if self._asked.compacts and not self._summary and self._cut is None:
+            return self._fail(no_summary())
         name = "completed" if self._cut is None else "incomplete"
         response = response_object(
             self._asked, self._model, self._created, name, self._done, write_usage(self._usage), cut=self._cut

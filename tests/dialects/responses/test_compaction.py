@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartKind, PartStart, UsageReport
+from gateway.core.messages import Text
 from gateway.core.usage import Usage
 from gateway.dialects.responses.compaction import ASK
 from tests.dialects.responses.asking import (
@@ -118,21 +119,34 @@ def test_a_client_hears_events_while_the_summary_is_written() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("script", [{"text": "half", "finish": "length"}, {"text": ""}], ids=["cut", "empty"])
-def test_what_is_no_summary_is_not_given_for_one(client: httpx.Client, script: dict[str, Any], stream: bool) -> None:
-    response = replied(client, asked(script, stream=stream, store=False))
+def test_what_is_cut_off_is_no_summary(client: httpx.Client, stream: bool) -> None:
+    response = replied(client, asked({"text": "half", "finish": "length"}, stream=stream, store=False))
     assert response["output"] == []
-    assert response["status"] == ("incomplete" if "finish" in script else "completed")
+    assert response["status"] == "incomplete"
 
 
-def test_a_summary_of_another_server_is_left_out_and_named() -> None:
-    op = read(input=[message("user", "a"), {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}])
-    assert len(op.messages) == 1
-    assert "input[].compaction" in op.dropped
+def test_an_empty_summary_is_an_error(client: httpx.Client) -> None:
+    """A client would else go on without its history."""
+    reply = client.post("/v1/responses", json=asked({"text": ""}))
+    assert reply.status_code == 502
+    assert reply.json()["error"]["code"] == "no_summary"
+    streamed = replied(client, asked({"text": ""}, stream=True))
+    assert streamed["status"] == "failed"
+    assert streamed["error"]["code"] == "no_summary"
+    assert client.get(f"/v1/responses/{streamed['id']}").status_code == 404
 
 
-@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA"])
-def test_a_damaged_summary_is_refused_because_the_history_is_in_it(damaged: str) -> None:
+def test_the_question_for_a_summary_is_a_part_of_a_last_message_of_the_user() -> None:
+    """Templates may demand that user and assistant take turns."""
+    *_, last = read(input=[message("user", "a"), call(1), output(1, "x"), message("user", "b"), TRIGGER]).messages
+    (only,) = read(input=[message("user", "a"), TRIGGER]).messages
+    assert [part.text for part in last.parts if isinstance(part, Text)] == ["b", ASK]
+    assert [part.text for part in only.parts if isinstance(part, Text)] == ["a", ASK]
+
+
+# Not base64; not UTF-8; half a surrogate pair; empty; nothing; of another server.
+@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA", "dgc1.7aCAIHg=", "dgc1.", None, "", "gAAA"])
+def test_a_summary_that_cannot_be_read_is_refused_because_the_history_is_in_it(damaged: str | None) -> None:
     with pytest.raises(GatewayError) as caught:
         read(input=[message("user", "a"), {"type": "compaction", "encrypted_content": damaged}])
     assert caught.value.kind is Kind.BAD_REQUEST
@@ -146,3 +160,24 @@ def test_what_follows_a_stored_summary_is_answered(client: httpx.Client) -> None
     second = replied(client, body(input=said, previous_response_id=first["id"]))
     assert [item["type"] for item in second["output"]] == ["message"]
     assert second["output"][0]["content"][0]["text"] == "on"
+
+
+def test_a_stored_summary_stands_for_what_was_before_it(client: httpx.Client) -> None:
+    """But for what the user and the developer said, and tools that came as an item."""
+    tools = {"type": "additional_tools", "tools": [TOOL]}
+    odd = {"type": "other", "role": 5}
+    prompt = asked({"text": "The sum."})
+    prompt["input"] = [message("developer", "rules"), tools, odd, *prompt["input"]]
+    first = replied(client, prompt)
+    said = "sim:" + json.dumps({"text": "on"})
+    second = replied(client, body(input=said, previous_response_id=first["id"]))
+    page = client.get(f"/v1/responses/{second['id']}/input_items", params={"order": "asc"}).json()
+    found = [item.get("role") or item["type"] for item in page["data"]]
+    assert found == ["developer", "additional_tools", "user", "user", "compaction", "user"]
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/openai/v1/responses/compact", "/openai/responses/compact"])
+def test_the_path_that_compacts_is_not_there_and_says_what_to_do(client: httpx.Client, path: str) -> None:
+    reply = client.post(path, json=body(input="a"))
+    assert reply.status_code == 404
+    assert "compaction_trigger" in reply.json()["error"]["message"]

@@ -662,14 +662,13 @@ def test_items_without_a_place_are_named_and_what_tools_of_the_client_said_stays
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
         {"type": "local_shell_call", "id": "l", "call_id": "c", "status": "completed", "action": {"command": ["ls"]}},
         {"type": "local_shell_call_output", "call_id": "c", "output": "x.py"},
-        {"type": "compaction", "encrypted_content": "abc"},
         message("user", "b"),
     ]
     found = crossing(input=items)
     texts = [one["content"] for one in json.loads(found.outgoing.body)["messages"]]
     assert "ls" in texts[1]
     assert "x.py" in texts[2]
-    named = {"web_search_call", "local_shell_call", "local_shell_call_output", "compaction"}
+    named = {"web_search_call", "local_shell_call", "local_shell_call_output"}
     assert {f"input[].{name}" for name in named} <= set(found.op.dropped)
 
 
