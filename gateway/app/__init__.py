@@ -6,7 +6,6 @@ import asyncio
 import time
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from gateway import backends, dialects
@@ -33,13 +32,23 @@ from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 from gateway.tokens import read_keys
 
+
+def _hears() -> bool:
+    """Whether what reads engines' events can be had. A package that is found may still not be one to import."""
+    try:
+        import gateway.app.kv_events  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
     handing=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
     adapting=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
     telling=frozenset(name for name in backends.REGISTRY if backends.create(name).cache_events),
-    kv_events=lambda: find_spec("zmq") is not None,
+    kv_events=_hears,
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,
@@ -220,12 +229,15 @@ class Gateway:
                 old.quarantine,
                 self._guard,
                 self._caps,
+                old.listening,
             )
             try:
                 await state.start()
             except BaseException:  # it was never used: what it holds goes, and the old one stays
                 await self._undo(state, old)
                 raise
+            if state.listening is old.listening:
+                old.listening = None  # it goes on
             self._install(state)
             self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)

@@ -7,7 +7,7 @@ be had again stays unknown: then `Blocks.whole` is False.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from urllib.parse import urlsplit
 
@@ -17,27 +17,26 @@ from zmq.utils.monitor import parse_monitor_message
 
 from gateway.config.routing import KvEvents
 from gateway.core.rounds import going_on
-from gateway.fleet.blocks import Blocks, Malformed
+from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, fingerprint
 from gateway.fleet.worker import Worker
 
 Report = Callable[[str, Worker, bool], None]
 
 _END = (1 << 64) - 1
-_LARGEST = 64 << 20
-"""Bytes of a batch."""
-_MOST_WAITING = 10_000
-"""Batches that wait to be read here. Further ones are dropped, which their numbers tell."""
+_MOST_WAITING = 64
+"""Batches that wait to be read here: 64 MiB of an engine at most. Further ones wait at the engine, which drops what its
+own bound does not take. Their numbers tell."""
 _PATIENCE_S = 10.0
 """For each batch that is sent again."""
 _HEARTBEAT_MS = 10_000
 _AGAIN_S = 1.0
-"""After an error that nobody expected."""
+"""After a connection ended, or an error that nobody expected."""
 _ROUNDS = 100
 """Requests for missed batches in a row: an engine drops what is more than its socket takes."""
 
 
 class Listening:
-    """The engines of one configuration.
+    """The engines of the configuration. A reload goes on with the same, so that those in both stay connected.
 
     report  told of (model, worker, whether its events arrive) when that changed
     """
@@ -45,16 +44,23 @@ class Listening:
     def __init__(self, report: Report) -> None:
         self._context = zmq.asyncio.Context()
         self._report = report
-        self._tasks: dict[tuple[str, Worker], asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[str, Worker, KvEvents], asyncio.Task[None]] = {}
+
+    def keep(self, models: Collection[str]) -> None:
+        """These are the models that are listened to."""
+        self._end([key for key in self._tasks if key[0] not in models])
 
     def follow(self, model: str, workers: Mapping[Worker, KvEvents]) -> None:
         """These are the workers of `model` from now on, with the ports of their engines."""
-        for key in [key for key in self._tasks if key[0] == model and key[1] not in workers]:
-            self._tasks.pop(key).cancel()
+        self._end([key for key in self._tasks if key[0] == model and workers.get(key[1]) != key[2]])
         for worker, ports in workers.items():
-            if (model, worker) not in self._tasks:
+            if (model, worker, ports) not in self._tasks:
                 listener = Listener(self._context, worker, ports, lambda one, live: self._report(model, one, live))
-                self._tasks[model, worker] = asyncio.create_task(listener.run())
+                self._tasks[model, worker, ports] = asyncio.create_task(listener.run())
+
+    def _end(self, keys: Collection[tuple[str, Worker, KvEvents]]) -> None:
+        for key in keys:
+            self._tasks.pop(key).cancel()
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
@@ -92,7 +98,8 @@ class Listener:
             await asyncio.sleep(_AGAIN_S)
 
     async def _listen(self) -> None:
-        """ZeroMQ connects again by itself."""
+        """Until the connection ends. ZeroMQ makes it, however long that takes; it does not connect again after a batch
+        that was too large."""
         events = self._socket(zmq.SUB)
         monitor = events.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         poller = zmq.asyncio.Poller()
@@ -106,9 +113,8 @@ class Listener:
                 if monitor in ready:
                     told = parse_monitor_message(await monitor.recv_multipart())
                     if told["event"] == zmq.EVENT_DISCONNECTED:
-                        self._disconnected()
-                    else:
-                        await self._connected()
+                        return
+                    await self._connected()
                 else:
                     await self._heard(await events.recv_multipart())
                 await asyncio.sleep(0)  # thousands may wait: requests come in between
@@ -122,7 +128,8 @@ class Listener:
         socket.ipv6 = True
         socket.linger = 0
         socket.rcvhwm = _MOST_WAITING
-        socket.maxmsgsize = _LARGEST
+        # libzmq ends a connection on which a larger one comes: it is never held.
+        socket.maxmsgsize = MOST_BYTES
         # A connection that died without a word is noticed, and made anew.
         socket.heartbeat_ivl = socket.heartbeat_timeout = _HEARTBEAT_MS
         socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 5_000
@@ -164,7 +171,7 @@ class Listener:
             return
         if number != blocks.last + 1:
             blocks.begin(number == 0, self._missed(number))
-        self._apply(number, payload)
+        await self._apply(number, payload)
         self._tell(True)
 
     async def _catch_up(self) -> None:
@@ -186,7 +193,7 @@ class Listener:
         first, moved = True, False
         async with aclosing(self._asked(max(0, blocks.last))) as batches:
             async for number, payload in batches:
-                if first and begun and (number != blocks.last or payload != blocks.newest):
+                if first and begun and (number != blocks.last or fingerprint(payload) != blocks.newest):
                     # Another engine's: it was started anew. Or it has forgotten what came before.
                     blocks.begin(True, self._missed(number) if number > blocks.last else 0)
                     return False
@@ -195,7 +202,7 @@ class Listener:
                 if number > blocks.last + 1:
                     blocks.begin(False, self._missed(number))
                 if number > blocks.last:
-                    self._apply(number, payload)
+                    await self._apply(number, payload)
                     moved = True
                 first = False
         if first and begun:
@@ -203,9 +210,12 @@ class Listener:
             return False
         return True
 
-    def _apply(self, number: int, payload: bytes) -> None:
+    async def _apply(self, number: int, payload: bytes) -> None:
         with suppress(Malformed):  # then nothing is known of this engine but what it tells next
-            self._blocks.apply(number, payload)
+            for _ in self._blocks.steps(number, payload):
+                await asyncio.sleep(0)  # requests come in between
+                if self._blocks.owner is not self:
+                    return
 
     async def _asked(self, start: int) -> AsyncGenerator[tuple[int, bytes], None]:
         """The batches from number `start` on that the engine still has. Raises TimeoutError."""

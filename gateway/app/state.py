@@ -78,6 +78,7 @@ class State:
         known_quarantine: Quarantine | None = None,
         guard: Guard | None = None,
         caps: Caps | None = None,
+        known_listening: Listening | None = None,
     ) -> None:
         self.tracing = tracing
         self.config = config
@@ -88,7 +89,8 @@ class State:
         self.fleets = fleets = Fleets(config, log, metrics, trace, known_workers, known_fleets, known_policies or {})
         self.workers, self.pools, self.prefill_pools = fleets.workers, fleets.pools, fleets.prefill_pools
         self.loads = Loads(config, fleets.probe_client, small_body, self._load_told)
-        self._listening: Listening | None = None
+        self.listening: Listening | None = None
+        self._known_listening = known_listening
         clock = time.monotonic
         models: dict[str, ServedModel] = {}
         self._abilities = Abilities(config, fleets, models, lambda model: self.adapters.offer(model))
@@ -213,10 +215,17 @@ class State:
             self._abilities.narrow(name)
         self.adapters.start()
         self.loads.start(self.runtime.models, {model: self.fleets.pools_of(model) for model in self.pools})
-        if any(options.kv_events is not None for options in self.config.models.values()):
+        self._start_listening()
+
+    def _start_listening(self) -> None:
+        """The last step of `start`: if another one fails, the configuration before goes on listening."""
+        telling = [name for name, options in self.config.models.items() if options.kv_events is not None]
+        if telling:
             from gateway.app.kv_events import Listening  # imports an extra
 
-            self._listening = Listening(self._cache_told)
+            self.listening = self._known_listening or Listening(partial(_cache_told, self._log))
+            self.listening.keep(telling)
+        self._known_listening = None
         for model in self.pools:
             self._listen(model)
 
@@ -226,9 +235,9 @@ class State:
         if options.kv_events is None:
             for worker in workers:
                 worker.blocks = None
-        elif self._listening is not None:
+        elif self.listening is not None:
             own = {worker: options.worker_options.get(worker.address, _ORDINARY).kv_events for worker in workers}
-            self._listening.follow(model, {worker: ports or options.kv_events for worker, ports in own.items()})
+            self.listening.follow(model, {worker: ports or options.kv_events for worker, ports in own.items()})
 
     def _joined(self, model: str) -> None:
         self.loads.follow(model, self.fleets.pools_of(model))
@@ -239,8 +248,8 @@ class State:
         """Stops discovery, probes and readings of load. Running requests keep their workers."""
         await self.adapters.close()
         await self.loads.close()
-        if self._listening is not None:
-            await self._listening.close()
+        if self.listening is not None:
+            await self.listening.close()
         await self.fleets.rest()
 
     async def close(self) -> None:
@@ -274,15 +283,16 @@ class State:
         else:
             self._log.event("warning", "load of worker stale", model=model, worker=worker.address)
 
-    def _cache_told(self, model: str, worker: Worker, live: bool) -> None:
-        if live:
-            whole = worker.blocks is not None and worker.blocks.whole
-            self._log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
-        else:
-            self._log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
-
     def _adapter_told(self, model: str, adapter: str, offered: bool) -> None:
         self._log.event("info", "adapter offered" if offered else "adapter gone", model=model, adapter=adapter)
+
+
+def _cache_told(log: Log, model: str, worker: Worker, live: bool) -> None:
+    if live:
+        whole = worker.blocks is not None and worker.blocks.whole
+        log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
+    else:
+        log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
 
 
 def _trust(ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:

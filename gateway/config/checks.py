@@ -163,7 +163,7 @@ def _tracing(config: Config, known: Available | None) -> Found:
     if config.tracing is not None:
         yield from header_faults(("tracing", "headers"), config.tracing.headers)
         if known is not None and known.tracing is not None and not known.tracing():
-            yield ("tracing",), "needs the extra `tracing`, which is not installed: pip install dragoman[tracing]"
+            yield ("tracing",), "needs pip install 'dragoman[tracing]'"
 
 
 def _metrics(config: Config) -> Found:

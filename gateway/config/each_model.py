@@ -84,11 +84,14 @@ def _of_backend(at: Path, model: Model, known: Available) -> Found:
         yield (*at, "backend"), wrong
         return
     if model.prefill is not None and model.backend not in known.handing:
-        yield (*at, "prefill"), f"needs another backend{listed(known.handing)}"
+        yield (*at, "prefill"), _needs(known.handing)
     if model.adapters and model.backend not in known.adapting:
-        yield (*at, "adapters"), f"needs another backend{listed(known.adapting)}"
+        yield (*at, "adapters"), _needs(known.adapting)
     if model.kv_events is not None and model.backend not in known.telling:
-        yield (*at, "kv_events"), f"needs another backend{listed(known.telling)}"
+        yield (*at, "kv_events"), _needs(known.telling)
     elif model.kv_events is not None and known.kv_events is not None and not known.kv_events():
-        missing = "needs the extra `kv-events`, which is not installed: pip install dragoman[kv-events]"
-        yield (*at, "kv_events"), missing
+        yield (*at, "kv_events"), "needs pip install 'dragoman[kv-events]'"
+
+
+def _needs(backends: frozenset[str]) -> str:
+    return f"needs backend {' or '.join(sorted(backends))}"

@@ -11,34 +11,98 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
 MOST_BLOCKS = 131_072
 """Of one engine; further ones are not counted. Some 145 bytes each, 19 MB at most; 23 MB if it names them by 32
 bytes."""
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "BlockStored": (
-        "block_hashes",
-        "parent_block_hash",
-        "token_ids",
-        "block_size",
-        "lora_id",
-        "medium",
-        "lora_name",
-        "extra_keys",
-        "group_idx",
-    ),
-    "BlockRemoved": ("block_hashes", "medium", "group_idx"),
-    "AllBlocksCleared": (),
-}
+MOST_BYTES = 1 << 20
+"""Of a batch. An engine sends one at each step, which has some thousand tokens. 65,536 tokens take 330 kB at most,
+the names of their blocks (4,096, by 32 bytes) 140 kB, and so do those of the blocks that had to go."""
+_MOST_EVENTS = 32_768
+"""Of a batch. vLLM tells of each block that it removes by an event of its own."""
+_MOST_TOKENS = 262_144
+_MOST_EXTRAS = 65_536
+"""Of an event, one for each block."""
+_SLICE_BYTES = 32 << 10
+_SLICE_BLOCKS = 512
 # Where a block is found by the model. Copies elsewhere (in the machine's memory, on disks) are slower, and not counted.
 _FAST = (None, "GPU")
 _LONGEST_NAME = 64
-_WRONG = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, msgspec.MsgspecError)
+_WRONG = (IndexError, OverflowError, RecursionError, TypeError, ValueError, msgspec.MsgspecError)
 _UNSEEN = object()
+_NONE = msgspec.msgpack.encode(None)
+_NOTHING = (_NONE, msgspec.msgpack.encode([]))
+
+Name = int | Annotated[bytes, msgspec.Meta(max_length=_LONGEST_NAME)]
+Tokens = Annotated[list[int], msgspec.Meta(max_length=_MOST_TOKENS)]
+Extras = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_EXTRAS)]
+Events = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_EVENTS)]
+
+
+class _Batch(msgspec.Struct, gc=False):
+    events: Events
+
+
+class _BatchArray(msgspec.Struct, array_like=True, gc=False):
+    ts: msgspec.Raw
+    events: Events
+
+
+class _Named(msgspec.Struct, gc=False):
+    type: str
+
+
+class _NamedArray(msgspec.Struct, array_like=True, gc=False):
+    type: str
+
+
+class _Stored(msgspec.Struct, gc=False):
+    block_hashes: list[Name]
+    parent_block_hash: Name | None
+    token_ids: Tokens
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: Extras | None = None
+    group_idx: int | None = None
+
+
+class _StoredArray(msgspec.Struct, array_like=True, gc=False):
+    type: str
+    block_hashes: list[Name]
+    parent_block_hash: Name | None
+    token_ids: Tokens
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: Extras | None = None
+    group_idx: int | None = None
+
+
+class _Removed(msgspec.Struct, gc=False):
+    block_hashes: list[Name]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
+    type: str
+    block_hashes: list[Name]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+# What is declared bounds what is made of the bytes: no object for what nobody reads. Each is (of an array, of a map).
+_batch = msgspec.msgpack.Decoder(_BatchArray), msgspec.msgpack.Decoder(_Batch)
+_named = msgspec.msgpack.Decoder(_NamedArray), msgspec.msgpack.Decoder(_Named)
+_stored = msgspec.msgpack.Decoder(_StoredArray), msgspec.msgpack.Decoder(_Stored)
+_removed = msgspec.msgpack.Decoder(_RemovedArray), msgspec.msgpack.Decoder(_Removed)
 
 
 class Malformed(Exception):
@@ -50,11 +114,11 @@ def chain(tokens: Sequence[int], size: int, salt: str | None) -> list[int]:
     packed = array("I", tokens).tobytes()
     width = size * array("I").itemsize
     keys: list[int] = []
-    key, extra = 0, "" if salt is None else repr([salt])
+    key, extra = 0, b"" if salt is None else msgspec.msgpack.encode([salt])
     for at in range(0, len(packed) - width + 1, width):
         key = hash((key, packed[at : at + width], extra))
         keys.append(key)
-        extra = ""
+        extra = b""
     return keys
 
 
@@ -63,7 +127,7 @@ class Blocks:
 
     size    tokens of a block; 0 while none is known
     last    the number of the last batch that was applied; -1 for none
-    newest  that batch
+    newest  a fingerprint of that batch
     whole   no batch before it is missing: what is not here the engine does not have
     heard   its events arrive
     ranks   engines behind its address, as it says; those of several ranks cannot be told apart in a pick
@@ -88,7 +152,7 @@ class Blocks:
         self.lost += missed
         self.size = 0
         self.last = -1
-        self.newest = b""
+        self.newest = 0
         self.whole = whole
         self.salted = False
         self._group: object = _UNSEEN
@@ -116,7 +180,7 @@ class Blocks:
         """Bytes that are held of it, as Python counts its objects. Names of blocks are taken to be of one size."""
         name, key = next(iter(self._keys.items()), (0, 0))
         each = sys.getsizeof(name) + sys.getsizeof(key)
-        return sys.getsizeof(self._keys) + sys.getsizeof(self._held) + each * len(self._keys) + len(self.newest)
+        return sys.getsizeof(self._keys) + sys.getsizeof(self._held) + each * len(self._keys)
 
     def tells(self, salt: str | None) -> bool:
         """Whether a prompt with this salt can be looked up."""
@@ -133,50 +197,71 @@ class Blocks:
 
     def apply(self, number: int, payload: bytes) -> None:
         """Applies a batch. Raises Malformed; then nothing is known of this engine any more."""
+        for _ in self.steps(number, payload):
+            pass
+
+    def steps(self, number: int, payload: bytes) -> Iterator[None]:
+        """Applies a batch as `apply` does, bit by bit: other work may go between them. Whoever stops early has not
+        applied it."""
         try:
-            for name, event in _read(payload):
-                if name == "BlockStored":
-                    self._stored(event)
-                elif name == "BlockRemoved":
-                    self._removed(event)
-                elif name == "AllBlocksCleared":
-                    self._clear()
-            self.read += 1
-        except _WRONG as error:
+            yield from self._applied(payload)
+        except Exception as error:
             self.unreadable += 1
             self.begin(False)
-            raise Malformed(type(error).__name__) from None
-        finally:
-            self.last, self.newest = number, payload
+            self.last, self.newest = number, fingerprint(payload)
+            if isinstance(error, _WRONG):
+                raise Malformed(type(error).__name__) from None
+            raise
+        self.read += 1
+        self.last, self.newest = number, fingerprint(payload)
 
-    def _stored(self, event: Mapping[str, Any]) -> None:
-        size, tokens, hashes = event["block_size"], event["token_ids"], event["block_hashes"]
-        if event.get("medium") not in _FAST:
+    def _applied(self, payload: bytes) -> Iterator[None]:
+        if len(payload) > MOST_BYTES:
+            raise ValueError("a batch is a step of an engine")
+        size = 0
+        for event in _batch[_is_map(payload)].decode(payload).events:
+            size += len(bytes(event))
+            if size > _SLICE_BYTES:
+                yield
+                size = 0
+            form = _is_map(event)
+            name = _named[form].decode(event).type
+            if name == "BlockStored":
+                yield from self._stored(_stored[form].decode(event))
+            elif name == "BlockRemoved":
+                yield from self._removed(_removed[form].decode(event))
+            elif name == "AllBlocksCleared":
+                self._clear()
+
+    def _stored(self, event: _Stored | _StoredArray) -> Iterator[None]:
+        size, tokens, hashes = event.block_size, event.token_ids, event.block_hashes
+        if event.medium not in _FAST:
             return
         # Of an engine with several kinds of layers, the first kind stands for all.
         if self._group is _UNSEEN:
-            self._group = event.get("group_idx")
-        if event.get("group_idx") != self._group or not hashes:
+            self._group = event.group_idx
+        if event.group_idx != self._group or not hashes:
             return
-        if type(size) is not int or size < 1 or len(tokens) < size * len(hashes):
+        if size < 1 or len(tokens) < size * len(hashes):
             raise ValueError("a block has as many tokens as its size")
         if self.size and size != self.size:  # an entry inside a block
             return
         self.size = size
-        parent = event["parent_block_hash"]
+        parent = event.parent_block_hash
         key = 0 if parent is None else self._keys.get(parent)
         if key is None:  # it continues a prompt whose beginning was stored before we listened, or is not counted
             return
-        adapter = event.get("lora_name") if event.get("lora_name") is not None else event.get("lora_id")
-        extras = event.get("extra_keys")
+        adapter = event.lora_name if event.lora_name is not None else event.lora_id
+        extras = event.extra_keys
         self.salted = self.salted or extras is not None
         packed = array("I", tokens[: size * len(hashes)]).tobytes()
         width = len(packed) // len(hashes)
+        of_adapter = b"" if adapter is None else f"adapter {adapter}".encode()
         for index, name in enumerate(hashes):
-            if type(name) is not int and (type(name) is not bytes or len(name) > _LONGEST_NAME):
-                raise ValueError("a block's name is a number or a hash")
-            own = extras[index] if extras is not None else None
-            extra = repr(list(own)) if own else "" if adapter is None else f"adapter {adapter}"
+            if index % _SLICE_BLOCKS == _SLICE_BLOCKS - 1:
+                yield
+            own = bytes(extras[index]) if extras is not None else _NONE
+            extra = of_adapter if own in _NOTHING else own
             key = hash((key, packed[index * width : (index + 1) * width], extra))
             if self._keys.get(name) != key:  # else it is told again: vLLM can report what a request found
                 if len(self._keys) >= self._most:
@@ -185,9 +270,11 @@ class Blocks:
                 self._keys[name] = key
                 self._held.add(key)
 
-    def _removed(self, event: Mapping[str, Any]) -> None:
-        if event.get("medium") in _FAST and event.get("group_idx") == self._group:
-            for name in event["block_hashes"]:
+    def _removed(self, event: _Removed | _RemovedArray) -> Iterator[None]:
+        if event.medium in _FAST and event.group_idx == self._group:
+            for index, name in enumerate(event.block_hashes):
+                if index % _SLICE_BLOCKS == _SLICE_BLOCKS - 1:
+                    yield
                 self._forget(name)
 
     def _forget(self, name: Any) -> None:
@@ -196,11 +283,12 @@ class Blocks:
             self._held.discard(key)
 
 
-def _read(payload: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    batch = msgspec.msgpack.decode(payload)
-    for event in batch["events"] if isinstance(batch, dict) else batch[1]:
-        if isinstance(event, dict):
-            yield event["type"], event
-        else:
-            name = event[0]
-            yield name, dict(zip(_NAMES.get(name, ()), event[1:], strict=False))
+def fingerprint(payload: bytes) -> int:
+    """Tells batches of an engine apart."""
+    return hash(payload)
+
+
+def _is_map(packed: bytes | msgspec.Raw) -> bool:
+    """Whether this is a map in MessagePack, by its first byte."""
+    first = bytes(memoryview(packed)[:1])
+    return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from gateway.config import ConfigError
-from gateway.fleet.blocks import Blocks
+from gateway.fleet.blocks import MOST_BYTES, Blocks
 from tests.app.asking import key
 from tests.harness import Stack, load_text, until
 from tests.ports import free_port
@@ -286,7 +286,8 @@ def test_a_reload_forgets_nothing(stack: Stack) -> None:
     while len(publisher(stack).kept) > 1:
         publisher(stack).kept.popleft()
     listen(stack)
-    until(lambda: blocks(stack, 0).owner is not owner and blocks(stack, 0).live)
+    assert blocks(stack, 0).owner is owner
+    assert (blocks(stack, 0).live, told(stack, "cache of worker unknown", 0)) == (True, 0)
     assert (blocks(stack, 0).whole, len(blocks(stack, 0))) == (True, known)
     send(stack, 0, chat("four"))
     until(heard(stack, 0))
@@ -296,6 +297,29 @@ def test_a_reload_forgets_nothing(stack: Stack) -> None:
     assert stack.gateway.state.workers["m", stack.sims[0].url].blocks is None
     ask(stack, chat("four"))
     assert not [entry for sim in stack.sims for entry in sim.ledger.entries if entry.path == "/tokenize"]
+
+
+def test_a_reload_without_replays_stays_connected() -> None:
+    with Stack((WORKER, WORKER)) as stack:
+        listen(stack, replay=False)
+        until(lambda: connected(stack, 0))
+        send(stack, 0, chat("one"))
+        until(heard(stack, 0))
+        known = len(blocks(stack, 0))
+        for _ in range(2):
+            listen(stack, replay=False)
+        assert (blocks(stack, 0).live, len(blocks(stack, 0))) == (True, known)
+        assert told(stack, "cache of worker unknown", 0) == 0
+
+
+def test_a_batch_that_is_too_large_is_never_taken(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.kv_events._PATIENCE_S", 0.2)
+    send(stack, 0, chat("before"))
+    until(heard(stack, 0))
+    stack.run(awaited(lambda: publisher(stack).send(bytes(MOST_BYTES + 1))))
+    until(lambda: told(stack, "cache of worker unknown", 0) > 0, 60)
+    until(lambda: connected(stack, 0) and blocks(stack, 0).lost > 0, 60)
+    assert (blocks(stack, 0).whole, blocks(stack, 0).unreadable) == (False, 0)
 
 
 def test_an_engine_that_repeats_nothing_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,9 +342,7 @@ def test_ranks_behind_one_address_are_not_told_apart(stack: Stack, monkeypatch: 
         return f'{of_one(self)}vllm:num_requests_running{{engine="1",model_name="sim"}} 0.0\n'
 
     monkeypatch.setattr(Simulated, "metrics_text", of_two)
-    owner = blocks(stack, 0).owner
     listen(stack, scrape_s=0.1)
-    until(lambda: blocks(stack, 0).owner is not owner and blocks(stack, 0).connected)
     until(lambda: len(stack.events("cache of worker not used")) == 2)
     assert {line["ranks"] for line in stack.events("cache of worker not used")} == {2}
     send(stack, 0, chat("one"))
@@ -355,16 +377,16 @@ def test_what_cannot_be_read_is_unknown(stack: Stack) -> None:
 
 
 def test_an_error_of_ours_ends_no_listening(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = Blocks.apply
+    steps = Blocks.steps
     left = [RuntimeError("a bug")]
 
-    def fail(self: Blocks, number: int, payload: bytes) -> None:
+    def fail(self: Blocks, number: int, payload: bytes) -> Iterator[None]:
         if left:
             raise left.pop()
-        apply(self, number, payload)
+        return steps(self, number, payload)
 
     monkeypatch.setattr("gateway.app.kv_events._AGAIN_S", 0.01)
-    monkeypatch.setattr(Blocks, "apply", fail)
+    monkeypatch.setattr(Blocks, "steps", fail)
     send(stack, 0, chat("one"))
     until(heard(stack, 0))
     assert not left
@@ -448,7 +470,11 @@ def test_nothing_is_imported_unless_it_is_asked_for() -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "gateway.app.kv_events", raising=False)
+    monkeypatch.delattr("gateway.app.kv_events", raising=False)
+    monkeypatch.setitem(sys.modules, "zmq", None)
     text = "models:\n  m:\n    backend: vllm\n    workers: [http://127.0.0.1:9]\n    kv_events: {}\n"
-    with pytest.raises(ConfigError, match=r"gateway.yaml:5: models.m.kv_events: needs the extra `kv-events`"):
+    with pytest.raises(
+        ConfigError, match=r"gateway.yaml:5: models.m.kv_events: needs pip install 'dragoman\[kv-events\]'"
+    ):
         load_text(text)

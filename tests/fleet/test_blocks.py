@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.fleet.blocks import Blocks, Malformed, chain
+from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, chain
 
 TOKENS = list(range(100, 116))
 SIZE = 4
@@ -149,6 +149,12 @@ def test_memory_is_bounded() -> None:
         batch({**stored(1, 1, TOKENS[:4]), "token_ids": ["a", 2, 3, 4]}),
         batch({**stored(1, 1, TOKENS[:4]), "extra_keys": []}),
         batch({"type": "BlockRemoved", "block_hashes": 7, "medium": None}),
+        b"\x93\x00" + b"\x91" * 100_000 + b"\xc0\xc0",
+        b"\x93\x00\x91" + b"\x91" * 100_000 + b"\xc0\xc0",
+        batch() + bytes(MOST_BYTES),
+        batch(*[CLEARED] * 32_769),
+        # No object is made of what is too much: the rest of the array is not even there.
+        b"\x93\x00\xdd" + (60 << 20).to_bytes(4, "big"),
     ],
 )
 def test_what_cannot_be_read_makes_all_unknown(payload: bytes) -> None:
@@ -156,6 +162,31 @@ def test_what_cannot_be_read_makes_all_unknown(payload: bytes) -> None:
     with pytest.raises(Malformed):
         blocks.apply(1, payload)
     assert (len(blocks), blocks.whole, blocks.last) == (0, False, 1)
+
+
+def test_an_error_of_ours_leaves_nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = told(stored(1, 1, TOKENS[:4]))
+
+    def fail(self: Blocks) -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Blocks, "_removed", lambda self, event: fail(self))
+        with pytest.raises(RuntimeError):
+            blocks.apply(1, batch(removed(1)))
+    assert (len(blocks), blocks.whole, blocks.last, blocks.unreadable) == (0, False, 1, 1)
+
+
+def test_large_batches_are_applied_bit_by_bit() -> None:
+    for events in (
+        [stored(1, 4_000, [1] * 16_000)],
+        [removed(n) for n in range(5_000)],
+        [stored(1, 1, TOKENS[:4]), removed(*range(5_000))],
+    ):
+        assert len(list(Blocks().steps(0, batch(*events)))) >= 4
+    stopped = Blocks()
+    next(stopped.steps(0, batch(stored(1, 4_000, [1] * 16_000))))
+    assert (stopped.last, stopped.read) == (-1, 0)
 
 
 def test_unknown_events_are_passed_over() -> None:
