@@ -349,6 +349,7 @@ class ModelCard(Struct, frozen=True):
     max_context  tokens; None if unknown
     alias_of     the model's name, if `name` is an alias of it
     features     as in `ports.Capabilities`; None if unknown
+    lacks        as there
     """
 
     name: str
@@ -357,3 +358,4 @@ class ModelCard(Struct, frozen=True):
     max_context: int | None = None
     alias_of: str | None = None
     features: frozenset[str] | None = None
+    lacks: frozenset[str] = frozenset()

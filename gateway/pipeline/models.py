@@ -82,6 +82,7 @@ class ServedModel(Struct):
             self.can.max_context,
             self.name if name != self.name else None,
             self.can.features,
+            self.can.lacks,
         )
 
 

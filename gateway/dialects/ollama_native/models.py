@@ -20,8 +20,8 @@ LINES: Headers = [(b"content-type", b"application/x-ndjson")]
 _NEVER = "9999-12-31T23:59:59Z"
 # The gateway's feature -> Ollama's capability.
 _CAPABILITIES = (("tools", "tools"), ("vision", "vision"), ("reasoning", "thinking"), ("audio", "audio"))
-# The capabilities of a model without declared features, which refuses nothing.
-_UNDECLARED = ["completion", "tools"]
+# The features of a model that declares none, and so refuses nothing but what a worker says it lacks.
+_UNDECLARED = frozenset({"tools"})
 _ARCHITECTURE = "x"
 
 
@@ -107,11 +107,10 @@ def nothing_asked(route: str, model: str, reason: str) -> Write:
 
 def capabilities(card: ModelCard) -> list[str]:
     """The model's capabilities, by Ollama's names."""
-    if card.features is None:
-        return _UNDECLARED
+    features = (_UNDECLARED if card.features is None else card.features) - card.lacks
     found = [] if card.features == {"embeddings"} else ["completion"]
-    found += [word for feature, word in _CAPABILITIES if feature in card.features]
-    return [*found, "embedding"] if "embeddings" in card.features else found
+    found += [word for feature, word in _CAPABILITIES if feature in features]
+    return [*found, "embedding"] if "embeddings" in features else found
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import pytest
 from gateway import backends
 from gateway.auth import new_key
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.messages import Chat, Complete
+from gateway.core.messages import Chat, Complete, ModelCard
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
+from gateway.dialects.ollama_native.models import capabilities
 from gateway.translate import Refused, send
 from tests.dialects.ollama_native.asking import (
     DIALECT,
@@ -516,6 +517,22 @@ def test_law_15_a_card_has_what_clients_read() -> None:
     assert shown["model_info"]["general.basename"] == "m"
     assert shown["model_info"][shown["model_info"]["general.architecture"] + ".context_length"] == 8192
     assert shown["capabilities"] == ["completion", "tools", "thinking"]
+
+
+@pytest.mark.parametrize(
+    ("features", "lacks", "listed"),
+    [
+        (None, [], ["completion", "tools"]),
+        (None, ["tools", "vision"], ["completion"]),
+        (["tools", "vision"], ["tools"], ["completion", "vision"]),
+        (["embeddings"], ["tools"], ["embedding"]),
+    ],
+)
+def test_a_card_lists_nothing_that_a_worker_lacks(
+    features: list[str] | None, lacks: list[str], listed: list[str]
+) -> None:
+    declared = None if features is None else frozenset(features)
+    assert capabilities(ModelCard("m", 1, True, features=declared, lacks=frozenset(lacks))) == listed
 
 
 def test_what_is_served_is_pulled_and_nothing_is_managed(client: httpx.Client) -> None:
