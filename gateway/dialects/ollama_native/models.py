@@ -108,7 +108,7 @@ def nothing_asked(route: str, model: str, reason: str) -> Write:
 def capabilities(card: ModelCard) -> list[str]:
     """The model's capabilities, by Ollama's names."""
     features = (_UNDECLARED if card.features is None else card.features) - card.lacks
-    found = [] if card.features == {"embeddings"} else ["completion"]
+    found = [] if card.features == frozenset({"embeddings"}) else ["completion"]
     found += [word for feature, word in _CAPABILITIES if feature in features]
     return [*found, "embedding"] if "embeddings" in features else found
 
