@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
@@ -100,7 +100,8 @@ class Scripted:
             raise AssertionError(
                 f"no answer is left for request {len(self.plays) + 1}: {request.method} {request.path}"
             )
-        play = Play(request, address, deadlines)
+        # As it was sent: its body is let go of with a stream's first token.
+        play = Play(structs.replace(request), address, deadlines)
         self.plays.append(play)
         exchange = play.exchange
         try:

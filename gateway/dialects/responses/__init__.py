@@ -62,7 +62,7 @@ class Responses:
             raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
         if request.route == "compact":
             message = "not served here: send the conversation to /v1/responses, with a compaction_trigger as last item"
-            raise GatewayError(Kind.NO_ROUTE, message)
+            raise GatewayError(Kind.UNSUPPORTED, message)
         if request.route in kept.ROUTES:
             return kept.read(request)
         require_json(request)

@@ -177,7 +177,7 @@ def test_a_stored_summary_stands_for_what_was_before_it(client: httpx.Client) ->
 
 
 @pytest.mark.parametrize("path", ["/v1/responses/compact", "/openai/v1/responses/compact", "/openai/responses/compact"])
-def test_the_path_that_compacts_is_not_there_and_says_what_to_do(client: httpx.Client, path: str) -> None:
+def test_the_path_that_compacts_says_what_to_do_instead(client: httpx.Client, path: str) -> None:
     reply = client.post(path, json=body(input="a"))
-    assert reply.status_code == 404
+    assert reply.status_code == 400
     assert "compaction_trigger" in reply.json()["error"]["message"]
