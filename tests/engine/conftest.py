@@ -113,6 +113,7 @@ def worker(start: Callable[..., Engine]) -> Engine:
     """The engine that most tests share."""
     engine = start()
     engine.ready()
+    _shared.append(engine)
     return engine
 
 
@@ -151,12 +152,15 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
         config["redis"] = {"addresses": [request.getfixturevalue("redis").address], "timeout_s": 10}
     config["dialects"] = {name: {"default_model": "smollm2"} for name in REGISTRY}
     config["health"] = {"timeout_s": 10, "interval_s": 10}
+    config["log"] = {"level": "debug"}  # tells of each probe
     with Stack(workers=(), config=config) as stack:
         end = time.monotonic() + 60
         while not stack.gateway.state.fleets.ready:
             assert time.monotonic() < end, stack.output.lines()
             time.sleep(0.05)
         yield stack
+        stack.gateway.log.flush()
+        _told.extend(line for line in stack.output.lines() if line["event"] != "request")
 
 
 @pytest.fixture(scope="session")
@@ -166,9 +170,19 @@ def gateway(stack: Stack) -> Iterator[httpx.Client]:
 
 
 _seen = ""
+_told: list[dict[str, Any]] = []
+"""What the gateway logged, but for requests."""
+_shared: list[Engine] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which engine it was. After a failure, what happened to it: the one that most tests share fails them all."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        for line in _told[-40:]:
+            terminalreporter.write_line(f"gateway: {line}")
+        for engine in _shared:
+            ended = "" if engine.popen.returncode is None else f", ended with {engine.popen.returncode}"
+            terminalreporter.write_line(f"worker's log{ended}:\n{engine.log.read_text()[-2000:]}")
     if _seen:
         count = len(terminalreporter.stats.get("passed", []))
         terminalreporter.write_line(f"engine: {_seen}; {count} checks passed")
