@@ -15,7 +15,6 @@ A `Kind` says what happened; each dialect owns a table from `Kind` to its own st
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Iterator
 from enum import Enum
 
@@ -124,15 +123,11 @@ class Busy(GatewayError):
 def out_of_descriptors(error: BaseException | None) -> bool:
     """True if `error` or one of its causes says that this process or machine has no file descriptor left. That is never
     the fault of the peer."""
-    return any(isinstance(one, OSError) and one.errno in (errno.EMFILE, errno.ENFILE) for one in _causes(error))
+    return any(isinstance(one, OSError) and one.errno in (errno.EMFILE, errno.ENFILE) for one in causes(error))
 
 
-def unresolved(error: BaseException | None) -> bool:
-    """True if `error` or one of its causes says that no name server answered: nothing is known of the peer."""
-    return any(isinstance(one, socket.gaierror) and one.errno == socket.EAI_AGAIN for one in _causes(error))
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error`, and what it was raised from, one after the other."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         yield error

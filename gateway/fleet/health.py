@@ -8,12 +8,13 @@ the worker. Probes are rare, so they use httpx.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 
 import httpx
 from msgspec import Struct
 
-from gateway.core.errors import out_of_descriptors, unresolved
+from gateway.core.errors import causes, out_of_descriptors
 from gateway.core.rounds import going_on
 from gateway.fleet.worker import Worker
 
@@ -143,7 +144,7 @@ class Health:
             ready = worker.ready and worker.missed_probes < _MISSES
         except Exception as error:  # anything else is no answer, and probing must go on
             found = type(error).__name__
-            ready = worker.ready and (out_of_descriptors(error) or unresolved(error))
+            ready = worker.ready and (out_of_descriptors(error) or _unresolved(error))
         else:
             worker.missed_probes = 0
         if self._on_probe is not None:
@@ -153,3 +154,8 @@ class Health:
             worker.ready = ready
             self._on_change(model, worker)
         return found
+
+
+def _unresolved(error: BaseException) -> bool:
+    """Whether no name server answered: nothing is known of the worker."""
+    return any(isinstance(one, socket.gaierror) and one.errno == socket.EAI_AGAIN for one in causes(error))

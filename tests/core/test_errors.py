@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import socket
 import sys
 
 import pytest
@@ -49,14 +48,6 @@ def test_what_lacks_a_descriptor_is_told_by_its_causes() -> None:
     circle.__context__ = RuntimeError("b")
     circle.__context__.__context__ = circle
     assert not any(errors.out_of_descriptors(one) for one in (None, circle, ConnectionRefusedError(111, "refused")))
-
-
-def test_a_name_that_does_not_exist_is_no_silence_of_the_name_server() -> None:
-    wrapped = RuntimeError("could not connect")
-    wrapped.__cause__ = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-    assert errors.unresolved(wrapped)
-    assert not errors.unresolved(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-    assert not errors.unresolved(OSError(socket.EAI_AGAIN, "of another numbering"))
 
 
 def test_codes_are_stable_words() -> None:

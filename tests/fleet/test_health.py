@@ -75,6 +75,8 @@ async def settle(condition: Callable[[], bool]) -> None:
 
 SILENT = httpx.ReadTimeout("silent")
 RESET = httpx.ReadError("reset")
+UNKNOWN = httpx.ConnectError("no such name")
+UNKNOWN.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ async def test_the_first_probe_decides(said: int | Exception, ready: bool) -> No
         assert fleet.changes == [("http://w0", ready)], "the first answer is always told"
 
 
-@pytest.mark.parametrize("said", [500, 503, httpx.ConnectError("refused"), RuntimeError("whatever")])
+@pytest.mark.parametrize("said", [500, 503, httpx.ConnectError("refused"), UNKNOWN, RuntimeError("whatever")])
 async def test_a_clear_answer_takes_it_out_at_once(said: int | Exception) -> None:
     fleet = Fleet(1)
     async with fleet.watched() as health:
