@@ -299,8 +299,10 @@ def fingerprint(payload: bytes) -> int:
 
 def _packed(tokens: msgspec.Raw) -> Generator[None, None, bytes]:
     """The numbers of an array in MessagePack, as `array("I")` holds them. One call may decode 262,144 of them, which
-    takes milliseconds and holds the interpreter's lock: so slice by slice. Raises what is in `_WRONG`."""
+    takes milliseconds and holds the interpreter's lock: so many are decoded in slices. Raises what is in `_WRONG`."""
     data = bytes(tokens)
+    if len(data) <= _SLICE_BYTES:
+        return array("I", _numbers.decode(data)).tobytes()
     kind = data[0]
     head = {0xDC: 3, 0xDD: 5}.get(kind, 1)
     if not 0x90 <= kind <= 0x9F and head == 1:
