@@ -33,6 +33,8 @@ LEASE_S = 6.0
 NOTICE_S = 2.0
 """Seconds after which every gateway has read a changed record."""
 _CALL_S = 1.0
+_LOOKS = 4
+"""Looks at the load that fit into a lease."""
 
 
 def record_key(worker: str) -> str:
@@ -142,7 +144,7 @@ class Place:
 class Lease:
     """Keeps one record alive. Call `join`, then `leave` once.
 
-    look  updates the running and waiting requests before each renewal; if it raises, they stay unchanged
+    look  updates the running and waiting requests before each renewal; if it raises or takes long, they stay unchanged
     """
 
     def __init__(
@@ -196,8 +198,11 @@ class Lease:
     async def _renew(self) -> None:
         while not self._leaving:
             await asyncio.sleep(self._renew_s)
-            with contextlib.suppress(OSError, ValueError):
-                self.record.running, self.record.waiting = await self._look()
+            # An engine that is slow to tell its load does not delay the lease, and no error whatever may end this: the
+            # worker would be lost to the fleet while it serves.
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(self._lease_ms / 1000 / _LOOKS):
+                    self.record.running, self.record.waiting = await self._look()
             await self.write()
 
     async def _try(self, job: Callable[[Redis], Awaitable[None]]) -> bool:
@@ -205,7 +210,7 @@ class Lease:
             if self._client is None:
                 self._client = self._place.connect()
             await job(self._client)
-        except (RedisError, OSError) as error:
+        except Exception as error:
             if not self._lost:
                 self._say(f"registry lost, trying on: {type(error).__name__}")
             self._lost = True

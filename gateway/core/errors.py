@@ -15,6 +15,7 @@ A `Kind` says what happened; each dialect owns a table from `Kind` to its own st
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from enum import Enum
 
 
@@ -122,13 +123,16 @@ class Busy(GatewayError):
 def out_of_descriptors(error: BaseException | None) -> bool:
     """True if `error` or one of its causes says that this process or machine has no file descriptor left. That is never
     the fault of the peer."""
+    return any(isinstance(one, OSError) and one.errno in (errno.EMFILE, errno.ENFILE) for one in causes(error))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error`, and what it was raised from, one after the other."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
+        yield error
         seen.add(id(error))
         error = error.__cause__ or error.__context__
-    return False
 
 
 def reply_too_large() -> GatewayError:

@@ -1,22 +1,26 @@
 """Health probes. A worker is ready while its health path answers with a status below 500.
 
-A refused connection or a 5xx makes it unready at once, silence after three probes. A server without that path answers
-404, which is a sign of life too. Probes are rare, so they use httpx.
+A refused connection or a 5xx makes it unready at once, silence or a connection that breaks off after three probes. A
+server without that path answers 404, which is a sign of life too. A name server that does not answer says nothing of
+the worker. Probes are rare, so they use httpx.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 
 import httpx
 from msgspec import Struct
 
-from gateway.core.errors import out_of_descriptors
+from gateway.core.errors import causes, out_of_descriptors
 from gateway.core.rounds import going_on
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
+# A busy machine is late, and a connection may break off for reasons of the network: neither is a dead worker.
+_MISSED = (httpx.TimeoutException, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 # How long a server takes to stop listening once it means to (uvicorn: 0.1 s), with a margin.
 _ENDING_S = 0.5
 _ENDING_PROBES = 3
@@ -134,14 +138,13 @@ class Health:
             found = str(answer.status_code)
             if ready and not worker.ready and self._ask is not None:
                 await self._ask(model, worker, client)
-        except (httpx.TimeoutException, httpx.ReadError) as error:
+        except _MISSED as error:
             found = type(error).__name__
-            # One late answer means a busy machine, not a dead worker.
             worker.missed_probes += 1
             ready = worker.ready and worker.missed_probes < _MISSES
         except Exception as error:  # anything else is no answer, and probing must go on
             found = type(error).__name__
-            ready = worker.ready and out_of_descriptors(error)
+            ready = worker.ready and (out_of_descriptors(error) or _unresolved(error))
         else:
             worker.missed_probes = 0
         if self._on_probe is not None:
@@ -151,3 +154,8 @@ class Health:
             worker.ready = ready
             self._on_change(model, worker)
         return found
+
+
+def _unresolved(error: BaseException) -> bool:
+    """Whether no name server answered: nothing is known of the worker."""
+    return any(isinstance(one, socket.gaierror) and one.errno == socket.EAI_AGAIN for one in causes(error))

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from gateway.dialects import REGISTRY
-from tests.harness import Stack
+from tests.harness import Stack, until
 from tests.limits.server import Server
 from tests.ports import free_port
 
@@ -154,13 +154,11 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
     config["health"] = {"timeout_s": 10, "interval_s": 10}
     config["log"] = {"level": "debug"}  # tells of each probe
     with Stack(workers=(), config=config) as stack:
-        end = time.monotonic() + 60
-        while not stack.gateway.state.fleets.ready:
-            assert time.monotonic() < end, stack.output.lines()
-            time.sleep(0.05)
+        until(lambda: stack.gateway.state.fleets.ready, 60)
         yield stack
         stack.gateway.log.flush()
-        _told.extend(line for line in stack.output.lines() if line["event"] != "request")
+        lines = (line for line in stack.output.lines() if line["event"] != "request")
+        _told.extend(line for line in lines if line["level"] != "debug" or line.get("found", "200") != "200")
 
 
 @pytest.fixture(scope="session")
@@ -169,15 +167,34 @@ def gateway(stack: Stack) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(autouse=True)
+def present(request: pytest.FixtureRequest) -> None:
+    """A gateway misses its worker for a moment when the machine stands still: no test begins in that moment."""
+    if "gateway" in request.fixturenames:
+        stack: Stack = request.getfixturevalue("stack")
+        if not stack.gateway.state.fleets.ready and not _gone:
+            _missed.append(request.node.nodeid)
+            try:
+                until(lambda: stack.gateway.state.fleets.ready, 60)
+            except AssertionError:  # the test says what there is then
+                _gone.append(request.node.nodeid)
+
+
 _seen = ""
+_missed: list[str] = []
+"""The tests before which the gateway had no worker."""
+_gone: list[str] = []
+"""That before which it did not come back: nobody waits for it again."""
 _told: list[dict[str, Any]] = []
-"""What the gateway logged, but for requests."""
+"""What the gateway logged, but for requests and good probes."""
 _shared: list[Engine] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which engine it was. After a failure, what happened to it: the one that most tests share fails them all."""
-    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+    """Which engine it was. After a failure, what happened to it: one that ends fails all tests that share it."""
+    for test in _missed:
+        terminalreporter.write_line(f"the gateway had no worker before {test}")
+    if _missed or terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         for line in _told[-40:]:
             terminalreporter.write_line(f"gateway: {line}")
         for engine in _shared:

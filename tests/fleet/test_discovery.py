@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -87,6 +87,49 @@ async def test_a_worker_leaves_although_its_renewal_swallows_the_cancellation() 
     await lease.join()
     await deaf.asked.wait()
     async with asyncio.timeout(30):
+        await lease.leave()
+
+
+class Counted(writer.Lease):
+    """Counts its renewals."""
+
+    def __init__(self, place: writer.Place, look: Callable[[], Awaitable[tuple[int, int]]]) -> None:
+        record = writer.WorkerEntry("http://h:1", ("m",), "simulated")
+        super().__init__(place, record, look, lease_s=0.04, renew_s=0.0, say=lambda text: None)
+        self.written = asyncio.Semaphore(0)
+
+    async def write(self) -> bool:
+        self.written.release()
+        return await super().write()
+
+
+async def idle() -> tuple[int, int]:
+    return 0, 0
+
+
+async def silent() -> tuple[int, int]:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def broken() -> tuple[int, int]:
+    raise OverflowError("cannot convert float infinity to integer")
+
+
+class Nowhere(writer.Place):
+    def connect(self) -> Any:
+        raise RuntimeError("of a kind that nobody expects")
+
+
+@pytest.mark.parametrize(
+    ("place", "look"), [(writer.Place, silent), (writer.Place, broken), (Nowhere, idle)], ids=lambda one: one.__name__
+)
+async def test_a_worker_is_renewed_whatever_happens(place: type[writer.Place], look: Any) -> None:
+    lease = Counted(place("redis://127.0.0.1:1"), look)
+    async with asyncio.timeout(30):
+        await lease.join()
+        for _ in range(4):
+            await lease.written.acquire()
         await lease.leave()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -74,6 +75,8 @@ async def settle(condition: Callable[[], bool]) -> None:
 
 SILENT = httpx.ReadTimeout("silent")
 RESET = httpx.ReadError("reset")
+UNKNOWN = httpx.ConnectError("no such name")
+UNKNOWN.__cause__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +103,7 @@ async def test_the_first_probe_decides(said: int | Exception, ready: bool) -> No
         assert fleet.changes == [("http://w0", ready)], "the first answer is always told"
 
 
-@pytest.mark.parametrize("said", [500, 503, httpx.ConnectError("refused"), RuntimeError("whatever")])
+@pytest.mark.parametrize("said", [500, 503, httpx.ConnectError("refused"), UNKNOWN, RuntimeError("whatever")])
 async def test_a_clear_answer_takes_it_out_at_once(said: int | Exception) -> None:
     fleet = Fleet(1)
     async with fleet.watched() as health:
@@ -115,22 +118,31 @@ async def test_a_clear_answer_takes_it_out_at_once(said: int | Exception) -> Non
         assert fleet.changes == [("http://w0", True), ("http://w0", False), ("http://w0", True)]
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+OURS = [
+    OSError(errno.EMFILE, "too many open files"),
+    OSError(errno.ENFILE, "too many open files"),
+    socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+]
+
+
+@pytest.mark.parametrize("cause", OURS, ids=["own files", "all files", "name server"])
 @pytest.mark.parametrize("ready", [True, False])
-async def test_no_worker_is_blamed_when_the_gateway_has_no_descriptor_left(number: int, ready: bool) -> None:
+async def test_no_worker_is_blamed_for_what_the_gateway_lacks(cause: OSError, ready: bool) -> None:
     fleet = Fleet(1)
     fleet.script["w0"] = 200 if ready else 503
     async with fleet.watched() as health:
         (worker,) = fleet.workers.values()
         said = httpx.ConnectError("all connection attempts failed")
-        said.__cause__ = OSError(number, "too many open files")
+        said.__cause__ = cause
         fleet.script["w0"] = said
         for _ in range(4):
             await fleet.again(health, worker)
             assert worker.ready is ready
 
 
-@pytest.mark.parametrize("said", [SILENT, RESET])
+@pytest.mark.parametrize(
+    "said", [SILENT, RESET, httpx.WriteError("reset"), httpx.CloseError(""), httpx.RemoteProtocolError("disconnected")]
+)
 async def test_silence_takes_it_out_after_three_probes(said: Exception) -> None:
     fleet = Fleet(1)
     async with fleet.watched() as health:
