@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway import backends
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartKind, PartStart, UsageReport
 from gateway.core.ports import Capabilities
@@ -144,7 +145,7 @@ def test_the_question_for_a_summary_is_a_part_of_a_last_message_of_the_user() ->
     assert only["content"] == "a\n\n" + ASK
 
 
-@pytest.mark.parametrize("backend", ["vllm", "tgi", "llamacpp", "openai"])
+@pytest.mark.parametrize("backend", backends.REGISTRY)
 def test_a_summary_and_the_users_words_around_it_are_one_turn(client: httpx.Client, backend: str) -> None:
     """Clients keep the user's messages and the summary, and templates may demand turns."""
     item = replied(client, asked({"text": "The sum."}))["output"][-1]
