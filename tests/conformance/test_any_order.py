@@ -58,7 +58,8 @@ def said(seed: int) -> list[Event]:
     reason = random.choice(REASONS)
     events.append(Finish(0, reason, reason, random.choice((None, None, "END", 7))))
     if random.random() < 0.7:
-        events.append(UsageReport(Usage(*random.choices(COUNTS, k=4))))
+        counts = random.choices(COUNTS, k=4)
+        events.append(UsageReport(Usage(counts[0], counts[1], counts[2], counts[3])))
     return [*events, End()]
 
 
