@@ -188,8 +188,9 @@ class _SharedPath:
 
 
 class _Fallback:
-    """Answers unknown paths: an error in the dialect that has the prefix and the first segment behind it, else the
-    prefix, else in the one at the root. Where several have them, it is the one whose routes' test the request passes."""
+    """Answers unknown paths: an error in the dialect that has the prefix and the first segment behind it, else in the
+    one that has the prefix, else in the one at the root. Of several it is the one whose routes' test the request
+    passes."""
 
     def __init__(self, endpoints: Mapping[str, list[_Candidate]]) -> None:
         self._endpoints = sorted(endpoints.items(), key=lambda item: -len(item[0]))
