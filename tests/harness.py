@@ -208,6 +208,15 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.002)
 
 
+async def in_one_of(tries: int, holds: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether it holds in one of the tries: for what is about a pace. A machine that stands still for a moment may spoil
+    one; a fault spoils all."""
+    for _ in range(tries):
+        if await holds():
+            return True
+    return False
+
+
 def load_text(text: str, environ: Mapping[str, str] | None = None) -> Config:
     """The configuration in `text`, as from a file, with `environ` alone as its environment."""
     import tempfile

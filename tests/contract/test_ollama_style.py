@@ -245,7 +245,7 @@ def test_a_connection_is_kept(stack: Stack) -> None:
     head = "POST /ollama/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
     asked = head.encode() + b"%d\r\n\r\n%b" % (len(body), body)
     port = int(stack.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         for _ in range(2):
             connection.sendall(asked)
             found = b""

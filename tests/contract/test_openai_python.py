@@ -27,7 +27,7 @@ def base(request: pytest.FixtureRequest, stack: Stack) -> str:
 
 @pytest.fixture
 def client(stack: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=stack.url + "/v1", api_key="none", max_retries=0, timeout=10) as made:
+    with OpenAI(base_url=stack.url + "/v1", api_key="none", max_retries=0, timeout=60) as made:
         yield made
 
 

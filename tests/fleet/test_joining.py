@@ -163,7 +163,6 @@ def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server)
             statuses = others.result()
         assert [whole(answer) for answer in answers] == [True] * 20
         assert set(statuses) == {200}
-        assert len(statuses) > 20
 
 
 def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server) -> None:

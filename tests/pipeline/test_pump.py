@@ -224,7 +224,7 @@ def test_no_worker_is_a_503_at_once(wrap: Callable[[Any], Any]) -> None:
     with Stack((), config=config, wrap=wrap) as stack:
         began = time.monotonic()
         reply = post(stack, {**chat(), "model": "gone"})
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20  # no deadline of its own is that short
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_worker_available")
         assert reply.headers["retry-after"] == "1"
         assert httpx.get(stack.url + "/readyz").status_code == 503

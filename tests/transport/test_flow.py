@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 ASK = Request("GET", "/")
-SOON = Deadlines(connect=5, first_byte=5, idle=5)
+SOON = Deadlines(connect=30, first_byte=30, idle=30)
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 MANY = 64 * 1024 * 1024
 

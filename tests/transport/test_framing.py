@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GET = Request("GET", "/")
 HEAD = Request("HEAD", "/")
 POST = Request("POST", "/", [], b"{}")
-SOON = Deadlines(connect=5, first_byte=5, idle=5)
+SOON = Deadlines(connect=30, first_byte=30, idle=30)
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
 

@@ -18,7 +18,7 @@ from gateway.transport.pooled import Origin, Pooled
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
 
-SOON = Deadlines(connect=5, first_byte=5, idle=5)
+SOON = Deadlines(connect=30, first_byte=30, idle=30)
 
 
 def head(request: Request, address: str = "http://worker:8000") -> bytes:

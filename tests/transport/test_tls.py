@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
 
 ASK = Request("POST", "/v1", [], b"x" * 1_000_000)
-SOON = Deadlines(connect=5, first_byte=5, idle=5)
+SOON = Deadlines(connect=30, first_byte=30, idle=30)
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 

@@ -86,7 +86,7 @@ class Engine:
         self.timers: dict[Job, asyncio.TimerHandle] = {}
         self.decoding: dict[Job, None] = {}
         self.stalled: dict[Job, Callable[[], None]] = {}
-        self.ticking: asyncio.TimerHandle | None = None
+        self.ticking: asyncio.Handle | None = None
         self.next_tick = 0.0
         self.itl = options.itl_ms / 1000
 
@@ -177,7 +177,15 @@ class Engine:
         self.decoding[job] = None
         if self.ticking is None:
             self.next_tick = self.loop.time() + self.itl
-            self.ticking = self.loop.call_at(self.next_tick, self._tick)
+            self.ticking = self.loop.call_at(self.next_tick, self._due)
+
+    def _due(self) -> None:
+        """The time of a tick has come. A reader in this loop first has what the last one sent, however late the loop is:
+        the turn after next begins when all that had come by now is read."""
+        self.ticking = self.loop.call_soon(self._read)
+
+    def _read(self) -> None:
+        self.ticking = self.loop.call_soon(self._tick)
 
     def _tick(self) -> None:
         if not self.decoding:
@@ -185,7 +193,7 @@ class Engine:
             return
         # From the last tick, so that the pace does not drift; but a late loop does not catch up in a burst.
         self.next_tick = max(self.next_tick + self.itl, self.loop.time())
-        self.ticking = self.loop.call_at(self.next_tick, self._tick)
+        self.ticking = self.loop.call_at(self.next_tick, self._due)
         for job in list(self.decoding):
             if job in self.decoding and not job.step():
                 self.decoding.pop(job, None)
