@@ -209,8 +209,8 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 async def in_one_of(tries: int, holds: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether it holds in one of the tries: for what is about a pace. A machine that stands still for a moment may spoil
-    one; a fault spoils all."""
+    """Whether it holds in one of the tries: for what is about a pace. A machine that stands still for a moment may
+    spoil one; a fault spoils all."""
     for _ in range(tries):
         if await holds():
             return True

@@ -180,8 +180,8 @@ class Engine:
             self.ticking = self.loop.call_at(self.next_tick, self._due)
 
     def _due(self) -> None:
-        """The time of a tick has come. A reader in this loop first has what the last one sent, however late the loop is:
-        the turn after next begins when all that had come by now is read."""
+        """The time of a tick has come. A reader in this loop first has what the last one sent, however late the loop
+        is: the turn after next begins when all that had come by now is read."""
         self.ticking = self.loop.call_soon(self._read)
 
     def _read(self) -> None:
