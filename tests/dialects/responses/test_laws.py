@@ -711,6 +711,22 @@ def test_azures_paths(client: httpx.Client, path: str) -> None:
     assert post(client, scripted(text="Hello"), path)["output"][0]["content"][0]["text"] == "Hello"
 
 
+@pytest.mark.parametrize("version", ["", "/v1"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_azures_deployment_in_the_path_wins(client: httpx.Client, version: str, stream: bool) -> None:
+    """The AI SDK asks so with `useDeploymentBasedUrls`, and may leave any model in the body."""
+    path = f"/openai{version}/deployments/%s/responses?api-version=2025-04-01-preview"
+    for left in ("none", "", None):
+        asked = {**scripted(text="Hello", stream=stream), "model": left}
+        reply = client.post(path % "alias", json=asked)
+        assert reply.status_code == 200, reply.text
+        response = frames(reply.text)[-1]["response"] if stream else reply.json()
+        assert (response["model"], response["output"][0]["content"][0]["text"]) == ("alias", "Hello")
+    refused = client.post(path % "none", json=scripted(text="Hello", stream=stream))
+    assert refused.status_code == 404
+    assert refused.json()["error"]["code"] == "DeploymentNotFound"
+
+
 def test_a_text_in_memory_is_counted() -> None:
     writer = DIALECT.writer(read())
     for event in (Start("x", "w", 1), PartStart(0, 0, "tool", "c1", "f"), Delta(0, 0, "x" * 10_000)):
