@@ -181,6 +181,10 @@ bench-pick: install ## Measure what reading a prompt and picking a worker costs
 bench-routing: install $(if $(findstring sglang,$(ARGS)),.venv-peer-sglang-router/locked) $(if $(findstring vllm-router,$(ARGS)),.venv-peer-vllm-router/locked) ## Measure pick policies by conversations on simulated workers
 	$(BIN)/python -m bench.routing $(ARGS)
 
+.PHONY: bench-routing-simulated
+bench-routing-simulated: install ## Measure pick policies in simulated time, over many seeds
+	$(BIN)/python -m bench.routing.simulate $(ARGS)
+
 .venv-plots/locked: requirements/plots.txt scripts/venv.sh
 	scripts/venv.sh .venv-plots $<
 

@@ -162,6 +162,7 @@ class Gateway:
     def _install(self, state: State) -> None:
         self.state = state
         self._states.append(state)
+        state.on_join = self._lead
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
         if state.config.log.dangerously_log_prompts:
@@ -255,8 +256,16 @@ class Gateway:
         if state.tracing is not None and state.tracing is not old.tracing:
             await state.tracing.close()
 
+    def _lead(self, model: str) -> None:
+        """What waits under configurations before this one gets its workers. The oldest listen to them first."""
+        for state in reversed(self._states):
+            if state is not self.state:
+                state.follow(self.state, model)
+
     async def _retire(self, old: State) -> None:
         await old.rest()
+        for model in old.pools:
+            self._lead(model)
         for model, address in old.workers.keys() - self.state.workers.keys():
             self.metrics.ready.remove(model, address)
         await old.runtime.running.empty(None)

@@ -166,6 +166,7 @@ class Fleets:
             workers.append(worker)
         pool.change(workers)
         self._on_join(model)
+        pool.refit_waiting()
         for worker in before.difference(workers):
             del self.workers[model, worker.address]
             if self.health is not None:

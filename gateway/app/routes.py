@@ -52,6 +52,16 @@ def paths(dialect: Dialect) -> dict[str, dict[str, Route]]:
     return found
 
 
+def _places(dialect: Dialect) -> set[str]:
+    """The beginnings of paths that are this dialect's: its prefixes, and the first segments behind them, such as
+    `/api`."""
+    found = set()
+    for prefix in (one.rstrip("/") for one in dialect.prefixes):
+        segments = {route.path.split("/")[1] for route in dialect.routes if "/" in route.path and not route.absolute}
+        found |= {prefix, *(f"{prefix}/{one}" for one in segments if one and "{" not in one)}
+    return found
+
+
 def postable(config: Config) -> dict[str, tuple[Dialect, str]]:
     """Every path to which clients send a request with a body: the dialect there, and the name of its route."""
     return {
@@ -89,9 +99,9 @@ def router(config: Config, runtime: Runtime) -> Paths:
                 methods = {**methods, "HEAD": methods["GET"]}
             placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
-        for prefix in dialect.prefixes:
-            nothing = Endpoint(runtime, dialect, {}, default)
-            fallbacks.setdefault(prefix.rstrip("/"), []).append((test, nothing))
+        nothing = Endpoint(runtime, dialect, {}, default)
+        for place in sorted(_places(dialect)):
+            fallbacks.setdefault(place, []).append((test, nothing))
     endpoints = {path: found[0] if len(found) == 1 else _SharedPath(found) for path, found in placed.items()}
     return Paths(endpoints, _Fallback(fallbacks))
 
@@ -178,8 +188,9 @@ class _SharedPath:
 
 
 class _Fallback:
-    """Answers unknown paths: an error in the dialect whose prefix the path has, else in the one at the root. Where
-    several have that prefix, it is the one whose routes' test the request passes."""
+    """Answers unknown paths: an error in the dialect that has the prefix and the first segment behind it, else in the
+    one that has the prefix, else in the one at the root. Of several it is the one whose routes' test the request
+    passes."""
 
     def __init__(self, endpoints: Mapping[str, list[_Candidate]]) -> None:
         self._endpoints = sorted(endpoints.items(), key=lambda item: -len(item[0]))

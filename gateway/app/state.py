@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from gateway.app.kv_events import Listening
 
 _ORDINARY = WorkerOptions()
+_ADDRESSED = ("backend", "upstream_model", "api_key", "headers", "ca_file", "paths", "features", "max_context")
+"""Options of a model that say what its workers are sent, and who they are."""
 
 
 class State:
@@ -89,6 +91,10 @@ class State:
         self.fleets = fleets = Fleets(config, log, metrics, trace, known_workers, known_fleets, known_policies or {})
         self.workers, self.pools, self.prefill_pools = fleets.workers, fleets.pools, fleets.prefill_pools
         self.loads = Loads(config, fleets.probe_client, small_body, self._load_told)
+        # Nothing but `follow` changes its workers any more.
+        self.rested = False
+        # Called with a model whose workers discovery changed.
+        self.on_join: Callable[[str], None] = lambda model: None
         self.listening: Listening | None = None
         self._known_listening = known_listening
         clock = time.monotonic
@@ -243,6 +249,26 @@ class State:
         self.loads.follow(model, self.fleets.pools_of(model))
         self._listen(model)
         self._abilities.narrow(model)
+        self.on_join(model)
+
+    def follow(self, newer: State, model: str) -> None:
+        """What waits here for a worker of `model`, or tries another one, gets those of the configuration `newer`. It is
+        made for workers of this configuration: none gets it that is addressed in another way."""
+        mine, theirs = self.config.models.get(model), newer.config.models.get(model)
+        if not self.rested or mine is None or theirs is None:
+            return
+        if any(getattr(mine, name) != getattr(theirs, name) for name in _ADDRESSED):
+            return
+        pools = [
+            (ours[model], others[model])
+            for ours, others in ((self.pools, newer.pools), (self.prefill_pools, newer.prefill_pools))
+            if model in ours and model in others
+        ]
+        for pool, other in pools:
+            pool.change(other.workers, ahead=True)
+        self.adapters.offer(model)
+        for pool, _ in pools:
+            pool.refit_waiting()
 
     async def rest(self) -> None:
         """Stops discovery, probes and readings of load. Running requests keep their workers."""
@@ -251,6 +277,7 @@ class State:
         if self.listening is not None:
             await self.listening.close()
         await self.fleets.rest()
+        self.rested = True
 
     async def close(self) -> None:
         await self.rest()

@@ -134,6 +134,11 @@ class ReplyChoice(Struct):
         return "".join(texts) if texts else None
 
     @property
+    def words(self) -> str:
+        """Text and refusals as they came, for wires that have one place for both."""
+        return "".join(part.text for part in self.parts if part.kind in ("text", "refusal"))
+
+    @property
     def calls(self) -> list[ReplyPart]:
         return [part for part in self.parts if part.kind == "tool"]
 

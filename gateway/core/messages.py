@@ -200,8 +200,9 @@ class Chat(Operation, kw_only=True):
     want_tokens    asks for the ids of the sampled tokens
     continue_last  the last message is the assistant's, and the reply continues its text
     fit_output     cuts `max_output` to what the model's context leaves, and names it as dropped, instead of refusing
-    fold_system    makes a system message behind the first turn a part of the user message beside it, for chat templates
-                   that take system messages at the start only; it never moves to the front
+    fold_system    makes a system message behind the first turn a part of the user message beside it, and user messages
+                   in a row one, for chat templates that take system messages at the start only, and then turns; no
+                   system message moves to the front
     optional       parameters that are left out, not refused, where the worker cannot do them: vLLM's name
                    ("reasoning_effort") -> the client's name, which is then reported as dropped
     """

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from msgspec import Raw
-
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, Field, body_members
 from gateway.core.http import Request, Response, Route
 from gateway.core.lifecycle import WholeReply
 from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import Passthrough, StreamWriter
-from gateway.wire.json import encode, members, require_json, whole_numbers
+from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations, passthrough, writing
 from gateway.wire.openai.fields import EXAMPLES
 from gateway.wire.openai.fields import FIELDS as OPENAI_FIELDS
@@ -84,11 +82,7 @@ class AzureOpenAI:
         for name in _RETRIEVAL:
             if name in raw:
                 raise GatewayError(Kind.UNSUPPORTED, f"'{name}' is not supported here", param=name)
-        deployment = request.params.get("deployment", "").strip()
-        if deployment:
-            # Clients may leave another name, "" or null in the body.
-            raw["model"] = Raw(encode(deployment))
-            request.body = encode(raw)
+        operations.name_deployment(request, raw)
         return operations.read(request, raw, request.route, _KNOWN[request.route], self.extras)
 
     def write(self, reply: WholeReply, op: Op) -> Response:

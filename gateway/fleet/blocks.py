@@ -9,9 +9,10 @@ begins with its name, or a map with its name as `type`, by the version.
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -25,21 +26,25 @@ the names of their blocks (4,096, by 32 bytes) 140 kB, and so do those of the bl
 _MOST_EVENTS = 32_768
 """Of a batch. vLLM tells of each block that it removes by an event of its own."""
 _MOST_TOKENS = 262_144
-_MOST_EXTRAS = 65_536
-"""Of an event, one for each block."""
+_MOST_NAMED = 65_536
+"""Blocks of an event: as many tokens as it may have, in blocks of 4."""
 _SLICE_BYTES = 32 << 10
 _SLICE_BLOCKS = 512
+_SLICE_TOKENS = 8_192
+# Whole numbers in MessagePack, in any width: where a slice of them ends is found without decoding them.
+_NUMBERS = re.compile(rb"(?s:[\x00-\x7f]|[\xcc\xd0].|[\xcd\xd1]..|[\xce\xd2].{4}|[\xcf\xd3].{8}){1,%d}" % _SLICE_TOKENS)
 # Where a block is found by the model. Copies elsewhere (in the machine's memory, on disks) are slower, and not counted.
 _FAST = (None, "GPU")
 _LONGEST_NAME = 64
 _WRONG = (IndexError, OverflowError, RecursionError, TypeError, ValueError, msgspec.MsgspecError)
+_WIDTH = array("I").itemsize
 _UNSEEN = object()
 _NONE = msgspec.msgpack.encode(None)
 _NOTHING = (_NONE, msgspec.msgpack.encode([]))
 
 Name = int | Annotated[bytes, msgspec.Meta(max_length=_LONGEST_NAME)]
-Tokens = Annotated[list[int], msgspec.Meta(max_length=_MOST_TOKENS)]
-Extras = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_EXTRAS)]
+Names = Annotated[list[Name], msgspec.Meta(max_length=_MOST_NAMED)]
+Extras = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_NAMED)]
 Events = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=_MOST_EVENTS)]
 
 
@@ -61,9 +66,9 @@ class _NamedArray(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Stored(msgspec.Struct, gc=False):
-    block_hashes: list[Name]
+    block_hashes: Names
     parent_block_hash: Name | None
-    token_ids: Tokens
+    token_ids: msgspec.Raw
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
@@ -74,9 +79,9 @@ class _Stored(msgspec.Struct, gc=False):
 
 class _StoredArray(msgspec.Struct, array_like=True, gc=False):
     type: str
-    block_hashes: list[Name]
+    block_hashes: Names
     parent_block_hash: Name | None
-    token_ids: Tokens
+    token_ids: msgspec.Raw
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
@@ -86,14 +91,14 @@ class _StoredArray(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Removed(msgspec.Struct, gc=False):
-    block_hashes: list[Name]
+    block_hashes: Names
     medium: str | None = None
     group_idx: int | None = None
 
 
 class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
     type: str
-    block_hashes: list[Name]
+    block_hashes: Names
     medium: str | None = None
     group_idx: int | None = None
 
@@ -103,6 +108,7 @@ _batch = msgspec.msgpack.Decoder(_BatchArray), msgspec.msgpack.Decoder(_Batch)
 _named = msgspec.msgpack.Decoder(_NamedArray), msgspec.msgpack.Decoder(_Named)
 _stored = msgspec.msgpack.Decoder(_StoredArray), msgspec.msgpack.Decoder(_Stored)
 _removed = msgspec.msgpack.Decoder(_RemovedArray), msgspec.msgpack.Decoder(_Removed)
+_numbers = msgspec.msgpack.Decoder(list[int])
 
 
 class Malformed(Exception):
@@ -112,7 +118,7 @@ class Malformed(Exception):
 def chain(tokens: Sequence[int], size: int, salt: str | None) -> list[int]:
     """The keys of the whole blocks of a prompt, with `size` tokens each. `salt` is what its request's cache has."""
     packed = array("I", tokens).tobytes()
-    width = size * array("I").itemsize
+    width = size * _WIDTH
     keys: list[int] = []
     key, extra = 0, b"" if salt is None else msgspec.msgpack.encode([salt])
     for at in range(0, len(packed) - width + 1, width):
@@ -220,12 +226,15 @@ class Blocks:
             raise ValueError("a batch is a step of an engine")
         size = 0
         for event in _batch[_is_map(payload)].decode(payload).events:
+            large = len(bytes(event)) > _SLICE_BYTES
             size += len(bytes(event))
             if size > _SLICE_BYTES:
                 yield
                 size = 0
             form = _is_map(event)
             name = _named[form].decode(event).type
+            if large:
+                yield
             if name == "BlockStored":
                 yield from self._stored(_stored[form].decode(event))
             elif name == "BlockRemoved":
@@ -234,7 +243,7 @@ class Blocks:
                 self._clear()
 
     def _stored(self, event: _Stored | _StoredArray) -> Iterator[None]:
-        size, tokens, hashes = event.block_size, event.token_ids, event.block_hashes
+        size, hashes = event.block_size, event.block_hashes
         if event.medium not in _FAST:
             return
         # Of an engine with several kinds of layers, the first kind stands for all.
@@ -242,7 +251,8 @@ class Blocks:
             self._group = event.group_idx
         if event.group_idx != self._group or not hashes:
             return
-        if size < 1 or len(tokens) < size * len(hashes):
+        packed = yield from _packed(event.token_ids)
+        if size < 1 or len(packed) < _WIDTH * size * len(hashes):
             raise ValueError("a block has as many tokens as its size")
         if self.size and size != self.size:  # an entry inside a block
             return
@@ -254,8 +264,7 @@ class Blocks:
         adapter = event.lora_name if event.lora_name is not None else event.lora_id
         extras = event.extra_keys
         self.salted = self.salted or extras is not None
-        packed = array("I", tokens[: size * len(hashes)]).tobytes()
-        width = len(packed) // len(hashes)
+        width = _WIDTH * size
         of_adapter = b"" if adapter is None else f"adapter {adapter}".encode()
         for index, name in enumerate(hashes):
             if index % _SLICE_BLOCKS == _SLICE_BLOCKS - 1:
@@ -286,6 +295,33 @@ class Blocks:
 def fingerprint(payload: bytes) -> int:
     """Tells batches of an engine apart."""
     return hash(payload)
+
+
+def _packed(tokens: msgspec.Raw) -> Generator[None, None, bytes]:
+    """The numbers of an array in MessagePack, as `array("I")` holds them. One call may decode 262,144 of them, which
+    takes milliseconds and holds the interpreter's lock: so many are decoded in slices. Raises what is in `_WRONG`."""
+    data = bytes(tokens)
+    if len(data) <= _SLICE_BYTES:
+        return array("I", _numbers.decode(data)).tobytes()
+    kind = data[0]
+    head = {0xDC: 3, 0xDD: 5}.get(kind, 1)
+    if not 0x90 <= kind <= 0x9F and head == 1:
+        raise ValueError("token_ids is an array")
+    left = kind & 15 if head == 1 else int.from_bytes(data[1:head], "big")
+    if left > _MOST_TOKENS:
+        raise ValueError("an event has as many tokens as a step of an engine")
+    found, at = array("I"), head
+    while left:
+        several = _NUMBERS.match(data, at)
+        if several is None:
+            raise ValueError("tokens are whole numbers")
+        count = min(left, _SLICE_TOKENS)
+        found.extend(_numbers.decode(b"\xdd" + count.to_bytes(4, "big") + several[0]))
+        at = several.end()
+        left -= count
+        if left:
+            yield
+    return found.tobytes()
 
 
 def _is_map(packed: bytes | msgspec.Raw) -> bool:

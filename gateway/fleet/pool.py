@@ -74,8 +74,10 @@ class Pool:
         for worker in self.workers:
             worker.on_free.remove(self.serve_waiting)
 
-    def change(self, workers: Sequence[Worker]) -> None:
-        """Replaces the workers. Requests that run on removed workers finish there."""
+    def change(self, workers: Sequence[Worker], *, ahead: bool = False) -> None:
+        """Replaces the workers. Requests that run on removed workers finish there. Call `refit_waiting` when it is also
+        known what the new ones have. ahead: what waits here is served before what waits in other pools of theirs.
+        """
         self.close()
         self.workers = list(workers)
         self._resting = {worker: until for worker, until in self._resting.items() if worker in workers}
@@ -83,8 +85,7 @@ class Pool:
         self._turn = max([self._turn, *(worker.turn for worker in workers)])
         self.policy.keep(self.workers)
         for worker in self.workers:
-            worker.on_free.append(self.serve_waiting)
-        self.refit_waiting()
+            worker.on_free.insert(0 if ahead else len(worker.on_free), self.serve_waiting)
 
     @property
     def ready(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from gateway.app.state import State
 from tests.app.asking import CHAT, GONE, key
 from tests.harness import Stack, until
 
@@ -98,6 +99,78 @@ def test_who_waited_under_the_old_configuration_is_served() -> None:
 
         assert stack.run(go(), 40) == [200, 200, 200]
         until(lambda: all(worker.in_flight == 0 for worker in stack.gateway.state.workers.values()))
+
+
+async def ask(client: httpx.AsyncClient, fault: str = "") -> int:
+    content = "sim:" + json.dumps({"text": "a", "fault": fault})
+    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    return (await client.post("/v1/chat/completions", json=body)).status_code
+
+
+async def one_waits(stack: Stack, client: httpx.AsyncClient) -> tuple[State, asyncio.Task[int], asyncio.Task[int]]:
+    """A request that the first worker, the only one now, holds up until it goes on, and one that waits for it; under
+    this configuration."""
+    only = {"workers": [stack.sims[0].url]}
+    await stack.gateway.reload(stack.config({"models": {"m": only}}))
+    running = asyncio.create_task(ask(client, "stall@before"))
+    await stack.sims[0].ledger.wait(running=1)
+    waiting = asyncio.create_task(ask(client))
+    state = stack.gateway.state
+    for _ in iter(lambda: state.pools["m"].waiting == 1, True):
+        await asyncio.sleep(0)
+    return state, running, waiting
+
+
+def test_who_waits_gets_the_workers_that_its_model_has_now() -> None:
+    async def go(stack: Stack) -> list[int]:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+            _, running, waiting = await one_waits(stack, client)
+            others = {"workers": [stack.sims[1].url]}
+            await stack.gateway.reload(stack.config({"models": {"m": others}}))
+            first = await waiting
+            stack.sims[0].go_on()
+            return [first, await running]
+
+    with Stack(({}, {}), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
+        assert stack.run(go(stack), 60) == [200, 200]
+        assert [record["worker"] for record in stack.records()] == [stack.sims[1].url, stack.sims[0].url]
+        until(lambda: len(stack.gateway._states) == 1)
+        assert [len(worker.on_free) for worker in stack.gateway.state.workers.values()] == [1]
+
+
+def test_who_waits_goes_to_no_worker_that_is_addressed_in_another_way() -> None:
+    """Its head is written: the key that it has is for nobody else."""
+
+    async def go(stack: Stack) -> list[int]:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+            state, running, waiting = await one_waits(stack, client)
+            others = {"workers": [stack.sims[1].url], "headers": {"x-of": "the new ones"}}
+            await stack.gateway.reload(stack.config({"models": {"m": others}}))
+            for _ in iter(lambda: state.rested, True):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            assert (state.pools["m"].waiting, state.pools["m"].workers[0].address) == (1, stack.sims[0].url)
+            stack.sims[0].go_on()
+            return [await running, await waiting]
+
+    with Stack(({}, {}), config={"models": {"m": {"max_in_flight": 1, "headers": {"x-of": "the old"}}}}) as stack:
+        assert stack.run(go(stack), 60) == [200, 200]
+        assert {record["worker"] for record in stack.records()} == {stack.sims[0].url}
+
+
+def test_who_waits_for_the_first_worker_gets_one_that_a_reload_brings() -> None:
+    async def go(stack: Stack) -> int:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+            none = {"workers": GONE["workers"]}
+            await stack.gateway.reload(stack.config({"models": {"m": none}}))
+            waiting = asyncio.create_task(ask(client))
+            for _ in iter(lambda: stack.gateway.state.pools["m"].waiting == 1, True):
+                await asyncio.sleep(0)
+            await stack.gateway.reload(stack.config())
+            return await waiting
+
+    with Stack(config={"models": {"m": {"queue": {"cold_start_s": "60s"}}}}) as stack:
+        assert stack.run(go(stack), 60) == 200
 
 
 def test_keys_change_with_a_reload() -> None:

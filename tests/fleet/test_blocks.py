@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, chain
 
@@ -147,6 +149,15 @@ def test_memory_is_bounded() -> None:
         batch({**stored(1, 1, TOKENS[:4]), "block_hashes": [b"x" * 65]}),
         batch({**stored(1, 1, TOKENS[:4]), "token_ids": [-1, 2, 3, 4]}),
         batch({**stored(1, 1, TOKENS[:4]), "token_ids": ["a", 2, 3, 4]}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": 7}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": "a" * 40_000}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": ["a" * 40_000]}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": [1] * 40_000 + [-1]}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": [1 << 32] * 40_000}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": dict.fromkeys(range(40_000), 1)}),
+        batch({**stored(1, 1, TOKENS[:4]), "token_ids": [1 << 32, 2, 3, 4]}),
+        batch(stored(1, 1, [1] * 262_145)),
+        batch(removed(*[1] * 65_537)),
         batch({**stored(1, 1, TOKENS[:4]), "extra_keys": []}),
         batch({"type": "BlockRemoved", "block_hashes": 7, "medium": None}),
         b"\x93\x00" + b"\x91" * 100_000 + b"\xc0\xc0",
@@ -187,6 +198,27 @@ def test_large_batches_are_applied_bit_by_bit() -> None:
     stopped = Blocks()
     next(stopped.steps(0, batch(stored(1, 4_000, [1] * 16_000))))
     assert (stopped.last, stopped.read) == (-1, 0)
+
+
+_TOKEN = st.integers(0, (1 << 32) - 1) | st.sampled_from([0, 127, 128, 255, 256, 65_535, 65_536, (1 << 32) - 1])
+
+
+@given(st.lists(_TOKEN, min_size=1, max_size=40), st.integers(1, 6_000))
+@example([1, 1 << 16], 60_000)
+def test_tokens_of_any_size_are_read_whole_and_in_slices(some: list[int], times: int) -> None:
+    tokens = some * times  # across the bounds of slices, at any offset
+    blocks = Blocks()
+    blocks.heard = True
+    steps = len(list(blocks.steps(0, batch({**stored(1, 1, tokens), "block_size": len(tokens)}))))
+    assert blocks.match(chain(tokens, len(tokens), None)) == len(tokens)
+    assert steps >= (len(tokens) - 1) // 32_768
+
+
+@pytest.mark.parametrize("one", [b"\xd0\x01", b"\xd1\x00\x01", b"\xd2\0\0\0\x01", b"\xd3" + bytes(7) + b"\x01"])
+@pytest.mark.parametrize("count", [4, 40_000])
+def test_tokens_may_be_packed_with_a_sign(one: bytes, count: int) -> None:
+    packed = msgspec.Raw(b"\xdd" + count.to_bytes(4, "big") + one * count)
+    assert had(told({**stored(1, 1, TOKENS), "token_ids": packed}), [1, 1, 1, 1]) == 4
 
 
 def test_unknown_events_are_passed_over() -> None:

@@ -362,10 +362,38 @@ async def test_one_who_waits_for_an_adapter_is_not_handed_a_worker_that_joins_wi
         await one.acquire()
     lora, plain = await asking(adapter), await asking(one)
     one.change([first, second, third])
+    one.refit_waiting()
     assert await plain is third
     assert not lora.done()
     one.release(first)
     assert await lora is first
+
+
+async def test_one_who_waits_for_an_adapter_is_handed_a_worker_of_others_that_have_it() -> None:
+    first, second = workers(2, max_in_flight=1)
+    one = pool([first])
+    adapter = adapter_of(one, [first])
+    await one.acquire()
+    lora = await asking(adapter)
+    one.change([second])
+    adapter.having = frozenset([second])
+    one.refit_waiting()
+    assert await lora is second
+
+
+async def test_who_waited_under_an_older_configuration_is_served_first() -> None:
+    (worker,) = members = workers(1, max_in_flight=1)
+    oldest, older, now = pool(()), pool(()), pool(members)
+    for one in (older, oldest):
+        one.change(members, ahead=True)
+    await now.acquire()
+    tasks = [await waiting(one) for one in (now, older, oldest)]
+    for task in reversed(tasks):
+        now.release(worker)
+        assert await task is worker
+    for one in (oldest, older, now):
+        one.close()
+    assert worker.on_free == []
 
 
 async def test_one_who_waits_for_an_adapter_is_handed_a_free_worker_that_loads_it() -> None:
@@ -558,6 +586,7 @@ async def test_requests_wait_for_the_first_worker() -> None:
     clock.now = 50.0
     (worker,) = members = workers(1, max_in_flight=1)
     one.change(members)
+    one.refit_waiting()
     assert await tasks[2] is worker
     worker.ready = False
     worker.freed()

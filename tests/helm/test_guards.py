@@ -166,14 +166,34 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         model(kvEvents=EVENTS, args=["--kv-events-config", "{}"]),
     ),
     (
+        "models.m.args",
+        "--kv-events-config is set by kvEvents already",
+        model(kvEvents=EVENTS, args=["--kv-events-config.publisher=null"]),
+    ),
+    (
         "models.m.gateway.kv_events",
         "is set by kvEvents already",
         model(kvEvents=EVENTS, gateway={"kv_events": {"port": 6000}}),
     ),
     (
-        "models.m.kvEvents.replayPort",
-        "it, kvEvents.port and 8000, where requests go, must differ",
+        "models.m.kvEvents.port",
+        "kvEvents.port and kvEvents.replayPort must differ",
         model(kvEvents={**EVENTS, "port": 5558}),
+    ),
+    (
+        "models.m.kvEvents.replayPort",
+        "kvEvents.port and kvEvents.replayPort must differ",
+        model(kvEvents={**EVENTS, "port": 5600, "replayPort": 5600}),
+    ),
+    (
+        "models.m.kvEvents.port",
+        "is where requests go; choose another port",
+        model(kvEvents={**EVENTS, "port": 8000}),
+    ),
+    (
+        "models.m.kvEvents.replayPort",
+        "is where requests go; choose another port",
+        model(kvEvents={**EVENTS, "replayPort": 8000}),
     ),
     (
         "models.m.kvEvents.enabled",
@@ -191,7 +211,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         "the chart's own workers serve the model under its name here",
         model(gateway={"upstream_model": "other"}),
     ),
-    ("models.m.caSecret", "has no effect without urls", model(caSecret={"name": "ca"})),
+    ("models.m.caSecret.name", "has no effect without urls", model(caSecret={"name": "ca"})),
     (
         "models.m.backend",
         "has no effect without urls; the chart's own workers are chosen by engine",
@@ -221,6 +241,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("models.m.nodes", "an embedded worker runs on one machine", {"models": {"m": {"engine": "embedded", "nodes": 2}}}),
     ("models.m.args", "the chart sets --port itself", model(args=["--port=9000"])),
     ("models.m.args", "the chart sets --max-num-seqs itself", model(args=["--max-num-seqs", "8"])),
+    ("models.m.args", "the chart sets --max-num-seqs itself", model(args=["--max_num_seqs=8"])),
     (
         "models.m.args",
         "the chart sets --name itself",
@@ -229,10 +250,10 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     (
         "models.m.cache.mode",
         "an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image",
-        model(offline=True),
+        model(offline=True, cache={"mode": "emptyDir"}),
     ),
     (
-        "models.m.cache.mode",
+        "modelDefaults.cache.mode (taken by models.m)",
         "an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image",
         {"airGapped": True},
     ),
@@ -266,15 +287,15 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         {"models": {"m": {"engine": "embedded", "discovery": "redis"}}},
     ),
     (
-        "models.m.apiKeySecret",
+        "models.m.apiKeySecret.name",
         "embedded workers ask for no key",
         {"models": {"m": {"engine": "embedded", "apiKeySecret": {"name": "k"}}}},
     ),
     ("monitoring.prometheusAddress", "KEDA needs it for models.m.autoscaling.enabled", model(autoscaling=SCALED)),
     (
         "models.m.autoscaling.minReplicas",
-        "is more than maxReplicas",
-        {**model(autoscaling={**SCALED, "minReplicas": 9}), **PROMETHEUS},
+        "is more than models.m.autoscaling.maxReplicas",
+        {**model(autoscaling={**SCALED, "minReplicas": 9, "maxReplicas": 8}), **PROMETHEUS},
     ),
     (
         "models.m.autoscaling.enabled",
@@ -320,10 +341,70 @@ def test_image_volumes_need_a_cluster_that_has_them(tmp_path: Path) -> None:
     assert ": " + ": ".join(NO_IMAGES) in refusal(values, tmp_path, CHART, "--kube-version", "1.32.0")
 
 
+def hoisted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values where `modelDefaults` says what the model said, but for what is a model's own."""
+    given = values["models"]["m"]
+    own = {option: given[option] for option in ("model", "urls") if option in given}
+    common = {option: value for option, value in given.items() if option not in own}
+    return {**values, "models": {"m": own}, "modelDefaults": common}
+
+
+def holds(options: Any, path: str) -> bool:
+    """Whether an option is set by its path."""
+    key, _, rest = path.partition(".")
+    return isinstance(options, dict) and key in options and (not rest or holds(options[key], rest))
+
+
+NOT_COMMON = [
+    # In modelDefaults it is for the models with urls.
+    ("models.m.backend", "has no effect without urls; the chart's own workers are chosen by engine"),
+    # modelDefaults always has both, and one of them is named.
+    ("models.m.kvEvents.port", "kvEvents.port and kvEvents.replayPort must differ"),
+]
+COMMON = [
+    (value.removeprefix("models.m."), why, hoisted(values))
+    for value, why, values in BAD
+    if value.startswith("models.m.")
+    and (value, why) not in NOT_COMMON
+    and holds(hoisted(values)["modelDefaults"], value.removeprefix("models.m."))
+]
+
+
+@pytest.mark.parametrize(("option", "why", "values"), COMMON)
+def test_what_is_wrong_in_the_defaults_is_named_there(
+    option: str, why: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    why = why.replace("models.m.", "modelDefaults.")
+    assert f": modelDefaults.{option} (taken by models.m): {why}" in refusal(values, tmp_path)
+
+
+def test_what_is_missing_is_asked_of_the_model(tmp_path: Path) -> None:
+    values = {"modelDefaults": {"cache": {"mode": "hostPath"}}}
+    assert ": models.m.cache.hostPath: name the folder on the node" in refusal(values, tmp_path)
+
+
+def test_a_model_with_an_option_of_its_own_is_not_refused_for_the_defaults(tmp_path: Path) -> None:
+    values = model(kvEvents={"enabled": False}, args=["--kv-events-config", "{}"])
+    assert refusal({**values, "modelDefaults": {"kvEvents": EVENTS}}, tmp_path) == ""
+
+
+def test_flags_of_the_defaults_are_refused_where_those_of_a_model_are(tmp_path: Path) -> None:
+    args = ["--kv-events-config", "{}"]
+    assert refusal(model(args=args), tmp_path) == ""
+    assert refusal({"modelDefaults": {"args": args}}, tmp_path) == ""
+    on = {"modelDefaults": {"kvEvents": EVENTS, "args": args}}
+    assert "--kv-events-config is set by kvEvents already" in refusal(on, tmp_path)
+
+
 def test_every_guard_has_a_case() -> None:
     text = (CHART / "templates" / "_guards.tpl").read_text()
-    guards = re.findall(r'fail (?:\(printf )?"([^"]+)"', text)
-    assert len(guards) == text.count("fail ")
+    own = re.findall(r'include "dragoman.refuse" \(list \$of "([^"]+)" (?:\(printf )?"([^"]+)"', text)
+    made = re.findall(r'include "dragoman.refuse" \(list \$of \(printf "([^"]+)" \$option\) "([^"]+)"', text)
+    assert len(own) + len(made) == text.count('include "dragoman.refuse"')
+    others = re.findall(r'fail (?:\(printf )?"([^"]+)"', text)
+    assert len(others) == text.count("fail ")
+    # The last one is what dragoman.refuse itself does.
+    guards = [f"%s.{option}: {why}" for option, why in own + made] + [one for one in others if one != "%s: %s"]
     said = [f"{value}: {why}" for value, why, _ in BAD] + [f"{NO_IMAGES[0]}: {NO_IMAGES[1]}"]
     patterns = [re.sub(r"%[sd]", ".+", re.escape(guard)) for guard in guards]
     assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, one) for one in said)] == []

@@ -24,6 +24,9 @@ from bench.peers.load import LONGEST, Caller, Taken, body, request
 from bench.peers.targets import TARGETS, Target, markdown, verdict
 from bench.process import BenchError, cpu_seconds
 from bench.replies import MARK, REPLIES, WANTED
+from bench.routing import simulate
+from bench.routing.run import KV_BLOCKS
+from bench.routing.traces import trace
 from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
 from tests.repo.tree import ROOT
 
@@ -52,6 +55,21 @@ async def test_chunks_are_counted_wherever_blocks_are_cut(size: int) -> None:
         stream.data_received(data[start : start + size])
     assert load.count == 20
     assert not load.failure.done()
+
+
+def test_simulated_time_plays_every_conversation_and_tells_policies_apart() -> None:
+    conversations = trace(1, 5.0, 4.0)
+    found = {
+        name: simulate.in_simulated_time(simulate.play(name, 1, conversations, KV_BLOCKS))
+        for name in ("prefix x2", "round_robin")
+    }
+    for figures in found.values():
+        assert figures.requests == len(figures.first_ms) == sum(len(one.turns) for one in conversations)
+        assert figures.first_ms[0] > 0
+        assert min(figures.work, figures.busiest) >= 1
+    assert found["prefix x2"].hits > found["round_robin"].hits
+    line = simulate.row("prefix", [found["prefix x2"]] * 2)
+    assert line.count("|") == simulate.HEADER.splitlines()[0].count("|")
 
 
 async def test_an_error_ends_the_run() -> None:

@@ -177,7 +177,7 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
 
 
 def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
-    """The messages of `op`. Later system messages keep their places only if the model is declared to take them so."""
+    """The messages of `op`. As their client sent them only if the model is declared to take them so."""
     fold = op.fold_system and "system_turns" not in (can.features or ())
     return fold_system(op.messages) if fold else op.messages
 

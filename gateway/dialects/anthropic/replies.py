@@ -253,6 +253,11 @@ class StreamWriter:
         return self._advance()
 
     def _delta(self, block: _Block, text: str) -> bytes:
+        if block.kind == "tool" and not block.texts:
+            # Clients parse what they have with every delta, and white space alone is no JSON.
+            text = text.lstrip()
+            if not text:
+                return b""
         if block.state == "open":
             if block.kind == "tool":
                 block.texts.append(text)

@@ -21,7 +21,7 @@ from gateway.wire.openai import writing
 def write(reply: Reply, op: Op) -> Response:
     """A whole reply."""
     choice = reply.choices[0]
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text() or choice.text("refusal") or ""}
+    message: dict[str, Any] = {"role": "assistant", "content": choice.words}
     thinking = choice.text("thinking")
     if thinking is not None:
         message["thinking"] = thinking

@@ -33,7 +33,7 @@ _PIECE = 64
 def write(reply: Reply, op: Op) -> Response:
     """A whole reply. The time of its first token is unknown, so all of the time counts as generation."""
     view, choice = View.of(op), reply.choices[0]
-    content = (choice.text() or "") + (choice.text("refusal") or "")
+    content = choice.words
     thinking = None if view.quiet else choice.text("thinking")
     calls = [_call(index, call.call_id, call.name, call.text) for index, call in enumerate(choice.calls)]
     if view.route == "chat":
@@ -96,12 +96,13 @@ def _metrics(usage: Usage | None, total: int, prompt: int, generation: int) -> d
 
 
 def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
-    """A call. Its arguments are an object, with the model's own numbers and order. Text that is not a JSON object is
-    its member `_raw`."""
+    """A call. Its arguments are an object, with the model's own numbers and order; white space is an empty one. Text
+    that is not a JSON object is its member `_raw`."""
+    text = text.strip() or "{}"
     arguments: Any
     try:
-        _object(text or "{}")
-        arguments = Raw(msgspec.json.format((text or "{}").encode(), indent=-1))
+        _object(text)
+        arguments = Raw(msgspec.json.format(text.encode(), indent=-1))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         arguments = {RAW: text}
     return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}

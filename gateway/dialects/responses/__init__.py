@@ -21,6 +21,7 @@ from gateway.dialects.responses.replies import write, write_count
 from gateway.dialects.responses.requests import Given, read_chat, read_count
 from gateway.dialects.responses.streams import StreamWriter as Writer
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
+from gateway.wire.openai.operations import name_deployment
 from gateway.wire.sealed import Seal
 
 
@@ -48,6 +49,9 @@ class Responses:
         Route("GET", "/openai/responses/{response}/input_items", "asked", absolute=True),
         Route("POST", "/openai/responses/{response}/cancel", "cancel", absolute=True),
         Route("POST", "/openai/responses/compact", "compact", absolute=True),
+        # The AI SDK's `useDeploymentBasedUrls`.
+        Route("POST", "/openai/deployments/{deployment}/responses", "chat", absolute=True),
+        Route("POST", "/openai/v1/deployments/{deployment}/responses", "chat", absolute=True),
     )
     fields = FIELDS
     examples = EXAMPLES
@@ -67,6 +71,7 @@ class Responses:
             return kept.read(request)
         require_json(request)
         raw = members(request)
+        name_deployment(request, raw)
         extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras)
         given = Given(Seal(request.headers, b"reasoning"), request.recalled)
         if request.route == "count":

@@ -42,6 +42,6 @@ def as_told(coded: str) -> str | None:
         summary = b64decode(coded.removeprefix(_MARK), b"-_", validate=True).decode()
     except (Base64Error, ValueError):
         raise Damaged from None
-    if not summary:
+    if not summary.strip():
         raise Damaged
     return _TOLD + summary

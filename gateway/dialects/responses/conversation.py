@@ -72,7 +72,7 @@ class Conversation:
                 elif item is not None:
                     self._flat(*item)
             if self.compacts:
-                self._ask()
+                self._user([Text(compaction.ASK)])
         self._end_leading()
         self._end_assistant()
         self._end_outputs()
@@ -178,8 +178,8 @@ class Conversation:
     def _call(self, item: ItemIn, arguments: str, place: str) -> None:
         if not item.call_id or not item.name:
             raise _wrong(place, f"a {item.type} needs a call_id and a name")
-        self._unanswered.add(item.call_id)
         self._assistant([ToolCall(item.call_id, self.box.name_of(item.name, item.namespace), arguments)])
+        self._unanswered.add(item.call_id)
 
     def _said(self, item: ItemIn, place: str) -> None:
         try:
@@ -217,15 +217,6 @@ class Conversation:
         if told is None:
             raise _wrong(where, "no summary that was made here, so the history cannot be read: send the conversation")
         self._user([Text(told)])
-
-    def _ask(self) -> None:
-        """Asks for the summary, in the user's last message if that is the last one: templates may demand turns."""
-        self._end_assistant()
-        last = self.messages[-1] if self.messages and not (self._images or self._held) else None
-        if last is not None and last.role == "user":
-            self.messages[-1] = Message("user", (*last.parts, Text(compaction.ASK)))
-        else:
-            self._user([Text(compaction.ASK)])
 
     def _flat(self, kind: str, raw: Raw) -> None:
         try:

@@ -17,6 +17,8 @@ ERRORS: Mapping[Kind, tuple[int, str, str]] = writing.ERRORS
 """Kind -> OpenAI's (status, type, code)."""
 NO_SOCKET = "websocket_unsupported"
 """The code of the reply to a web socket request. The client then uses POST."""
+NO_DEPLOYMENT = "DeploymentNotFound"
+"""Azure's code for a model that the path names."""
 
 
 def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
@@ -38,6 +40,8 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """The answer, and its code. A worker's own 4xx keeps its status. Where no worker can count tokens, the path is not
     there."""
     told, param = error_object(error, request, op), error.param
+    if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
+        told["code"] = NO_DEPLOYMENT
     status = writing.status_of(error)
     if error.code == NO_SOCKET:
         status = 426

@@ -156,7 +156,7 @@ def write(reply: Reply, op: Op) -> Response:
     parts = [part for part in choice.parts if part.text or part.kind == "tool"]
     summary = ""
     if request.compacts:
-        summary = "".join(part.text for part in parts if part.kind == "text")
+        summary = "".join(part.text for part in parts if part.kind == "text").strip()
         parts = [part for part in parts if part.kind != "text"]
     items = [
         encode_line(_item(request, part, index, cut is not None and index == len(parts) - 1))

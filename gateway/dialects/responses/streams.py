@@ -95,6 +95,7 @@ class StreamWriter:
         self._added = 0
         self._done: list[bytes] = []
         self._summary: list[str] = []
+        self._summarized = False
         self._cut: str | None = None
         self._usage: Usage | None = None
 
@@ -237,10 +238,12 @@ class StreamWriter:
 
     def _compaction(self) -> bytes:
         """The one item of a summary, which has no pieces. What is cut off is no summary."""
-        if not self._summary or self._cut is not None:
+        summary = "".join(self._summary).strip()
+        if not summary or self._cut is not None:
             return b""
         index = self._added
-        item = compaction_item(self._asked.id, index, "".join(self._summary))
+        item = compaction_item(self._asked.id, index, summary)
+        self._summarized = True
         out = self._frame("response.output_item.added", {"output_index": index, "item": item})
         self._done.append(encode_line(item))
         return out + self._frame("response.output_item.done", {"output_index": index, "item": item})
@@ -248,7 +251,7 @@ class StreamWriter:
     # -- ends -------------------------------------------------------------------------------------------------------
 
     def _end(self) -> bytes:
-        if self._asked.compacts and not self._summary and self._cut is None:
+        if self._asked.compacts and not self._summarized and self._cut is None:
             return self._fail(no_summary())
         name = "completed" if self._cut is None else "incomplete"
         response = response_object(

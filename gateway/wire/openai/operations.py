@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, WholeReply
@@ -30,6 +32,15 @@ def read(request: Request, raw: Extra, operation: str, known: frozenset[str], po
     if operation == "complete":
         return reading.read_text(body, raw, extra, dropped, policy)
     return reading.read_embed(body, raw, extra, dropped)
+
+
+def name_deployment(request: Request, raw: Extra) -> None:
+    """Writes the deployment in the path of `request`, if there is one, into its body and into `raw`, its members.
+    Clients of Azure may leave another name, "" or null there."""
+    deployment = request.params.get("deployment", "").strip()
+    if deployment:
+        raw["model"] = Raw(encode(deployment))
+        request.body = encode(raw)
 
 
 def write(reply: WholeReply, op: Op) -> Response:

@@ -56,92 +56,118 @@
 {{- $slugs := dict -}}
 {{- range $name, $model := $models -}}
   {{- $at := printf "models.%s" $name -}}
+  {{- $of := dict "root" $ "name" $name "model" $model -}}
   {{- $others := get $slugs $model.slug -}}
   {{- if $others -}}{{- fail (printf "%s: its objects would have the names of those of models.%s" $at $others) -}}{{- end -}}
   {{- $_ := set $slugs $model.slug $name -}}
   {{- if has $model.slug (list "metrics" "valkey" "completions") -}}{{- fail (printf "%s: is the name of another object of the chart" $at) -}}{{- end -}}
-  {{- if and $model.sequences (hasKey $model.gateway "max_in_flight") -}}{{- fail (printf "%s.gateway.max_in_flight: is set by sequences already" $at) -}}{{- end -}}
-  {{- if and $model.caSecret.name $model.runs -}}{{- fail (printf "%s.caSecret: has no effect without urls" $at) -}}{{- end -}}
-  {{- if and $model.runs (hasKey (default dict (get $v.models $name)) "backend") -}}{{- fail (printf "%s.backend: has no effect without urls; the chart's own workers are chosen by engine" $at) -}}{{- end -}}
+  {{- if and $model.sequences (hasKey $model.gateway "max_in_flight") -}}{{- include "dragoman.refuse" (list $of "gateway.max_in_flight" "is set by sequences already") -}}{{- end -}}
+  {{- if and $model.caSecret.name $model.runs -}}{{- include "dragoman.refuse" (list $of "caSecret.name" "has no effect without urls") -}}{{- end -}}
+  {{- if and $model.runs (hasKey (default dict (get $v.models $name)) "backend") -}}{{- include "dragoman.refuse" (list $of "backend" "has no effect without urls; the chart's own workers are chosen by engine") -}}{{- end -}}
   {{- if not $model.runs -}}
-    {{- if $model.model -}}{{- fail (printf "%s.model: has no effect beside urls; the workers' own name is gateway.upstream_model" $at) -}}{{- end -}}
-    {{- if $model.autoscaling.enabled -}}{{- fail (printf "%s.autoscaling.enabled: the chart does not run the workers at urls" $at) -}}{{- end -}}
-    {{- if gt (int $model.nodes) 1 -}}{{- fail (printf "%s.nodes: the chart does not run the workers at urls" $at) -}}{{- end -}}
-    {{- if $model.kvEvents.enabled -}}{{- fail (printf "%s.kvEvents.enabled: the chart does not run the workers at urls; set gateway.kv_events and their own flag" $at) -}}{{- end -}}
+    {{- if $model.model -}}{{- include "dragoman.refuse" (list $of "model" "has no effect beside urls; the workers' own name is gateway.upstream_model") -}}{{- end -}}
+    {{- if $model.autoscaling.enabled -}}{{- include "dragoman.refuse" (list $of "autoscaling.enabled" "the chart does not run the workers at urls") -}}{{- end -}}
+    {{- if gt (int $model.nodes) 1 -}}{{- include "dragoman.refuse" (list $of "nodes" "the chart does not run the workers at urls") -}}{{- end -}}
+    {{- if $model.kvEvents.enabled -}}{{- include "dragoman.refuse" (list $of "kvEvents.enabled" "the chart does not run the workers at urls; set gateway.kv_events and their own flag") -}}{{- end -}}
   {{- else -}}
-    {{- include "dragoman.guardWorkers" (dict "root" $ "at" $at "model" $model) -}}
+    {{- include "dragoman.guardWorkers" $of -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{- /* Of a model whose workers the chart runs. */ -}}
+{{- /* Of a model whose workers the chart runs. (dict "root" $ "name" NAME "model" MODEL), MODEL from dragoman.models. */ -}}
 {{- define "dragoman.guardWorkers" -}}
-{{- $v := .root.Values -}}{{- $at := .at -}}{{- $model := .model -}}{{- $cache := $model.cache -}}
+{{- $of := . -}}{{- $v := .root.Values -}}{{- $model := .model -}}{{- $cache := $model.cache -}}
 {{- $several := or (gt (int $model.replicas) 1) (gt (int $model.nodes) 1) $model.autoscaling.enabled -}}
 {{- if eq $model.engine "vllm" -}}
-  {{- if not $model.model -}}{{- fail (printf "%s.model: name the model, or say in urls where its workers are" $at) -}}{{- end -}}
+  {{- if not $model.model -}}{{- include "dragoman.refuse" (list $of "model" "name the model, or say in urls where its workers are") -}}{{- end -}}
   {{- $own := list "--model" "--served-model-name" "--host" "--port" "--uds" "--grace" "--start-timeout" "--register" "--redis-password-file" "--redis-ca-file" "--max-num-seqs" "--api-key" "--nnodes" "--node-rank" "--master-addr" "--headless" -}}
   {{- range $flag := $own -}}
-    {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- fail (printf "%s.args: the chart sets %s itself" $at $flag) -}}{{- end -}}
+    {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- include "dragoman.refuse" (list $of "args" (printf "the chart sets %s itself" $flag)) -}}{{- end -}}
   {{- end -}}
   {{- if and $model.loadsNothing (not (hasPrefix "/" $model.model)) (eq $cache.mode "emptyDir") -}}
-    {{- fail (printf "%s.cache.mode: an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image" $at) -}}
+    {{- include "dragoman.refuse" (list $of "cache.mode" "an emptyDir starts empty and nothing may be loaded into it; choose pvc, hostPath or image") -}}
   {{- end -}}
   {{- if and (hasPrefix "/" $model.model) (not (hasPrefix (printf "%s/" (trimSuffix "/" $cache.mountPath)) $model.model)) (ne $model.model $cache.mountPath) -}}
-    {{- fail (printf "%s.model: is a folder outside cache.mountPath, which is all that is mounted" $at) -}}
+    {{- include "dragoman.refuse" (list $of "model" "is a folder outside cache.mountPath, which is all that is mounted") -}}
   {{- end -}}
 {{- else -}}
   {{- range $flag := list "--host" "--port" "--name" "--model-file" "--grace" "--parallel" -}}
-    {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- fail (printf "%s.args: the chart sets %s itself" $at $flag) -}}{{- end -}}
+    {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- include "dragoman.refuse" (list $of "args" (printf "the chart sets %s itself" $flag)) -}}{{- end -}}
   {{- end -}}
-  {{- if eq $model.discovery "redis" -}}{{- fail (printf "%s.discovery: embedded workers enter no registry; leave it at auto" $at) -}}{{- end -}}
-  {{- if gt (int $model.nodes) 1 -}}{{- fail (printf "%s.nodes: an embedded worker runs on one machine" $at) -}}{{- end -}}
-  {{- if $model.apiKeySecret.name -}}{{- fail (printf "%s.apiKeySecret: embedded workers ask for no key" $at) -}}{{- end -}}
+  {{- if eq $model.discovery "redis" -}}{{- include "dragoman.refuse" (list $of "discovery" "embedded workers enter no registry; leave it at auto") -}}{{- end -}}
+  {{- if gt (int $model.nodes) 1 -}}{{- include "dragoman.refuse" (list $of "nodes" "an embedded worker runs on one machine") -}}{{- end -}}
+  {{- if $model.apiKeySecret.name -}}{{- include "dragoman.refuse" (list $of "apiKeySecret.name" "embedded workers ask for no key") -}}{{- end -}}
 {{- end -}}
 {{- if hasKey $model.gateway "kv_events" -}}
   {{- $ranks := list "--data-parallel-size" "-dp" "--data-parallel-size-local" "-dpl" "--data-parallel-start-rank" "-dpr" -}}
   {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" $ranks) -}}
-    {{- fail (printf "%s.args: data parallel ranks behind one address each publish what they cached, and the gateway cannot choose the rank; do without kvEvents and gateway.kv_events" $at) -}}
+    {{- include "dragoman.refuse" (list $of "args" "data parallel ranks behind one address each publish what they cached, and the gateway cannot choose the rank; do without kvEvents and gateway.kv_events") -}}
   {{- end -}}
   {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--no-enable-prefix-caching")) -}}
-    {{- fail (printf "%s.args: an engine without a prefix cache tells nothing of it; do without kvEvents and gateway.kv_events" $at) -}}
+    {{- include "dragoman.refuse" (list $of "args" "an engine without a prefix cache tells nothing of it; do without kvEvents and gateway.kv_events") -}}
   {{- end -}}
 {{- end -}}
 {{- $events := $model.kvEvents -}}
 {{- if $events.enabled -}}
-  {{- if ne $model.engine "vllm" -}}{{- fail (printf "%s.kvEvents.enabled: embedded workers do not tell what they have cached" $at) -}}{{- end -}}
-  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--kv-events-config")) -}}{{- fail (printf "%s.args: --kv-events-config is set by kvEvents already" $at) -}}{{- end -}}
+  {{- if ne $model.engine "vllm" -}}{{- include "dragoman.refuse" (list $of "kvEvents.enabled" "embedded workers do not tell what they have cached") -}}{{- end -}}
+  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--kv-events-config")) -}}{{- include "dragoman.refuse" (list $of "args" "--kv-events-config is set by kvEvents already") -}}{{- end -}}
   {{- if ne (toJson $model.gateway.kv_events) (toJson (dict "port" (int $events.port) "replay_port" (int $events.replayPort))) -}}
-    {{- fail (printf "%s.gateway.kv_events: is set by kvEvents already" $at) -}}
+    {{- include "dragoman.refuse" (list $of "gateway.kv_events" "is set by kvEvents already") -}}
   {{- end -}}
-  {{- if or (eq (int $events.port) (int $events.replayPort)) (has 8000 (list (int $events.port) (int $events.replayPort))) -}}
-    {{- fail (printf "%s.kvEvents.replayPort: it, kvEvents.port and 8000, where requests go, must differ" $at) -}}
+  {{- range $option := list "port" "replayPort" -}}
+    {{- if eq 8000 (int (get $events $option)) -}}{{- include "dragoman.refuse" (list $of (printf "kvEvents.%s" $option) "is where requests go; choose another port") -}}{{- end -}}
   {{- end -}}
-  {{- if ne (default "prefix" $model.gateway.policy) "prefix" -}}{{- fail (printf "%s.kvEvents.enabled: has no effect with gateway.policy: %s" $at $model.gateway.policy) -}}{{- end -}}
-  {{- if $v.ipv6 -}}{{- fail (printf "%s.kvEvents.enabled: vLLM publishes over IPv4 alone; it cannot be joined with ipv6" $at) -}}{{- end -}}
+  {{- if eq (int $events.port) (int $events.replayPort) -}}
+    {{- /* Where the model has one of the two of its own, that one is wrong. */ -}}
+    {{- $own := default dict (get (get $v.models .name) "kvEvents") -}}
+    {{- $option := ternary "port" "replayPort" (and (hasKey $own "port") (not (hasKey $own "replayPort"))) -}}
+    {{- include "dragoman.refuse" (list $of (printf "kvEvents.%s" $option) "kvEvents.port and kvEvents.replayPort must differ") -}}
+  {{- end -}}
+  {{- if ne (default "prefix" $model.gateway.policy) "prefix" -}}{{- include "dragoman.refuse" (list $of "kvEvents.enabled" (printf "has no effect with gateway.policy: %s" $model.gateway.policy)) -}}{{- end -}}
+  {{- if $v.ipv6 -}}{{- include "dragoman.refuse" (list $of "kvEvents.enabled" "vLLM publishes over IPv4 alone; it cannot be joined with ipv6") -}}{{- end -}}
 {{- end -}}
-{{- if hasKey $model.gateway "upstream_model" -}}{{- fail (printf "%s.gateway.upstream_model: the chart's own workers serve the model under its name here" $at) -}}{{- end -}}
-{{- if and (eq $model.discovery "redis") (eq $v.redis.mode "none") -}}{{- fail (printf "%s.discovery: the registry needs Redis; set redis.mode" $at) -}}{{- end -}}
+{{- if hasKey $model.gateway "upstream_model" -}}{{- include "dragoman.refuse" (list $of "gateway.upstream_model" "the chart's own workers serve the model under its name here") -}}{{- end -}}
+{{- if and (eq $model.discovery "redis") (eq $v.redis.mode "none") -}}{{- include "dragoman.refuse" (list $of "discovery" "the registry needs Redis; set redis.mode") -}}{{- end -}}
 {{- if and (eq $model.discovery "redis") (eq $v.redis.mode "external") (ne $v.redis.external.topology "single") -}}
-  {{- fail (printf "%s.discovery: workers register with one server, not with Sentinels or a cluster; choose dns" $at) -}}
+  {{- include "dragoman.refuse" (list $of "discovery" "workers register with one server, not with Sentinels or a cluster; choose dns") -}}
 {{- end -}}
-{{- if and (eq $cache.mode "hostPath") (not $cache.hostPath) -}}{{- fail (printf "%s.cache.hostPath: name the folder on the node" $at) -}}{{- end -}}
+{{- if and (eq $cache.mode "hostPath") (not $cache.hostPath) -}}{{- include "dragoman.refuse" (list $of "cache.hostPath" "name the folder on the node") -}}{{- end -}}
 {{- if eq $cache.mode "image" -}}
-  {{- if not $cache.image -}}{{- fail (printf "%s.cache.image: name the image with the weights" $at) -}}{{- end -}}
-  {{- if semverCompare "<1.33.0-0" .root.Capabilities.KubeVersion.Version -}}{{- fail (printf "%s.cache.mode: image volumes need Kubernetes 1.33" $at) -}}{{- end -}}
+  {{- if not $cache.image -}}{{- include "dragoman.refuse" (list $of "cache.image" "name the image with the weights") -}}{{- end -}}
+  {{- if semverCompare "<1.33.0-0" .root.Capabilities.KubeVersion.Version -}}{{- include "dragoman.refuse" (list $of "cache.mode" "image volumes need Kubernetes 1.33") -}}{{- end -}}
 {{- end -}}
 {{- if and (eq $cache.mode "pvc") $several (hasPrefix "ReadWriteOnce" $cache.accessMode) (not $cache.existingClaim) -}}
-  {{- fail (printf "%s.cache.accessMode: several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica" $at) -}}
+  {{- include "dragoman.refuse" (list $of "cache.accessMode" "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica") -}}
 {{- end -}}
-{{- if and (has $cache.mode (list "emptyDir" "claimPerReplica")) $cache.readOnly -}}{{- fail (printf "%s.cache.readOnly: an empty cache that nobody may write stays empty" $at) -}}{{- end -}}
+{{- if and (has $cache.mode (list "emptyDir" "claimPerReplica")) $cache.readOnly -}}{{- include "dragoman.refuse" (list $of "cache.readOnly" "an empty cache that nobody may write stays empty") -}}{{- end -}}
 {{- if gt (int $model.nodes) 1 -}}
-  {{- if lt (int $model.gpus) 1 -}}{{- fail (printf "%s.gpus: a group of Pods needs a GPU in each" $at) -}}{{- end -}}
-  {{- if eq $cache.mode "claimPerReplica" -}}{{- fail (printf "%s.cache.mode: claimPerReplica makes a StatefulSet, which is no group of nodes" $at) -}}{{- end -}}
+  {{- if lt (int $model.gpus) 1 -}}{{- include "dragoman.refuse" (list $of "gpus" "a group of Pods needs a GPU in each") -}}{{- end -}}
+  {{- if eq $cache.mode "claimPerReplica" -}}{{- include "dragoman.refuse" (list $of "cache.mode" "claimPerReplica makes a StatefulSet, which is no group of nodes") -}}{{- end -}}
 {{- end -}}
 {{- if $model.autoscaling.enabled -}}
-  {{- if not $v.monitoring.prometheusAddress -}}{{- fail (printf "monitoring.prometheusAddress: KEDA needs it for %s.autoscaling.enabled" $at) -}}{{- end -}}
-  {{- if gt (int $model.autoscaling.minReplicas) (int $model.autoscaling.maxReplicas) -}}{{- fail (printf "%s.autoscaling.minReplicas: is more than maxReplicas" $at) -}}{{- end -}}
-  {{- if eq $model.kind "RayCluster" -}}{{- fail (printf "%s.autoscaling.enabled: a RayCluster cannot be scaled by KEDA; choose multiNode: LeaderWorkerSet" $at) -}}{{- end -}}
-  {{- if eq $model.engine "embedded" -}}{{- fail (printf "%s.autoscaling.enabled: an embedded worker has none of vLLM's figures" $at) -}}{{- end -}}
+  {{- if not $v.monitoring.prometheusAddress -}}{{- fail (printf "monitoring.prometheusAddress: KEDA needs it for %s" (include "dragoman.place" (list $of "autoscaling.enabled"))) -}}{{- end -}}
+  {{- if gt (int $model.autoscaling.minReplicas) (int $model.autoscaling.maxReplicas) -}}{{- include "dragoman.refuse" (list $of "autoscaling.minReplicas" (printf "is more than %s" (include "dragoman.place" (list $of "autoscaling.maxReplicas")))) -}}{{- end -}}
+  {{- if eq $model.kind "RayCluster" -}}{{- include "dragoman.refuse" (list $of "autoscaling.enabled" "a RayCluster cannot be scaled by KEDA; choose multiNode: LeaderWorkerSet") -}}{{- end -}}
+  {{- if eq $model.engine "embedded" -}}{{- include "dragoman.refuse" (list $of "autoscaling.enabled" "an embedded worker has none of vLLM's figures") -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* Where an option that holds for a model stands: in the model, or in `modelDefaults`. What stands nowhere belongs into the
+model. (list (dict "root" $ "name" NAME …) PATH) */ -}}
+{{- define "dragoman.place" -}}
+{{- $of := index . 0 -}}{{- $path := index . 1 -}}
+{{- $own := get $of.root.Values.models $of.name -}}{{- $common := $of.root.Values.modelDefaults -}}{{- $inOwn := true -}}
+{{- range $key := splitList "." $path -}}
+  {{- if not (hasKey (default dict $own) $key) -}}{{- $inOwn = false -}}{{- end -}}
+  {{- $own = get (default dict $own) $key -}}{{- $common = get (default dict $common) $key -}}
+{{- end -}}
+{{- if or $inOwn (eq (toString $common) "") -}}models.{{ $of.name }}.{{ $path }}{{- else -}}modelDefaults.{{ $path }}{{- end -}}
+{{- end -}}
+
+{{- /* Fails with the place of a model's option and why it is wrong. (list (dict "root" $ "name" NAME …) PATH WHY) */ -}}
+{{- define "dragoman.refuse" -}}
+{{- $of := index . 0 -}}{{- $place := include "dragoman.place" . -}}
+{{- if hasPrefix "modelDefaults." $place -}}{{- $place = printf "%s (taken by models.%s)" $place $of.name -}}{{- end -}}
+{{- fail (printf "%s: %s" $place (index . 2)) -}}
 {{- end -}}

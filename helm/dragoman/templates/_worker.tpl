@@ -17,10 +17,12 @@ dragoman-role: {{ default "leader" .role }}
 {{- /* --grace: what is left of stopSeconds when the preStop pause (at most 10 s) and the engine's own end (30 s) are taken off. */ -}}
 {{- define "dragoman.graceSeconds" -}}{{ sub (int .model.stopSeconds) 40 }}{{- end -}}
 
-{{- /* "true" where `args` has one of `flags`, alone or with `=`. (dict "args" LIST "flags" LIST) */ -}}
+{{- /* "true" where `args` has one of `flags`, in any way that vLLM reads: `--flag`, `--flag=VALUE`, `--flag.KEY=VALUE`, with _ for -.
+(dict "args" LIST "flags" LIST) */ -}}
 {{- define "dragoman.hasFlag" -}}
 {{- range $arg := .args -}}{{- range $flag := $.flags -}}
-{{- if or (eq $arg $flag) (hasPrefix (printf "%s=" $flag) $arg) }}true{{ end -}}
+{{- $word := first (splitList "=" $arg) | replace "_" "-" -}}
+{{- if or (eq $word $flag) (hasPrefix (printf "%s." $flag) $word) }}true{{ end -}}
 {{- end -}}{{- end -}}
 {{- end -}}
 

@@ -327,12 +327,34 @@ def shape(messages: list[Message]) -> list[str]:
         (("u1", "a1", "t1", "s1", "a2", "u2"), ["u:u1", "a:a1", "t:t1", "u:s1", "a:a2", "u:u2"]),
         (("u1", "a1", "t1", "s1", "u2", "s2"), ["u:u1", "a:a1", "t:t1", "u:s1+u2+s2"]),
         (("u1", "a1", "s1", "t1", "u2"), ["u:u1", "a:a1", "t:t1", "u:s1+u2"]),
+        (("s1", "u1", "u2"), ["s:s1", "u:u1\n\nu2"]),
+        (("u1", "s1", "u2", "a1", "u3"), ["u:u1\n\ns1\n\nu2", "a:a1", "u:u3"]),
+        (("u1", "a1", "t1", "u2", "u3", "s1"), ["u:u1", "a:a1", "t:t1", "u:u2\n\nu3\n\ns1"]),
     ],
 )
-def test_a_later_system_message_stays_where_it_was_as_a_part_of_a_user_message(
+def test_a_later_system_message_is_a_part_of_the_user_message_beside_it_and_users_take_turns(
     turns: tuple[str, ...], folded: list[str]
 ) -> None:
     assert shape(fold_system(said(*turns))) == folded
+
+
+def test_images_of_users_in_a_row_keep_their_places() -> None:
+    image = Image("https://a/b.png")
+    messages = [Message("user", (Text("a"), image)), Message("user"), Message("user", (Text("b"),))]
+    assert fold_system(messages) == [Message("user", (Text("a"), image, Text("b")))]
+
+
+def test_users_with_members_of_their_own_stay_apart() -> None:
+    named, other = Message("user", (Text("a"),), name="ann"), Message("user", (Text("b"),), name="bob")
+    assert fold_system([named, other]) == [named, other]
+
+
+def test_many_users_in_a_row_take_time_as_they_are_long() -> None:
+    """A request's work grows no faster than the request: a quarter of a million messages would else take minutes."""
+    many = [Message("user" if index % 2 else "system", (Text("x"),)) for index in range(250_000)]
+    (first, whole) = fold_system(many)
+    assert first.role == "system"
+    assert whole.parts == (Text("\n\n".join("x" * (len(many) - 1))),)
 
 
 @pytest.mark.parametrize("length", range(1, 8))

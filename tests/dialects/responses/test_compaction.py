@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway import backends
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartKind, PartStart, UsageReport
-from gateway.core.messages import Text
+from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.responses.compaction import ASK
 from tests.dialects.responses.asking import (
@@ -46,7 +47,7 @@ def client() -> Iterator[httpx.Client]:
 
 def asked(script: dict[str, Any], **members: Any) -> dict[str, Any]:
     """A request for a summary, which the worker writes as `script` says."""
-    prompt = "sim:" + json.dumps({"rounds": [{"text": "ok"}], "asked": {"outgrows your context": script}})
+    prompt = "Go. sim:" + json.dumps({"rounds": [{"text": "ok"}], "asked": {"outgrows your context": script}})
     return body(input=[message("user", prompt), *TALK], **members)
 
 
@@ -81,8 +82,7 @@ def test_the_summary_is_one_item_that_stands_for_the_conversation(client: httpx.
     assert [item["type"] for item in response["output"]] == ["reasoning", "compaction"]
     item = response["output"][-1]
     assert item.keys() == {"type", "id", "encrypted_content"}
-    # Codex keeps the user's messages and the item.
-    (told,) = sent(input=[message("user", "a"), item])["messages"][1:]
+    (told,) = sent(input=[item])["messages"]
     assert told["role"] == "user"
     assert told["content"].endswith("\n\nThe sum é so far.")
 
@@ -125,12 +125,13 @@ def test_what_is_cut_off_is_no_summary(client: httpx.Client, stream: bool) -> No
     assert response["status"] == "incomplete"
 
 
-def test_an_empty_summary_is_an_error(client: httpx.Client) -> None:
+@pytest.mark.parametrize("text", ["", " \n", "\u3000"])
+def test_an_empty_summary_is_an_error(client: httpx.Client, text: str) -> None:
     """A client would else go on without its history."""
-    reply = client.post("/v1/responses", json=asked({"text": ""}))
+    reply = client.post("/v1/responses", json=asked({"text": text}))
     assert reply.status_code == 502
     assert reply.json()["error"]["code"] == "no_summary"
-    streamed = replied(client, asked({"text": ""}, stream=True))
+    streamed = replied(client, asked({"text": text}, stream=True))
     assert streamed["status"] == "failed"
     assert streamed["error"]["code"] == "no_summary"
     assert client.get(f"/v1/responses/{streamed['id']}").status_code == 404
@@ -138,14 +139,28 @@ def test_an_empty_summary_is_an_error(client: httpx.Client) -> None:
 
 def test_the_question_for_a_summary_is_a_part_of_a_last_message_of_the_user() -> None:
     """Templates may demand that user and assistant take turns."""
-    *_, last = read(input=[message("user", "a"), call(1), output(1, "x"), message("user", "b"), TRIGGER]).messages
-    (only,) = read(input=[message("user", "a"), TRIGGER]).messages
-    assert [part.text for part in last.parts if isinstance(part, Text)] == ["b", ASK]
-    assert [part.text for part in only.parts if isinstance(part, Text)] == ["a", ASK]
+    *_, last = sent(input=[message("user", "a"), call(1), output(1, "x"), message("user", "b"), TRIGGER])["messages"]
+    (only,) = sent(input=[message("user", "a"), TRIGGER])["messages"]
+    assert last["content"] == "b\n\n" + ASK
+    assert only["content"] == "a\n\n" + ASK
 
 
-# Not base64; not UTF-8; half a surrogate pair; empty; nothing; of another server.
-@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA", "dgc1.7aCAIHg=", "dgc1.", None, "", "gAAA"])
+@pytest.mark.parametrize("backend", backends.REGISTRY)
+def test_a_summary_and_the_users_words_around_it_are_one_turn(client: httpx.Client, backend: str) -> None:
+    """Clients keep the user's messages and the summary, and templates may demand turns."""
+    item = replied(client, asked({"text": "The sum."}))["output"][-1]
+    kept = [message("developer", "rules"), message("user", "a"), item, message("user", "b")]
+    first, turn = sent(backend, input=kept)["messages"]
+    assert first == {"role": "system", "content": "rules"}
+    assert turn["role"] == "user"
+    assert turn["content"].startswith("a\n\nSummary of the conversation")
+    assert turn["content"].endswith("\n\nThe sum.\n\nb")
+    takes = Capabilities("w", features=frozenset({"system_turns"}))
+    assert [one["role"] for one in sent(can=takes, input=kept)["messages"]] == ["system", "user", "user", "user"]
+
+
+# Not base64; not UTF-8; half a surrogate pair; empty; white space; nothing; of another server.
+@pytest.mark.parametrize("damaged", ["dgc1.%", "dgc1.gICA", "dgc1.7aCAIHg=", "dgc1.", "dgc1.IAo=", None, "", "gAAA"])
 def test_a_summary_that_cannot_be_read_is_refused_because_the_history_is_in_it(damaged: str | None) -> None:
     with pytest.raises(GatewayError) as caught:
         read(input=[message("user", "a"), {"type": "compaction", "encrypted_content": damaged}])
@@ -156,7 +171,7 @@ def test_a_summary_that_cannot_be_read_is_refused_because_the_history_is_in_it(d
 def test_what_follows_a_stored_summary_is_answered(client: httpx.Client) -> None:
     """The trigger of the former request is history."""
     first = replied(client, asked({"text": "The sum."}))
-    said = "sim:" + json.dumps({"text": "on"})
+    said = "sim:" + json.dumps({"rounds": [{"text": "on"}]})
     second = replied(client, body(input=said, previous_response_id=first["id"]))
     assert [item["type"] for item in second["output"]] == ["message"]
     assert second["output"][0]["content"][0]["text"] == "on"
@@ -169,7 +184,7 @@ def test_a_stored_summary_stands_for_what_was_before_it(client: httpx.Client) ->
     prompt = asked({"text": "The sum."})
     prompt["input"] = [message("developer", "rules"), tools, odd, *prompt["input"]]
     first = replied(client, prompt)
-    said = "sim:" + json.dumps({"text": "on"})
+    said = "sim:" + json.dumps({"rounds": [{"text": "on"}]})
     second = replied(client, body(input=said, previous_response_id=first["id"]))
     page = client.get(f"/v1/responses/{second['id']}/input_items", params={"order": "asc"}).json()
     found = [item.get("role") or item["type"] for item in page["data"]]

@@ -135,10 +135,24 @@ def test_law_2_images_in_outputs_stand_before_the_words_that_follow() -> None:
 
 
 def test_law_2_a_message_of_the_developer_never_parts_a_call_from_its_output() -> None:
-    items = [message("user", "go"), call(1), call(2), message("developer", "mind"), output(1, "a"), output(2, "b")]
-    takes = Capabilities("w", features=frozenset({"system_turns", "tools"}))
-    roles = [one["role"] for one in sent(can=takes, input=items, tools=[TOOL])["messages"]]
-    assert roles == ["user", "assistant", "tool", "tool", "system"]
+    mind = message("developer", "mind")
+    image = [{"type": "input_image", "image_url": PNG}]
+    takes = Capabilities("w", features=frozenset({"system_turns", "tools", "vision"}))
+
+    def roles(*items: Any) -> list[str]:
+        told = sent(can=takes, input=[message("user", "go"), *items], tools=[TOOL])["messages"]
+        return [one["role"] for one in told]
+
+    assert roles(call(1), call(2), mind, output(1, "a"), output(2, "b")) == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "system",
+    ]
+    assert roles(call(1), mind, output(1, "a")) == ["user", "assistant", "tool", "system"]
+    both = roles(call(1), call(2), output(2, image), mind, output(1, "a"))
+    assert both == ["user", "assistant", "tool", "tool", "user", "system"]
 
 
 def test_law_3_what_the_model_is_told_first_is_one_message() -> None:
@@ -709,6 +723,22 @@ def test_counting_agrees_with_usage(client: httpx.Client) -> None:
 @pytest.mark.parametrize("path", ["/openai/responses?api-version=2025-04-01-preview", "/openai/v1/responses"])
 def test_azures_paths(client: httpx.Client, path: str) -> None:
     assert post(client, scripted(text="Hello"), path)["output"][0]["content"][0]["text"] == "Hello"
+
+
+@pytest.mark.parametrize("version", ["", "/v1"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_azures_deployment_in_the_path_wins(client: httpx.Client, version: str, stream: bool) -> None:
+    """The AI SDK asks so with `useDeploymentBasedUrls`, and may leave any model in the body."""
+    path = f"/openai{version}/deployments/%s/responses?api-version=2025-04-01-preview"
+    for left in ("none", "", None):
+        asked = {**scripted(text="Hello", stream=stream), "model": left}
+        reply = client.post(path % "alias", json=asked)
+        assert reply.status_code == 200, reply.text
+        response = frames(reply.text)[-1]["response"] if stream else reply.json()
+        assert (response["model"], response["output"][0]["content"][0]["text"]) == ("alias", "Hello")
+    refused = client.post(path % "none", json=scripted(text="Hello", stream=stream))
+    assert refused.status_code == 404
+    assert refused.json()["error"]["code"] == "DeploymentNotFound"
 
 
 def test_a_text_in_memory_is_counted() -> None:
