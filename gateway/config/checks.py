@@ -183,7 +183,7 @@ def _console(config: Config) -> Found:
         if option is not None:
             yield ("console", option), "has no effect: the console is not enabled"
     elif place is None or not config.metrics.enabled:
-        yield ("console", "enabled"), "needs metrics.listen: the console is served there"
+        yield ("console", "enabled"), "needs metrics.listen, such as 127.0.0.1:9090: the console is served there"
     elif option is None and config.auth == "keys":
         yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
     elif option is None and not is_loopback(place.rpartition(":")[0].strip("[]")):
