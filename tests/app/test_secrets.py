@@ -38,7 +38,7 @@ WITHOUT_SECRETS = (dialect.Settings,)
 """Settings that hold no secret."""
 
 
-def _settings(kind: type = msgspec.Struct) -> Iterator[type]:
+def _settings(kind: type[object] = msgspec.Struct) -> Iterator[type[object]]:
     """All classes of settings of the gateway, by their name."""
     for one in kind.__subclasses__():
         if one.__module__.startswith("gateway.") and one.__name__.endswith("Settings"):
