@@ -95,7 +95,8 @@ def _write_parts(parts: Sequence[Part], out: dict[str, Any]) -> None:
 
 def _object_in(call: ToolCall) -> str:
     """The arguments of a former call as the text of a JSON object. Models also write what is none, clients send it back
-    in every later request, and templates want objects: llama.cpp would answer each of them with a 500."""
+    in every later request, and many templates need objects: llama.cpp then answers each one with a 500 (its issue
+    25510)."""
     text = call.arguments
     try:
         _object(text)

@@ -316,7 +316,7 @@ def test_a_message(message: Message, expected: dict[str, Any]) -> None:
     ],
 )
 def test_arguments_of_a_former_call_are_an_object(arguments: str, told: str) -> None:
-    """Else llama.cpp answers this and every later request of the conversation with a 500, as if it had failed."""
+    """Else a template may fail on this and every later request of the conversation, and the worker seem to fail."""
     written = write_message(Message("assistant", (ToolCall("1", "f", arguments),)))
     assert written["tool_calls"][0]["function"]["arguments"] == told
 
