@@ -72,6 +72,9 @@ class Principal(Struct, frozen=True):
     streams: int | None = None
     connections: int | None = None
 
+    def __repr__(self) -> str:
+        return f"Principal({self.key!r}, team={self.team!r})"  # who knows the salt can find out what is cached
+
     @property
     def tenant(self) -> str:
         """Who shares what is stored, and takes turns with others where requests wait: its team, else the key alone. No

@@ -114,7 +114,8 @@ class Tokens:
         return token.startswith(b"eyJ") and token.count(b".") == 2
 
     def read(self, token: bytes) -> Bearer:
-        """Verifies a token. Raises GatewayError(UNAUTHENTICATED), whose message holds nothing of the token."""
+        """Verifies a token. Raises GatewayError, whose message holds nothing of the token: UNAUTHENTICATED; OVERLOADED
+        while the provider's keys have never been read, which says nothing about the token."""
         if len(token) > _LONGEST:
             raise _refused("the token is too long")
         digest = sha256(token).digest()
@@ -145,6 +146,11 @@ class Tokens:
             )
             return self._bearer(claims)
         except KeyError:
+            if not self._keys:
+                message = "the keys of the identity provider could not be read yet"
+                raise GatewayError(
+                    Kind.OVERLOADED, message, code="identity_unavailable", retry_after=_RETRY_S
+                ) from None
             self._unknown.set()
             raise _refused("the token is not signed by a known key") from None
         except _TOLD as error:  # the provider signed it, so its bearer may learn what is wrong

@@ -151,13 +151,41 @@ def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
         time.sleep(POLL_S)
 
 
-def welcome(base: str, model: str) -> str:
+def address(host: str, port: int) -> str:
+    """The base URL of what listens there, for this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def admin(config: Config) -> tuple[str, int] | None:
+    """Host and port of `metrics.listen`."""
+    if config.metrics.listen is None:
+        return None
+    host, _, port = config.metrics.listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def sights(config: Config) -> str:
+    """How to see what the gateway does."""
+    place = admin(config)
+    if place is None:
+        return (
+            "To see what it does, in a terminal and in a browser, start it with an address for that:\n\n"
+            "  DRAGOMAN_METRICS__LISTEN=127.0.0.1:9090 DRAGOMAN_CONSOLE__ENABLED=true make run"
+        )
+    url = address(*place)
+    console = f"\n  {url}/console" if config.console.enabled else ""
+    return f"To see what it does:\n\n  .venv/bin/dragoman status --url {url}{console}"
+
+
+def welcome(base: str, model: str, seen: str) -> str:
     """The first output: a request to type."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
     return (
         f"Type this in another terminal:\n\n"
         f"  curl {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"
         f"    -d '{body}'\n\n"
+        f"{seen}\n\n"
         f"Dragoman listens on {base}, model {model}. Ctrl-C stops it."
     )
 
@@ -173,13 +201,14 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
     if worker.hostname not in {"127.0.0.1", "localhost", "::1"} or worker.port is None:
         raise Failed(f"the first worker of model {name} is {model.workers[0]}: only one on this machine can be started")
     refuse_busy(config.listen.host, config.listen.port, "set DRAGOMAN_LISTEN__PORT to another port")
+    if (place := admin(config)) is not None:
+        refuse_busy(*place, "set DRAGOMAN_METRICS__LISTEN to another address")
     refuse_busy(worker.hostname, worker.port, f"stop that program, or change the worker's port in {config_file.name}")
 
     embedded = [*dragoman, "worker", "embedded", "--port", str(worker.port)]
     if model_file:
         embedded += ["--model-file", model_file]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.listen.host, config.listen.host)
-    base = f"http://[{host}]:{config.listen.port}" if ":" in host else f"http://{host}:{config.listen.port}"
+    base = address(config.listen.host, config.listen.port)
     children: list[Child] = []
     try:
         children.append(Child("worker", embedded))
@@ -188,7 +217,7 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
             children.append(Child("gateway", [*dragoman, "serve", "--config", str(config_file)]))
             wait_ok(f"{base}/readyz", children, stop)
         if not stop.count:
-            print(welcome(base, name), flush=True)
+            print(welcome(base, name, sights(config)), flush=True)
             for child in children:
                 child.show()
         reloads = 0

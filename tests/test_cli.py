@@ -721,7 +721,7 @@ def test_where_nobody_names_a_file_it_is_looked_for(tmp_path: Path) -> None:
         (line,) = found.stderr.splitlines()
         assert line.startswith("dragoman: no configuration file: give --config FILE, set DRAGOMAN_CONFIG, or ")
     half = dragoman("serve", folder=tmp_path, DRAGOMAN_LISTEN__PORT="http").stderr.splitlines()[1:]
-    assert half == ["environment:0: DRAGOMAN_LISTEN__PORT: must be a whole number"]
+    assert half == ["environment: DRAGOMAN_LISTEN__PORT: must be a whole number"]
     (tmp_path / "gateway.yaml").write_text("models: 1\n")
     (tmp_path / "other.yaml").write_text("models: 2\n")
     assert dragoman("serve", folder=tmp_path).stderr.startswith("gateway.yaml:1: models: ")
@@ -776,4 +776,4 @@ async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, mon
         await asyncio.to_thread(log.close)
     lines = [json.loads(line) for line in said.getvalue().splitlines()]
     (line,) = [line for line in lines if line["event"] == "reload refused, the old configuration stays"]
-    assert line["faults"] == ["gateway.yaml:0: (file): could not be put to use: FileNotFoundError"]
+    assert line["faults"] == ["gateway.yaml: (file): could not be put to use: FileNotFoundError"]

@@ -91,6 +91,12 @@ def test_what_is_no_admin_address_is_said(stack: Stack, path: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_without_an_admin_address_it_says_what_to_add(tmp_path: Path) -> None:
+    done = called("status", "--config", written(tmp_path))
+    assert done.returncode == 2
+    assert "add `metrics: {listen: 127.0.0.1:9090}`" in done.stderr
+
+
 def test_nobody_there() -> None:
     done = called("status", "--url", "http://127.0.0.1:9", "--once")
     assert done.returncode == 1

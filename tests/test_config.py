@@ -69,7 +69,7 @@ def test_broken_config(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == path.with_suffix(".expected").read_text()
     assert said == f"{caught.value}\n"
     assert "canary" not in said
-    assert all(re.match(r"[\w./]+:\d+: \S.*: \S", line) for line in said.splitlines())
+    assert all(re.match(r"([\w./]+:[1-9]\d*|environment): \S.*: \S", line) for line in said.splitlines())
 
 
 def test_there_are_enough_broken_configs_and_none_is_left_over() -> None:
@@ -436,6 +436,23 @@ def test_environment_alone_is_enough() -> None:
         load(None, KNOWN, {})
 
 
+def test_what_the_environment_lacks_has_no_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, KNOWN, {"DRAGOMAN_LISTEN__PORT": "0", "DRAGOMAN_AUTH": "keys"})
+    assert str(caught.value).splitlines() == [
+        "environment: DRAGOMAN_AUTH: asks for keys, but there are none in keys or keys_file",
+        "environment: models: must hold at least one model",
+    ]
+
+
+def test_what_a_section_lacks_is_told_at_its_line(tmp_path: Path) -> None:
+    said = faults(tmp_path, SMALL + "redis:\n  db: 1\njwt: {issuer: a, jwks_url: https://i/k}\n")
+    assert said == [
+        "gateway.yaml:5: redis: must say where: addresses or url",
+        "gateway.yaml:7: jwt.audience: is required",
+    ]
+
+
 def test_environment_can_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(SMALL)
     assert load(None, KNOWN, {"DRAGOMAN_CONFIG": str(tmp_path / "other.yaml")}).models
@@ -468,8 +485,8 @@ def test_environment_takes_options_back(tmp_path: Path) -> None:
 def test_a_fault_names_the_variable_that_replaced_the_line(tmp_path: Path) -> None:
     said = faults(tmp_path, SMALL, DRAGOMAN_MODELS='{"small": {"workers": ["x"], "nothing": 1}}')
     assert said == [
-        "environment:0: DRAGOMAN_MODELS: small.nothing is not an option",
-        "environment:0: DRAGOMAN_MODELS: small.workers.0 must begin with http:// or https://",
+        "environment: DRAGOMAN_MODELS: small.nothing is not an option",
+        "environment: DRAGOMAN_MODELS: small.workers.0 must begin with http:// or https://",
     ]
 
 
@@ -484,7 +501,7 @@ def test_variables_of_kubernetes_services_are_passed_over(tmp_path: Path) -> Non
         "DRAGOMAN_METRICS_SERVICE_HOST": "10.0.0.1",
     }
     assert read(tmp_path, SMALL, **links) == read(tmp_path, SMALL)
-    assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment:0: DRAGOMAN_PORT: sets no option"]
+    assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment: DRAGOMAN_PORT: sets no option"]
 
 
 # ---- names that only the program knows

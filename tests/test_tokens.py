@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -205,9 +206,52 @@ async def test_keys_from_a_url_outlive_a_reload_while_it_is_away() -> None:
         if known:
             assert after.read(token()).subject == "alice"
         else:
-            with pytest.raises(GatewayError, match="known key"):
+            with pytest.raises(GatewayError, match="could not be read yet"):
                 after.read(token())
         await after.close()
+
+
+@pytest.mark.parametrize(
+    "trouble", [OSError("away"), socket.gaierror(socket.EAI_AGAIN, "no name server"), TimeoutError()]
+)
+async def test_no_token_is_blamed_while_keys_were_never_read(trouble: Exception) -> None:
+    answers: list[str | Exception] = [trouble, keys(r=RSA), trouble]
+
+    async def fetch(url: str) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    tokens = Tokens(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys"), time.time)
+    await tokens.start(fetch)
+    with pytest.raises(GatewayError) as caught:
+        tokens.read(token())
+    assert (caught.value.kind, caught.value.code) == (Kind.OVERLOADED, "identity_unavailable")
+    assert caught.value.retry_after
+    with pytest.raises(GatewayError) as caught:
+        tokens.read(b"eyJ.no.token")
+    assert caught.value.kind is Kind.UNAUTHENTICATED
+    for _ in answers[:]:
+        await tokens._refresh(fetch, "https://id.example/keys")
+        assert tokens.read(token()).subject == "alice"
+    with pytest.raises(GatewayError) as caught:
+        tokens.read(token(OTHER, "other"))
+    assert caught.value.kind is Kind.UNAUTHENTICATED
+    await tokens.close()
+
+
+def test_clients_are_told_to_come_again_while_keys_were_never_read() -> None:
+    section = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://127.0.0.1:1/keys"}
+    with Stack(config={"auth": "keys", "jwt": section}) as stack:
+        answer = httpx.post(
+            stack.url + "/v1/chat/completions",
+            headers={"authorization": f"Bearer {token().decode()}"},
+            json={"model": "m", "messages": [{"role": "user", "content": "hello"}]},
+            timeout=30,
+        )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "identity_unavailable")
+    assert answer.headers["retry-after"] == "10"
 
 
 async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> None:

@@ -253,7 +253,8 @@ class State:
 
     def follow(self, newer: State, model: str) -> None:
         """What waits here for a worker of `model`, or tries another one, gets those of the configuration `newer`. It is
-        made for workers of this configuration: none gets it that is addressed in another way."""
+        made for workers of this configuration: none gets it that is addressed in another way. Where none of the others
+        is ready, it keeps those that are."""
         mine, theirs = self.config.models.get(model), newer.config.models.get(model)
         if not self.rested or mine is None or theirs is None:
             return
@@ -262,7 +263,7 @@ class State:
         pools = [
             (ours[model], others[model])
             for ours, others in ((self.pools, newer.pools), (self.prefill_pools, newer.prefill_pools))
-            if model in ours and model in others
+            if model in ours and model in others and (others[model].ready or not ours[model].ready)
         ]
         for pool, other in pools:
             pool.change(other.workers, ahead=True)

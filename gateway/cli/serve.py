@@ -18,7 +18,7 @@ import uvloop
 from gateway.app import KNOWN, Gateway
 from gateway.cli import processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
-from gateway.config import Config, ConfigError, Detached, Listen, TooSlow, Watch, load
+from gateway.config import Config, ConfigError, Detached, Fault, Listen, TooSlow, Watch, load
 from gateway.core.rounds import going_on
 from gateway.observe.log import Log
 from gateway.observe.siblings import Siblings
@@ -220,7 +220,7 @@ class _Serving:
 
     def _whole(self, what: str) -> str:
         """A fault of the configuration as a whole."""
-        return f"{Path(self._path).name if self._path else 'environment'}:0: (file): {what}"
+        return str(Fault.of_all(Path(self._path).name if self._path else None, what))
 
     def _refused(self, faults: list[str]) -> None:
         self._gateway.metrics.reloads.labels("refused").inc()

@@ -82,7 +82,9 @@ class _Gateway:
         try:
             answer = self._client.get(self._url, headers=self._headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unreachable(f"no answer from {self._url}: {type(error).__name__}") from None
+            raise Unreachable(
+                f"no answer from {self._url}: {type(error).__name__}; does a gateway run with this metrics.listen?"
+            ) from None
         if answer.status_code == 401:
             raise Unreachable(f"{self._url} asks for the console's key: give --key-file")
         if answer.status_code != 200:
@@ -135,7 +137,10 @@ def _place(options: argparse.Namespace) -> tuple[str, str | None]:
         return options.url, key
     config, _ = configuration(options.config)
     if config.metrics.listen is None:
-        raise ValueError("the configuration has no metrics.listen, where the state is served; or give --url")
+        raise ValueError(
+            "the configuration has no metrics.listen, where the state is served:"
+            " add `metrics: {listen: 127.0.0.1:9090}` and start the gateway anew; or give --url"
+        )
     host, _, port = config.metrics.listen.rpartition(":")
     # Listening on every address is listening on this machine's own.
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)

@@ -14,6 +14,7 @@ from gateway.config.faults import Found, Unknown, masked
 from gateway.config.model import Config, Key
 from gateway.config.rules import header_faults, not_both, repeated
 from gateway.config.serving import is_loopback
+from gateway.config.unused import unused
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What is wrong with a value in `match` that no request can have, by its dimension.
@@ -40,6 +41,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_jwt(config),
         *_cache_salt(config),
         *_tracing(config, known),
+        *unused(config, raw),
     ]
     yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
     yield from between_models(config, names)
@@ -183,7 +185,7 @@ def _console(config: Config) -> Found:
         if option is not None:
             yield ("console", option), "has no effect: the console is not enabled"
     elif place is None or not config.metrics.enabled:
-        yield ("console", "enabled"), "needs metrics.listen: the console is served there"
+        yield ("console", "enabled"), "needs metrics.listen, such as 127.0.0.1:9090: the console is served there"
     elif option is None and config.auth == "keys":
         yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
     elif option is None and not is_loopback(place.rpartition(":")[0].strip("[]")):
@@ -192,8 +194,6 @@ def _console(config: Config) -> Found:
 
 def _cors(config: Config) -> Found:
     cors = config.cors
-    if not cors.origins and cors.headers is not None:
-        yield ("cors", "headers"), "has no effect without origins"
     if "*" in cors.origins and len(cors.origins) > 1:
         yield ("cors", "origins"), 'must be "*" alone: that is every origin'
     if "*" in (cors.headers or ()):

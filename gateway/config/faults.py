@@ -78,11 +78,12 @@ Found = Iterator[tuple[Path, Message]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """One thing that is wrong. Its text is `file:line: key: message`, and it never holds a secret.
+    """One thing that is wrong. Its text is `file:line: key: message`, without the line where there is none. It never
+    holds a secret.
 
     file  as it was given to `load`, or "environment"
     line  from 1; 0 where there are no lines
-    key   dotted path in the file, the variable's name in the environment, "(file)" for the file itself
+    key   dotted path in the file, the variable's name in the environment, "(file)" for all of it
     """
 
     file: str
@@ -90,8 +91,14 @@ class Fault:
     key: str
     message: str
 
+    @classmethod
+    def of_all(cls, file: str | None, message: str) -> Fault:
+        """Of the file as a whole; of the environment, if there is no file."""
+        return cls(file or ENVIRONMENT, 0, WHOLE, message)
+
     def __str__(self) -> str:
-        return masked(f"{self.file}:{self.line}: {self.key}: {self.message}")
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return masked(f"{place}: {self.key}: {self.message}")
 
 
 class ConfigError(Exception):
@@ -166,4 +173,4 @@ def locate(positions: Positions, path: Path) -> Position:
         holder = positions.get(path[:length])
         if holder is not None:
             return Position(holder.file, holder.line, holder.variable, holder.path + path[length:])
-    return Position("(default)", 0, None, path)
+    return Position(ENVIRONMENT, 0, None, path)

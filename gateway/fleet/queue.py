@@ -8,14 +8,15 @@ Not every worker suits every request. Requests that the same workers suit are of
 a kind, its requests are passed over and keep their places: none blocks another one that a free worker suits. A tenant
 has one account, whatever its requests' kinds are.
 
-No clock, no I/O. Adding, taking and removing a request take a number of steps on average that grows with the number of
-kinds that wait, with the logarithm of that of tenants, and with the `QUANTUM`s of its tokens, not with the queue.
+No clock, no I/O. Adding and removing a request take a number of steps on average that grows with the logarithm of that
+of tenants, not with the queue. Who is next takes a step for each kind, and for each kind of each tenant that is passed
+over: two rounds at most, however large the requests are.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
@@ -26,7 +27,7 @@ ANY: Without = frozenset()
 QUANTUM = 1024
 """Tokens of each tenant's turn."""
 _MOST_TURNS = 64
-"""A request costs its tenant at most so many turns: a bound on the steps to whoever is next."""
+"""A request costs its tenant at most so many turns."""
 
 
 class Waiter:
@@ -162,6 +163,11 @@ class _Turns(Generic[W]):
                 return line.flow
 
 
+def _turns_left(flow: _Flow[W]) -> int:
+    """Until it may take something."""
+    return -flow.deficit // QUANTUM + 1 if flow.deficit <= 0 else 0
+
+
 _BEHIND = 1 << 62
 """Added to the places of flows that are not fresh."""
 
@@ -214,6 +220,7 @@ class _Level(Generic[W]):
         open_kinds = [turns for kind, turns in self.kinds.items() if kind not in blocked]
         if not open_kinds:
             return None
+        begun: int | None = _BEHIND + self.place
         while True:
             flow = open_kinds[0].first()
             for turns in open_kinds[1:]:
@@ -222,12 +229,36 @@ class _Level(Generic[W]):
                     flow = other
             if self.idle and self.idle[0][0] < flow.place:
                 self._pass_idle()
-            elif flow.deficit <= 0:
-                # Who is alone takes all its turns at once: each costs a step for every kind.
-                flow.deficit += QUANTUM * (1 if len(self.flows) > 1 else -flow.deficit // QUANTUM + 1)
-                self._move_back(flow)
-            else:
+            elif flow.deficit > 0:
                 return flow.first(blocked)
+            elif len(self.flows) == 1:  # it takes all its turns at once
+                flow.deficit += QUANTUM * _turns_left(flow)
+                self._move_back(flow)
+            elif begun is not None and flow.place > begun:
+                self._go_round(open_kinds)
+                begun = None
+            else:
+                flow.deficit += QUANTUM
+                self._move_back(flow)
+
+    def _go_round(self, open_kinds: Sequence[_Turns[W]]) -> None:
+        """The walk was past everyone and begins anew: all rounds at once in which nobody can take anything. Each would
+        cost a step for every kind of every tenant."""
+        walked = {line.flow for turns in open_kinds for _, line in turns.heap if line.waiters}
+        rounds = min(map(_turns_left, walked))
+        for flow in walked:
+            flow.deficit += QUANTUM * rounds
+        staying = []
+        for entry in self.idle:
+            _, tenant, flow = entry
+            if _turns_left(flow) < rounds:
+                self.behind -= 1
+                del self.flows[tenant]
+            else:
+                flow.deficit += QUANTUM * rounds
+                staying.append(entry)
+        heapify(staying)
+        self.idle = staying
 
     def _pass_idle(self) -> None:
         """It is the turn of a tenant of which nothing waits."""

@@ -32,6 +32,9 @@ class TraceSettings(Struct, frozen=True):
     service: str
     headers: tuple[tuple[str, str], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"TraceSettings({self.endpoint!r})"  # a header may hold the collector's key
+
 
 class Tracing:
     """A tracer that sends to a collector, and the settings that it was made of."""

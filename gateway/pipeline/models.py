@@ -73,6 +73,9 @@ class ServedModel(Struct):
     tells: bool = False
     hear: Callable[[Any, Headers], None] | None = None
 
+    def __repr__(self) -> str:
+        return f"ServedModel({self.name!r})"  # a header may hold the workers' key
+
     def card(self, name: str, ready: bool) -> ModelCard:
         """What a list of models says of it under `name`, its own or an alias."""
         return ModelCard(

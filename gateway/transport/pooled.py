@@ -13,7 +13,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from urllib.parse import quote, urlsplit
@@ -25,6 +25,7 @@ from gateway.core.ports import Deadlines
 from gateway.drive import as_task
 from gateway.transport.connection import Connection
 from gateway.transport.incoming import READ_BYTES, Incoming
+from gateway.transport.names import Name
 
 _LOG = logging.getLogger(__name__)
 _NAME = itemgetter(0)
@@ -51,8 +52,8 @@ class Origin:
     """
 
     __slots__ = (
-        "_base", "_constant", "_host", "_port", "_ssl", "_tell_at", "buffer", "connections", "idle", "idle_expiry",
-        "max_idle",
+        "_base", "_constant", "_host", "_name", "_port", "_ssl", "_tell_at", "buffer", "connections", "idle",
+        "idle_expiry", "max_idle",
     )  # fmt: skip
 
     def __init__(self, pooled: Pooled, address: str) -> None:
@@ -66,6 +67,7 @@ class Origin:
             raise invalid
         self._host = host
         self._port = port or (443 if url.scheme == "https" else 80)
+        self._name = Name(host, self._port)
         self._base = url.path.rstrip("/")
         self._ssl = pooled.ssl_context(address) if url.scheme == "https" else None
         # HTTP recommends Host first. identity: the gateway reads replies, and decompression would allow a zip bomb.
@@ -121,7 +123,7 @@ class Origin:
         try:
             await as_task()  # for the timeout
             async with asyncio.timeout(seconds):
-                await connection.loop.create_connection(lambda: connection, self._host, self._port, ssl=self._ssl)
+                await self._open(connection, await self._name.addresses(seconds))
         except TimeoutError as error:
             connection.drop()
             late = "the worker did not accept a connection in time"
@@ -138,6 +140,19 @@ class Origin:
             connection.drop()
             raise
         return connection
+
+    async def _open(self, connection: Connection, addresses: Sequence[str]) -> None:
+        """Connects to the first of `addresses` that takes a connection. Raises the last one's error."""
+        host = None if self._ssl is None else self._host
+        for number, address in enumerate(addresses, 1):
+            try:
+                await connection.loop.create_connection(
+                    lambda: connection, address, self._port, ssl=self._ssl, server_hostname=host
+                )
+                return
+            except OSError as error:
+                if number == len(addresses) or isinstance(error, ssl.SSLError):
+                    raise
 
 
 class Pooled:

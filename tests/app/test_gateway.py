@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from gateway.app.state import State
 from tests.app.asking import CHAT, GONE, key
@@ -138,13 +139,16 @@ def test_who_waits_gets_the_workers_that_its_model_has_now() -> None:
         assert [len(worker.on_free) for worker in stack.gateway.state.workers.values()] == [1]
 
 
-def test_who_waits_goes_to_no_worker_that_is_addressed_in_another_way() -> None:
+@pytest.mark.parametrize("why", ["addressed in another way", "not ready"])
+def test_who_waits_keeps_its_workers_where_the_new_ones_are(why: str) -> None:
     """Its head is written: the key that it has is for nobody else."""
 
     async def go(stack: Stack) -> list[int]:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
             state, running, waiting = await one_waits(stack, client)
-            others = {"workers": [stack.sims[1].url], "headers": {"x-of": "the new ones"}}
+            others: dict[str, Any] = {"workers": GONE["workers"]}
+            if why == "addressed in another way":
+                others = {"workers": [stack.sims[1].url], "headers": {"x-of": "the new ones"}}
             await stack.gateway.reload(stack.config({"models": {"m": others}}))
             for _ in iter(lambda: state.rested, True):
                 await asyncio.sleep(0.01)

@@ -153,6 +153,7 @@ def stack(request: pytest.FixtureRequest, engine: httpx.Client) -> Iterator[Stac
     config["dialects"] = {name: {"default_model": "smollm2"} for name in REGISTRY}
     config["health"] = {"timeout_s": 10, "interval_s": 10}
     config["log"] = {"level": "debug"}  # tells of each probe
+    config["queue"] = {"cold_start_s": 60}  # nor does a test fail because a probe found the worker busy in its middle
     with Stack(workers=(), config=config) as stack:
         until(lambda: stack.gateway.state.fleets.ready, 60)
         yield stack

@@ -203,7 +203,8 @@ def test_the_order_is_that_of_deficit_round_robin(seed: int, kinds: int) -> None
     queue, ring = Queue[Waiter](), Ring()
     for _ in range(2000):
         if draw.random() < 0.5:
-            waiter = one(draw.choice("abcdefgh"), 0, draw.choice((50, 700, 9000)), lacks=draw.choice(KINDS[:kinds]))
+            tokens = draw.choice((50, 700, 9000, 60_000))
+            waiter = one(draw.choice("abcdefgh"), 0, tokens, lacks=draw.choice(KINDS[:kinds]))
             queue.add(waiter)
             ring.add(waiter)
             continue
@@ -383,6 +384,24 @@ def test_the_turns_of_who_is_alone_do_not_multiply_with_kinds(monkeypatch: pytes
         sys.settrace(before)
     assert [waiter.number for waiter in order] == list(range(1, 65))
     assert steps.count < 64 * 64 * 20
+
+
+def test_the_turns_of_large_requests_do_not_multiply_with_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+
+    def served(tokens: int) -> int:
+        """In steps: of 10 tenants that have something of 30 kinds each."""
+        queue = filled(*(Waiter(str(number % 10), 0, tokens, 1, frozenset([number // 10])) for number in range(300)))
+        steps.count = 0
+        before = sys.gettrace()
+        sys.settrace(steps.trace)
+        try:
+            assert len(taken(queue)) == 300
+        finally:
+            sys.settrace(before)
+        return steps.count
+
+    assert served(QUANTUM * 64) < 3 * served(QUANTUM)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config import Config
+from scripts.run import sights
 from tests.ports import free_port
 from tests.repo.tree import ROOT
 
@@ -116,6 +118,25 @@ def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert run.alive() == []
+
+
+def test_the_welcome_says_how_to_see_what_goes_on() -> None:
+    assert "DRAGOMAN_METRICS__LISTEN=127.0.0.1:9090 DRAGOMAN_CONSOLE__ENABLED=true make run" in sights(Config())
+    listens = Config.model_validate({"metrics": {"listen": "0.0.0.0:9090"}})
+    assert sights(listens).splitlines()[2:] == ["  .venv/bin/dragoman status --url http://127.0.0.1:9090"]
+    console = Config.model_validate({"metrics": {"listen": "[::1]:9090"}, "console": {"enabled": True}})
+    assert sights(console).splitlines()[2:] == [
+        "  .venv/bin/dragoman status --url http://[::1]:9090",
+        "  http://[::1]:9090/console",
+    ]
+
+
+def test_a_busy_admin_address_is_named_and_nothing_starts(run: Started) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        _, errors = run.start(DRAGOMAN_METRICS__LISTEN=place).communicate(timeout=60)
+    assert f"cannot listen on {place} (Address already in use); set DRAGOMAN_METRICS__LISTEN" in errors
+    assert list(run.folder.glob("worker")) == []
 
 
 def test_sighup_reaches_the_gateway_and_stops_nothing(run: Started) -> None:

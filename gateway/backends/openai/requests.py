@@ -27,6 +27,11 @@ from gateway.core.messages import (
     ToolCall,
     ToolChoice,
 )
+from gateway.wire.json import encode
+
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_RAW = "_raw"
+"""The one member of arguments that stand for a text that is no JSON object."""
 
 
 def put(body: dict[str, Any], **members: Any) -> None:
@@ -81,11 +86,23 @@ def _write_parts(parts: Sequence[Part], out: dict[str, Any]) -> None:
     if calls:
         out["tool_calls"] = [
             with_extra(
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}},
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object_in(call)}},
                 call.extra,
             )
             for call in calls
         ]
+
+
+def _object_in(call: ToolCall) -> str:
+    """The arguments of a former call as the text of a JSON object. Models also write what is none, clients send it back
+    in every later request, and many templates need objects: llama.cpp then answers each one with a 500 (its issue
+    25510)."""
+    text = call.arguments
+    try:
+        _object(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return encode({_RAW: text}).decode() if text.strip() else "{}"
+    return text
 
 
 def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:

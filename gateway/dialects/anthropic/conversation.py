@@ -131,8 +131,14 @@ class Conversation:
             if block.type == "text" and not (block.text or "").startswith(_BILLING):
                 texts.append(block.text or "")
             elif block.type != "text":
-                texts += [part.text for part in self._part(block, place) if isinstance(part, Text)]
+                texts += self._texts(self._part(block, place), place)
         return "\n\n".join(text for text in texts if text)
+
+    def _texts(self, parts: list[Part], place: str) -> list[str]:
+        """The texts of `parts`, where there is no place for images: they are left out and named."""
+        if any(not isinstance(part, Text) for part in parts):
+            self.drop("system[].image" if place == "system" else "messages[].content[].image")
+        return [part.text for part in parts if isinstance(part, Text)]
 
     def _change_tools(self, block: BlockIn, place: str) -> None:
         """Adds or removes one tool. The block holds a whole tool, or names one in a `tool_reference`."""
@@ -185,7 +191,7 @@ class Conversation:
         if isinstance(found, str):
             return found
         parts = [part for inner in found for part in self._part(inner, place)]
-        return "\n".join(part.text for part in parts if isinstance(part, Text))
+        return "\n".join(self._texts(parts, place))
 
     def _result(self, block: BlockIn, place: str) -> tuple[str, list[Part]]:
         """(the text of a tool result, the images in it)."""

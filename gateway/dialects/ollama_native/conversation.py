@@ -21,7 +21,8 @@ from gateway.wire.json import NULL
 from gateway.wire.openai.messages import answer_calls
 
 RAW = "_raw"
-"""The only member of arguments for which the model wrote a text that is not a JSON object."""
+"""The only member of arguments for which the model wrote a text that is not a JSON object. Backends write such a text
+in the same form, so it goes back as it came."""
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -88,18 +89,13 @@ def arguments_text(found: Raw, place: str) -> str:
     if found == NULL:
         return "{}"
     try:
-        members = _object(found)
+        _object(found)
     except msgspec.ValidationError:
         try:
             return _text(found)
         except msgspec.ValidationError:
             message = f"'{place}' must be an object"
             raise GatewayError(Kind.BAD_REQUEST, message, param=place, code="invalid_value") from None
-    if members.keys() == {RAW}:
-        try:
-            return _text(members[RAW])
-        except msgspec.ValidationError:
-            pass  # arguments of a tool that happens to call one so
     return bytes(found).decode()
 
 

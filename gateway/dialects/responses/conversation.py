@@ -178,8 +178,8 @@ class Conversation:
     def _call(self, item: ItemIn, arguments: str, place: str) -> None:
         if not item.call_id or not item.name:
             raise _wrong(place, f"a {item.type} needs a call_id and a name")
-        self._unanswered.add(item.call_id)
         self._assistant([ToolCall(item.call_id, self.box.name_of(item.name, item.namespace), arguments)])
+        self._unanswered.add(item.call_id)
 
     def _said(self, item: ItemIn, place: str) -> None:
         try:

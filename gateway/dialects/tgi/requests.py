@@ -112,7 +112,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Complete:
             repetition_penalty=parameters.repetition_penalty,
             frequency_penalty=parameters.frequency_penalty,
         ),
-        stop=tuple(parameters.stop or ()),
+        stop=tuple(text for text in parameters.stop or () if text),
         n=best_of,
         output=_output(parameters.grammar),
         view=str(view),

@@ -303,6 +303,24 @@ def test_a_message(message: Message, expected: dict[str, Any]) -> None:
     assert write_message(message) == expected
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"a":1.0}', '{"a":1.0}'),
+        ("", "{}"),
+        (" \n", "{}"),
+        ('{"a":', '{"_raw":"{\\"a\\":"}'),
+        ("{'a': 1}", '{"_raw":"{\'a\': 1}"}'),
+        ("[1]", '{"_raw":"[1]"}'),
+        ("[" * 5000, '{"_raw":"' + "[" * 5000 + '"}'),
+    ],
+)
+def test_arguments_of_a_former_call_are_an_object(arguments: str, told: str) -> None:
+    """Else a template may fail on this and every later request of the conversation, and the worker seem to fail."""
+    written = write_message(Message("assistant", (ToolCall("1", "f", arguments),)))
+    assert written["tool_calls"][0]["function"]["arguments"] == told
+
+
 # -- system messages behind the first turn ----------------------------------------------------------------------------
 
 

@@ -103,6 +103,18 @@ def test_law_2_unknown_members_are_no_error_and_are_named(client: httpx.Client) 
     assert named >= set(UNKNOWN) | {"messages[].content[].novel", "messages[].output_config", "tools[].surprise"}
 
 
+def test_law_2_an_image_without_a_place_is_named() -> None:
+    image = {"type": "image", "source": PNG}
+    results = [
+        {"type": "search_result", "source": "s", "title": "t", "content": [image, {"type": "text", "text": "x"}]}
+    ]
+    named = crossing(system=[image, {"type": "text", "text": "Be brief."}]).op.dropped
+    assert "system[].image" in named
+    for turn in ({"role": "system", "content": [image]}, {"role": "user", "content": results}):
+        assert "messages[].content[].image" in crossing(messages=[*HI, turn]).op.dropped
+    assert not crossing(messages=[{"role": "user", "content": [image]}]).op.dropped
+
+
 def test_law_3_a_system_turn_stays_or_is_folded_and_never_comes_first() -> None:
     turns = [*HI, {"role": "system", "content": "now"}, {"role": "assistant", "content": "yes"}, *HI]
     folded = sent(messages=turns, system="be brief")["messages"]

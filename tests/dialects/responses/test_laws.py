@@ -135,10 +135,24 @@ def test_law_2_images_in_outputs_stand_before_the_words_that_follow() -> None:
 
 
 def test_law_2_a_message_of_the_developer_never_parts_a_call_from_its_output() -> None:
-    items = [message("user", "go"), call(1), call(2), message("developer", "mind"), output(1, "a"), output(2, "b")]
-    takes = Capabilities("w", features=frozenset({"system_turns", "tools"}))
-    roles = [one["role"] for one in sent(can=takes, input=items, tools=[TOOL])["messages"]]
-    assert roles == ["user", "assistant", "tool", "tool", "system"]
+    mind = message("developer", "mind")
+    image = [{"type": "input_image", "image_url": PNG}]
+    takes = Capabilities("w", features=frozenset({"system_turns", "tools", "vision"}))
+
+    def roles(*items: Any) -> list[str]:
+        told = sent(can=takes, input=[message("user", "go"), *items], tools=[TOOL])["messages"]
+        return [one["role"] for one in told]
+
+    assert roles(call(1), call(2), mind, output(1, "a"), output(2, "b")) == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "system",
+    ]
+    assert roles(call(1), mind, output(1, "a")) == ["user", "assistant", "tool", "system"]
+    both = roles(call(1), call(2), output(2, image), mind, output(1, "a"))
+    assert both == ["user", "assistant", "tool", "tool", "user", "system"]
 
 
 def test_law_3_what_the_model_is_told_first_is_one_message() -> None:

@@ -110,6 +110,7 @@ def test_law_4_a_null_is_as_if_absent() -> None:
     names = ("max_new_tokens", "do_sample", "temperature", "stop", "seed", "grammar", "best_of", "details", "watermark")
     assert sent(parameters=dict.fromkeys(names)) == sent(parameters={})
     assert sent(parameters=None, stream=None) == sent()
+    assert sent(parameters={"stop": ["", "a"]}) == sent(parameters={"stop": ["a"]})
 
 
 def test_law_5_tokens_are_counted_as_the_worker_counts(client: httpx.Client) -> None:

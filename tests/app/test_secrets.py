@@ -1,0 +1,80 @@
+"""What holds a secret of the configuration does not show it: a repr ends in a traceback, and that in a log."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from gateway.app import KNOWN, Gateway
+from gateway.auth import Principal
+from gateway.config import load
+from gateway.core.ports import dialect
+from gateway.observe.log import Log
+from gateway.observe.tracing import TraceSettings
+from gateway.pipeline.models import ServedModel
+from gateway.redis.settings import RedisSettings
+
+CONFIGURED = """
+keys:
+  signer: {aws_access_key_id: AKIDEXAMPLE, aws_secret_env: AWS}
+models:
+  m:
+    backend: vllm
+    workers: ["http://127.0.0.1:9"]
+    api_key_env: WORKER
+    headers: {x-key: canary-of-a-header}
+redis: {addresses: ["127.0.0.1:1"], password_env: REDIS}
+cache_salt: {secret_env: SALT}
+console: {enabled: true, key_env: CONSOLE}
+metrics: {listen: "127.0.0.1:9090"}
+tracing: {endpoint: "http://127.0.0.1:1/v1/traces", headers: {authorization: Bearer canary-of-the-collector}}
+"""
+SECRETS = {name: f"canary-{name}-{'x' * 32}" for name in ("AWS", "WORKER", "REDIS", "SALT", "CONSOLE")}
+WITHOUT_SECRETS = (dialect.Settings,)
+"""Settings that hold no secret."""
+
+
+def _settings(kind: type[object] = msgspec.Struct) -> Iterator[type[object]]:
+    """All classes of settings of the gateway, by their name."""
+    for one in kind.__subclasses__():
+        if one.__module__.startswith("gateway.") and one.__name__.endswith("Settings"):
+            yield one
+        yield from _settings(one)
+
+
+async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(CONFIGURED)
+    config = load(path, KNOWN, SECRETS)
+    log = Log("info", True, io.BytesIO(), "json")
+    gateway = Gateway(config, log)
+    state = gateway.state
+    assert state.tracing is not None
+    redis = RedisSettings.of(config.redis)
+    assert config.redis is not None
+    model = state.runtime.models["m"]
+    holders = [
+        (config.keys["signer"], SECRETS["AWS"] in str(config.keys["signer"].aws_secret)),
+        (config.models["m"], SECRETS["WORKER"] in str(config.models["m"].api_key)),
+        (config.cache_salt, True),
+        (config.console, SECRETS["CONSOLE"] in str(config.console.key)),
+        (config.redis, True),
+        (config.redis.server, SECRETS["REDIS"] in str(config.redis.server.password)),
+        (config.tracing, True),
+        (config, True),
+        (redis, SECRETS["REDIS"] in str(redis.password)),
+        (state.tracing._settings, "canary" in str(state.tracing._settings.headers)),
+        (model, "canary-of-a-header" in str(model.headers) and SECRETS["WORKER"] in str(model.headers)),
+        (Principal("a", salt="canary"), True),
+    ]
+    await gateway.close()
+    await asyncio.to_thread(log.close)
+    assert all(holds for _, holds in holders), "else the test proves nothing"
+    assert [type(one).__name__ for one, _ in holders if "canary" in f"{one!r} {one!s}"] == []
+    shown = {type(one) for one, _ in holders}
+    assert {TraceSettings, RedisSettings, ServedModel} <= shown
+    assert set(_settings()) - shown == set(WITHOUT_SECRETS), "another class of settings: does it hold a secret?"

@@ -1,0 +1,131 @@
+"""Whatever turns an agent's conversation has, its model is told all of them, in an order that chat templates take."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import backends
+from gateway.core.ports import Capabilities
+from gateway.translate import send
+from tests.conformance.cases import BACKENDS, DIALECTS
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+Turn = tuple[Any, ...]
+"""user, text | system, text | say, text | call, its number, text | result, of which call, text, with an image or not"""
+
+
+def turns(seed: int, *, between: bool) -> list[Turn]:
+    """Calls of a round are all answered, in any order. System turns may come anywhere, also between results if
+    `between`. Texts are `<number>`."""
+    random = Random(seed)
+    found: list[Turn] = []
+    called = 0
+
+    def text() -> str:
+        return f"<{len(found)}>"
+
+    def system() -> None:
+        if random.random() < 0.25:
+            found.append(("system", text()))
+
+    system()
+    for _ in range(random.randint(1, 4)):
+        for _ in range(random.randint(1, 3)):
+            found.append(("user", text()))
+            system()
+        for _ in range(random.randint(0, 3)):
+            if random.random() < 0.5:
+                found.append(("say", text()))
+            asked = list(range(called, called + random.randint(1, 3)))
+            called += len(asked)
+            for number in asked:
+                found.append(("call", number, text()))
+            system()
+            for number in random.sample(asked, len(asked)):
+                found.append(("result", number, text(), random.random() < 0.2))
+                if between:
+                    system()
+            system()
+        if random.random() < 0.8:
+            found.append(("say", text()))
+            system()
+    return [*found, ("user", text())]
+
+
+def messages_api(found: list[Turn]) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = []
+    for kind, *rest in found:
+        if kind in ("user", "system"):
+            block: dict[str, Any] = {"type": "text", "text": rest[0]}
+        elif kind == "say":
+            block = {"type": "text", "text": rest[0]}
+        elif kind == "call":
+            block = {"type": "tool_use", "id": f"c{rest[0]}", "name": "f", "input": {"a": rest[1]}}
+        else:
+            image = [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}]
+            content = [{"type": "text", "text": rest[1]}, *(image if rest[2] else [])]
+            block = {"type": "tool_result", "tool_use_id": f"c{rest[0]}", "content": content}
+        role = {"say": "assistant", "call": "assistant", "result": "user"}.get(kind, kind)
+        if messages and messages[-1]["role"] == role and role != "system":
+            messages[-1]["content"].append(block)
+        else:
+            messages.append({"role": role, "content": [block]})
+    return {"model": "m", "max_tokens": 9, "messages": messages}
+
+
+def responses_api(found: list[Turn]) -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    for kind, *rest in found:
+        if kind in ("user", "system", "say"):
+            role = {"say": "assistant", "system": "developer"}.get(kind, kind)
+            items.append({"type": "message", "role": role, "content": rest[0]})
+        elif kind == "call":
+            arguments = json.dumps({"a": rest[1]})
+            items.append({"type": "function_call", "call_id": f"c{rest[0]}", "name": "f", "arguments": arguments})
+        else:
+            image = [{"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}]
+            output = [{"type": "input_text", "text": rest[1]}, *(image if rest[2] else [])]
+            items.append({"type": "function_call_output", "call_id": f"c{rest[0]}", "output": output})
+    return {"model": "m", "input": items}
+
+
+WRITTEN = {"anthropic": messages_api, "responses": responses_api}
+CAN = Capabilities("w")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("backend", backends.REGISTRY)
+@given(seed=st.integers(0, 2**32))
+def test_all_is_told_in_turns(name: str, backend: str, seed: int) -> None:
+    found = turns(seed, between=name == "responses")
+    body = json.dumps(WRITTEN[name](found)).encode()
+    told = json.loads(send(DIALECTS[name], BACKENDS[backend], body, CAN, route="chat").outgoing.body)["messages"]
+    roles = [one["role"] for one in told]
+    assert "system" not in roles[1:], "only at the start"
+    assert ("user", "user") not in pairwise(roles)
+    # Nothing is lost, doubled or moved before what was said earlier by others.
+    texts = re.findall(r"<\d+>", json.dumps(told))
+    assert sorted(texts) == sorted(one[2] if one[0] in ("call", "result") else one[1] for one in found)
+    said = re.findall(r"<\d+>", json.dumps([one for one in told if one["role"] != "user"]))
+    assert [text for text in said if text in by(found, "say", "call")] == by(found, "say", "call")
+    assert [text for text in texts if text in by(found, "user")] == by(found, "user")
+    assert json.dumps(told).count(PNG) == sum(one[3] for one in found if one[0] == "result")
+    # Results follow their calls at once, each with its own id.
+    answers = {f"c{one[1]}": one[2] for one in found if one[0] == "result"}
+    assert {one["tool_call_id"]: one["content"] for one in told if one["role"] == "tool"} == answers
+    for before, after in pairwise(told):
+        if after["role"] == "tool":
+            assert before["role"] == "tool" or before.get("tool_calls")
+
+
+def by(found: list[Turn], *kinds: str) -> list[str]:
+    """The texts of these kinds, in order."""
+    return [one[2] if one[0] == "call" else one[1] for one in found if one[0] in kinds]
