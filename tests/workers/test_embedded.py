@@ -90,9 +90,16 @@ def busy(worker: httpx.Client) -> int:
 
 def test_a_leaving_client_stops_the_generation(worker: httpx.Client) -> None:
     body = {"messages": MESSAGES, "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with worker.stream("POST", "/v1/chat/completions", json=body) as answer:
-        next(answer.iter_bytes())
-        assert busy(worker) == 1
+    tries = 5
+    # Where this process stood still for seconds, the answer may have come to its end before anybody looked.
+    for number in range(tries):
+        with worker.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert answer.status_code == 200, answer.read()
+            next(answer.iter_bytes())
+            at_work = busy(worker)
+            assert at_work or number < tries - 1
+        if at_work:
+            break
     polls = 0
     while busy(worker):
         polls += 1
