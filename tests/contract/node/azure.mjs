@@ -24,8 +24,8 @@ async function whole(body, path, via) {
   return response.body;
 }
 
-async function* streamed(body) {
-  const response = await post({ ...body, stream: true }).asNodeStream();
+async function* streamed(body, via) {
+  const response = await post({ ...body, stream: true }, undefined, via).asNodeStream();
   if (response.status !== "200") return void (yield [response.status, response.headers["x-ms-error-code"]]);
   for await (const event of createSseStream(response.body)) {
     if (event.data === "[DONE]") return;
@@ -34,10 +34,10 @@ async function* streamed(body) {
   yield "no [DONE]";
 }
 
-async function text(body) {
+async function text(body, via) {
   let found = "";
   let finish = null;
-  for await (const chunk of streamed(body)) {
+  for await (const chunk of streamed(body, via)) {
     if (chunk.error) return [found, chunk.error.code];
     if (!chunk.choices) return chunk;
     found += chunk.choices[0]?.delta.content ?? "";
@@ -88,7 +88,7 @@ const cases = {
     return [found, "ended"];
   },
   async keepalives() {
-    return text({ messages: said({ pieces: ["a", "b"], fault: "stall:0.3@1" }) });
+    return text({ messages: said({ pieces: ["a", "b"], fault: "stall:0.3@1" }) }, open(process.argv[4]));
   },
 };
 
