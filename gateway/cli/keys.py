@@ -10,9 +10,9 @@ from gateway.auth import new_key
 
 def options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    new = actions.add_parser(
-        "new", help="print a new key on standard error, once, and its entry for a keys file on standard output"
-    )
+    what = "print a new key on standard error, once, and its entry for a keys file on standard output"
+    example = "example: dragoman keys new --name team-a >> keys.yaml"
+    new = actions.add_parser("new", help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=example)
     new.add_argument("--name", required=True, help="the entry's name")
     new.add_argument("--team", help="the team that the key belongs to")
 
@@ -24,9 +24,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
     # The key goes to standard error, so that `dragoman keys new >> keys.yaml` writes the entry alone.
-    print(
-        f"The key, shown this once:\n\n  {key}\n\nIts entry for `keys:` in gateway.yaml or a keys file:\n",
-        file=sys.stderr,
-    )
+    where = "a keys file, or, indented, for `keys:` in gateway.yaml"
+    print(f"The key, shown this once:\n\n  {key}\n\nIts entry for {where}:\n", file=sys.stderr)
     print(entry.rstrip("\n"))
     return 0
