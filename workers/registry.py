@@ -210,7 +210,7 @@ class Lease:
             if self._client is None:
                 self._client = self._place.connect()
             await job(self._client)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the worker serves on, and the next renewal tries again
             if not self._lost:
                 self._say(f"registry lost, trying on: {type(error).__name__}")
             self._lost = True
