@@ -14,7 +14,7 @@ class Demand(Struct):
     ends      the length of each of these prefixes, in estimated tokens
     prompt    estimated tokens of the prompt
     output    the expected cost of the reply, in tokens of a prompt
-    beginning  what places a conversation that was not seen before: its first texts; "" where nothing is known of it
+    beginning  what places a conversation that was not seen before: its first texts; () where nothing is known of it
     head      tokens before the first user message if the conversation had turns before; else None
     whole     a hash of the whole prompt, as `keys`; 0 where no turn can follow
     before    tokens of the prompt of the turn before this one, where `head` is not None
@@ -40,7 +40,7 @@ class Demand(Struct):
     ends: Sequence[int] = ()
     prompt: int = 0
     output: int = 0
-    beginning: str = ""
+    beginning: Sequence[str] = ()
     head: int | None = None
     whole: int = 0
     before: int = 0
@@ -61,9 +61,8 @@ class Demand(Struct):
 
     def forget_prompt(self) -> None:
         """There will be no other pick. What the prompt was known by may be much, and a stream lasts long."""
-        self.keys = self.ends = self.tokens = ()
+        self.keys = self.ends = self.tokens = self.beginning = ()
         self.chains = {}
-        self.beginning = ""
 
     @property
     def picked(self) -> str:

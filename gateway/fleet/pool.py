@@ -267,7 +267,9 @@ class Pool:
             only = workers[0]
             demand.why = "only"
             return only if only.open_to(now) and only not in exclude else None
-        candidates = [worker for worker in workers if worker.open_to(now) and worker not in exclude]
+        candidates = [worker for worker in workers if worker.open_to(now)]
+        if exclude:
+            candidates = [worker for worker in candidates if worker not in exclude]
         if self._resting:
             candidates = self._rested(candidates, exclude, now)
         return self.policy.pick(candidates, now, demand) if candidates else None

@@ -167,5 +167,5 @@ class Worker:
             self.ready
             and not self.draining
             and (self.max_in_flight is None or self.in_flight < self.max_in_flight)
-            and (self.breaker.open_until == 0.0 or self.breaker.allows(now))  # most are closed: a call less
+            and (not self.breaker.open_until or self.breaker.allows(now))  # most are closed: a call less
         )

@@ -17,7 +17,7 @@ from gateway.core.demand import Demand
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
 from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.pick.reading import ENDS, STEP, WHOLE, describe, home_of, session_of
+from gateway.fleet.pick.reading import ENDS, IMAGE, STEP, WHOLE, describe, home_of, session_of
 from gateway.fleet.pick.seen import Seen
 from gateway.fleet.worker import Worker
 from tests.clients import DIALECTS, Way, ways
@@ -52,6 +52,22 @@ def test_a_prompt_that_goes_on_has_all_beginnings(texts: list[str], more: list[s
     before, after = read(chat(*texts)), read(chat(*texts, *more))
     assert list(after.keys[: len(before.keys)]) == list(before.keys)
     assert len(before.keys) <= len(before.ends)
+
+
+@given(st.lists(st.tuples(st.text(max_size=700), st.text(max_size=700)), min_size=1, max_size=8), st.integers(0, 2))
+def test_a_text_is_read_alike_in_one_part_and_in_several(texts: list[tuple[str, str]], images: int) -> None:
+    def read_as(*turns: tuple[Text, ...]) -> Demand:
+        messages = [Message("user", (Text("hello"),)), Message("assistant")]
+        messages += [Message(role, parts) for role, parts in zip(["user", "assistant"] * 4, turns, strict=False)]
+        if images:
+            messages.append(Message("user", tuple(Image("https://images.test/1") for _ in range(images))))
+        return read(Chat(model="m", messages=tuple(messages)))
+
+    one = read_as(*[(Text(front + back),) for front, back in texts])
+    other = read_as(*[(Text(front), Text(back)) for front, back in texts])
+    assert (one.keys, one.prompt, one.head) == (other.keys, other.prompt, other.head)
+    assert one.prompt >= images * IMAGE
+    assert home_of(one) == home_of(other)
 
 
 @pytest.mark.parametrize("at", [0, 300, 5_000, WHOLE - 1, WHOLE + STEP + 5])

@@ -81,7 +81,9 @@ class Prefix:
                 demand.why = "trial"
                 return worker
         ends = demand.ends
-        found = {worker: ends[depth - 1] for worker, depth in self.seen.match(demand.keys).items()}
+        found = self.seen.match(demand.keys)
+        for worker, depth in found.items():
+            found[worker] = ends[depth - 1]
         told = self._look_up(workers, demand, found) if demand.tokens else ()
         if demand.session is not None:
             demand.why = "session"
@@ -130,28 +132,29 @@ class Prefix:
             best = [worker for worker in workers if saved.get(worker) == most]
             if len(best) == 1 and best[0].load() <= most * best[0].strength(now):
                 return best, most  # not too busy, whatever the load of the others is
-        work = total = before = 0.0
         # What engines say of their work is known to all gateways alike; it counts if all of them say it.
-        told = None not in [worker.recent for worker in workers]
-        measured = []
+        told = workers[0].recent is not None and None not in [worker.recent for worker in workers]
+        work = total = before = 0.0
         for worker in workers:
-            strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
-            load = worker.tokens if worker.reported is None else worker.load()
-            had = worker.recent + worker.since if told and worker.recent is not None else recent.get(worker, 0.0)
-            work += load
-            before += had
-            total += strength
-            measured.append((worker, load / strength, had, strength))
+            work += worker.tokens if worker.reported is None else worker.load()
+            before += worker.recent + worker.since if told and worker.recent is not None else recent.get(worker, 0.0)
+            total += worker.weight if worker.breaker.returned_at is None else worker.strength(now)
         bound, fair = BOUND * work / total, FAIR * before / total
-        best, most = [], -1
-        for worker, load, had, strength in measured:
-            gain = saved.get(worker, 0)
-            limit = bound + gain if worker is not home else bound + gain + stake
-            if gain >= most and load <= limit and (had <= fair * strength + SLACK or gain > common):
-                if gain > most:
-                    best, most = [], gain
-                best.append(worker)
-        return best, most
+        gain = max(saved.values(), default=0)
+        while True:  # mostly once: one of those that save the most is not too busy
+            best = []
+            for worker in saved if gain else workers:
+                if saved.get(worker, 0) != gain or worker not in workers:
+                    continue
+                strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
+                load = worker.tokens if worker.reported is None else worker.load()
+                had = worker.recent + worker.since if told and worker.recent is not None else recent.get(worker, 0.0)
+                limit = bound + gain if worker is not home else bound + gain + stake
+                if load / strength <= limit and (gain > common or had <= fair * strength + SLACK):
+                    best.append(worker)
+            if best or not gain:
+                return best, gain
+            gain = max([less for less in saved.values() if less < gain], default=0)
 
     def sent(self, worker: Worker, demand: Demand) -> None:
         self._recent[worker] = self._recent.get(worker, 0.0) + demand.charged

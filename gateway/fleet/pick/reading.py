@@ -74,14 +74,14 @@ def session_of(headers: Headers, names: frozenset[bytes]) -> int | None:
     return None
 
 
-def cache_key_of(op: Op, salt: str | None) -> str:
-    """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; "" without
+def cache_key_of(op: Op, salt: str | None) -> Sequence[str]:
+    """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; () without
     a key."""
     key = op.cache_key
     if key is None and op.raw is not None and "prompt_cache_key" in op.raw:
         found = msgspec.json.decode(op.raw["prompt_cache_key"])
         key = found if isinstance(found, str) else None
-    return _beginning_of(salt, key[:FRONT], "") if key else ""
+    return (salt or "", key[:FRONT], "") if key else ()
 
 
 def describe(op: Op, demand: Demand, salt: str | None, prompt: bool) -> None:
@@ -106,7 +106,9 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
         demand.prompt = size // CHARACTERS + 1
         demand.output = _output(op.max_output)
         return
-    pieces: list[str] = [_tool(tool.name, tool.description, tool.parameters) for tool in op.tools]
+    pieces: list[str] = []
+    for tool in op.tools:
+        pieces.append(_tool(tool.name, tool.description, tool.parameters))
     media = 0
     front = end = -1
     turned = False
@@ -122,21 +124,19 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
             if end < 0:
                 end = len(pieces)
             turned = role == "assistant"
-        media += _message(message.parts, pieces)
+        parts = message.parts
+        if len(parts) == 1 and type(part := parts[0]) is Text:
+            pieces.append(part.text)
+        else:
+            media += sum([_part(part, pieces) for part in parts])
         if turned:  # nothing more is asked of the roles
-            rest = messages[count:]
-            texts = [parts[0].text for one in rest if len(parts := one.parts) == 1 and type(parts[0]) is Text]
-            if len(texts) == len(rest):  # as in most conversations
-                pieces += texts
-            else:
-                media += sum([_message(one.parts, pieces) for one in rest])
+            media += _messages(messages[count:], pieces)
             break
     until = list(accumulate(map(len, pieces)))  # where each piece ends
     size = until[-1] if until else 0
     text = _beginning(pieces, until)
     start = size if front < 0 else until[front - 1] if front else 0
-    first = pieces[front:end] if front >= 0 and end >= 0 else pieces[front:] if front >= 0 else []
-    demand.beginning = _beginning_of(salt, text[: min(start, FRONT)], _ends(first))
+    demand.beginning = (salt or "", text[: min(start, FRONT)], *_ends(pieces, front, end if end >= 0 else len(pieces)))
     if turned:
         demand.head = start // CHARACTERS
     demand.prompt = size // CHARACTERS + media * IMAGE + 1
@@ -171,25 +171,28 @@ def _whole(key: int, size: int, last: str) -> int:
     return hash((key, size, last[-SAMPLE:]))
 
 
-def _message(parts: Sequence[Part], pieces: list[str]) -> int:
-    """Appends the texts of a message, or digests; returns how many images and sounds are among its parts."""
-    if len(parts) == 1 and type(parts[0]) is Text:
-        pieces.append(parts[0].text)
-        return 0
-    return sum([_part(part, pieces) for part in parts])
+def _messages(messages: Sequence[Message], pieces: list[str]) -> int:
+    """Appends the texts of the messages, or digests; returns how many images and sounds are among their parts."""
+    try:  # most conversations are texts alone, one a message
+        pieces += [part.text for one in messages for (part,) in (one.parts,)]  # type: ignore[union-attr]
+    except (AttributeError, ValueError):
+        return sum([_part(part, pieces) for one in messages for part in one.parts])
+    return 0
 
 
-def _ends(pieces: Sequence[str]) -> str:
-    """The first and the last characters of a message that may have many parts: some clients put words of their own
-    before their users'."""
-    return f"{pieces[0][: FIRST // 2]}\x00{pieces[-1][-FIRST // 2 :]}" if pieces else ""
+def _ends(pieces: Sequence[str], start: int, end: int) -> tuple[str, ...]:
+    """The first and the last characters of the message with the pieces from `start` to `end`, which may have many
+    parts: some clients put words of their own before their users'."""
+    if not 0 <= start < end:  # no user's message, or one without parts
+        return ("",)
+    return pieces[start][: FIRST // 2], pieces[end - 1][-FIRST // 2 :]
 
 
 def _beginning(pieces: Sequence[str], until: Sequence[int]) -> str:
     """The first `WHOLE` characters. The rest is not copied, because copying long prompts needs fresh memory."""
-    count = bisect_right(until, WHOLE)
-    if count == len(pieces):
+    if not until or until[-1] <= WHOLE:
         return "".join(pieces)
+    count = bisect_right(until, WHOLE)
     return "".join([*pieces[:count], pieces[count][: WHOLE - until[count]]])
 
 
@@ -209,10 +212,10 @@ def _complete(op: Complete, demand: Demand, salt: str | None, prompt: bool) -> N
         return
     first = op.prompts[0]
     if isinstance(first, str):
-        demand.beginning = _beginning_of(salt, first[:FIRST], "")
+        demand.beginning = (salt or "", first[:FIRST], "")
         _keys(first[:WHOLE], [first], [len(first)], demand, salt)
     else:
-        demand.beginning = _beginning_of(salt, repr(first[: FIRST // CHARACTERS]), "")
+        demand.beginning = (salt or "", repr(first[: FIRST // CHARACTERS]), "")
         _token_keys(first, demand, salt)
 
 
@@ -272,8 +275,11 @@ def _keys(text: str, pieces: Sequence[str], until: Sequence[int], demand: Demand
     for part in _PARTS[:count]:
         key += hash(text[part])
         keys.append(key)
-    for start in ENDS[_READ_WHOLE - 1 : max(0, count - 1)]:
-        index = bisect_right(until, start)
+    if count <= _READ_WHOLE:
+        return
+    index = 0
+    for start in ENDS[_READ_WHOLE - 1 : count - 1]:
+        index = bisect_right(until, start, index)
         piece = pieces[index]
         at = start - until[index] + len(piece)
         sample = piece[at : at + SAMPLE]
@@ -292,14 +298,10 @@ def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None
     demand.keys, demand.ends = keys, _TOKENS
 
 
-def _beginning_of(salt: str | None, front: str, first: str) -> str:
-    return f"{salt or ''}\x00{front}\x00{first}"
-
-
 def home_of(demand: Demand) -> int:
     """The place of a conversation: a 64-bit hash of its beginning, the same in every gateway. Most requests go where
     their prompt is, and need none."""
-    return _place(demand.beginning.encode("utf-8", "surrogatepass"))
+    return _place("\x00".join(demand.beginning).encode("utf-8", "surrogatepass"))
 
 
 def _place(name: bytes) -> int:
