@@ -112,17 +112,18 @@ class Pool:
         demand = Demand()
         needs = self.policy.needs
         if needs and len(self.workers) > 1:
-            salt = self._salt(op) if apart is None else f"{self._salt(op)} {apart}"
+            salt = self._salt(op) if self._salted else None
+            if apart is not None:
+                salt = f"{salt} {apart}"
             describe(op, demand, salt, needs == "prompt")
             if needs == "prompt":
                 demand.session = session_of(headers, self._sessions)
                 demand.beginning = cache_key_of(op, salt) or demand.beginning
         return demand
 
-    def _salt(self, op: Op) -> str | None:
+    @staticmethod
+    def _salt(op: Op) -> str | None:
         """What keeps the cached prompt of `op` apart: its tenant's salt, and its client's own."""
-        if not self._salted:
-            return None
         own = op.raw.get("cache_salt") if op.raw is not None else None
         return op.salt if own is None else f"{op.salt} {bytes(own)!r}"
 
@@ -142,7 +143,8 @@ class Pool:
         now = self._clock()
         demand = Demand() if demand is None else demand
         without = exclude if lacks is None else lacks().union(exclude)
-        worker = self._pick(without, now, demand) if self._waiting.lets_pass(without) else None
+        waiting = self._waiting
+        worker = self._pick(without, now, demand) if not waiting.queue.count or waiting.lets_pass(without) else None
         if worker is None:
             return await self._wait(exclude, lacks, priority, now, demand)
         self._take(worker, now, demand)
