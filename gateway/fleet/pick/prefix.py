@@ -75,11 +75,10 @@ class Prefix:
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
     def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        demand.matched, demand.saved, demand.exact = 0, 0, False
         for worker in workers:
             if worker.breaker.open_until:
                 demand.why = "trial"
-                return worker
+                return self._noted(worker, _NOTHING, (), demand)
         ends = demand.ends
         found = self.seen.match(demand.keys)
         for worker, depth in found.items():
@@ -90,7 +89,7 @@ class Prefix:
             return self._noted(self.first(workers, demand.session, now), found, told, demand)
         if not demand.beginning:
             demand.why = "load"
-            return least_loaded(workers, now, demand)
+            return self._noted(least_loaded(workers, now, demand), _NOTHING, (), demand)
         saved, common = self._saved(found, workers, demand, now)
         home, stake = None, 0.0
         if self._elsewhere > _ELSEWHERE_LEAST:
@@ -192,7 +191,10 @@ class Prefix:
         least = LEAST_SHARE * demand.prompt
         if head is not None:
             least = min(least, head + 1)
-        saved = {worker: tokens for worker, tokens in found.items() if tokens >= least}
+        saved = {}
+        for worker, tokens in found.items():
+            if tokens >= least:
+                saved[worker] = tokens
         if head is None:
             return saved, inf
         before = demand.before
@@ -243,7 +245,10 @@ class Prefix:
         demand: Demand,
         saved: Mapping[Worker, int] = _NOTHING,
     ) -> Worker:
-        demand.matched = found.get(worker, 0)
-        demand.saved = min(demand.prompt, max(demand.matched, saved.get(worker, 0)))
-        demand.exact = demand.matched > 0 and worker in told
+        demand.matched = matched = found.get(worker, 0)
+        tokens = saved.get(worker, 0)
+        if tokens < matched:
+            tokens = matched
+        demand.saved = tokens if tokens < demand.prompt else demand.prompt
+        demand.exact = matched > 0 and worker in told
         return worker

@@ -134,7 +134,7 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
             break
     until = list(accumulate(map(len, pieces)))  # where each piece ends
     size = until[-1] if until else 0
-    text = _beginning(pieces, until)
+    text = "".join(pieces) if size <= WHOLE else _beginning(pieces, until)
     start = size if front < 0 else until[front - 1] if front else 0
     demand.beginning = (salt or "", text[: min(start, FRONT)], *_ends(pieces, front, end if end >= 0 else len(pieces)))
     if turned:
@@ -189,9 +189,7 @@ def _ends(pieces: Sequence[str], start: int, end: int) -> tuple[str, ...]:
 
 
 def _beginning(pieces: Sequence[str], until: Sequence[int]) -> str:
-    """The first `WHOLE` characters. The rest is not copied, because copying long prompts needs fresh memory."""
-    if not until or until[-1] <= WHOLE:
-        return "".join(pieces)
+    """The first `WHOLE` characters of more. The rest is not copied, because copying long prompts needs fresh memory."""
     count = bisect_right(until, WHOLE)
     return "".join([*pieces[:count], pieces[count][: WHOLE - until[count]]])
 
