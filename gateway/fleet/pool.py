@@ -12,7 +12,7 @@ from gateway.core.messages import Op
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.waiting import Lacking, QueuePolicy, Refusal, State, Waiting, no_worker
-from gateway.fleet.worker import Worker
+from gateway.fleet.worker import Worker, open_workers
 
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
 _REST_S = 1.0
@@ -256,7 +256,7 @@ class Pool:
 
     def _state(self, now: float) -> State:
         able = frozenset([worker for worker in self.workers if worker.serving and worker.breaker.allows(now)])
-        free = frozenset([worker for worker in able if worker.open_to(now)])
+        free = frozenset(open_workers(able, now))
         return State(able, free, frozenset([worker for worker, until in self._resting.items() if until > now]))
 
     def _may_serve(self, exclude: Collection[Worker], now: float) -> bool:
@@ -265,13 +265,12 @@ class Pool:
 
     def _pick(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
         workers = self.workers
-        if len(workers) == 1:
-            only = workers[0]
-            demand.why = "only"
-            return only if only.open_to(now) and only not in exclude else None
-        candidates = [worker for worker in workers if worker.open_to(now)]
+        candidates = open_workers(workers, now)
         if exclude:
             candidates = [worker for worker in candidates if worker not in exclude]
+        if len(workers) == 1:
+            demand.why = "only"
+            return candidates[0] if candidates else None
         if self._resting:
             candidates = self._rested(candidates, exclude, now)
         return self.policy.pick(candidates, now, demand) if candidates else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -161,11 +161,15 @@ class Worker:
         """What part of the load it should have, beside the others: its weight, less during slow start."""
         return self.weight * self.breaker.share(now)
 
-    def open_to(self, now: float) -> bool:
-        """Serving, not ejected, and below its limit."""
-        return (
-            self.ready
-            and not self.draining
-            and (self.max_in_flight is None or self.in_flight < self.max_in_flight)
-            and (not self.breaker.open_until or self.breaker.allows(now))  # most are closed: a call less
-        )
+
+def open_workers(workers: Iterable[Worker], now: float) -> list[Worker]:
+    """Those that are serving, not ejected, and below their limit. Each request asks this of all workers, so nothing is
+    called for each of them."""
+    return [
+        worker
+        for worker in workers
+        if worker.ready
+        and not worker.draining
+        and (worker.max_in_flight is None or worker.in_flight < worker.max_in_flight)
+        and (not worker.breaker.open_until or worker.breaker.allows(now))
+    ]

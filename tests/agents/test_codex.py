@@ -54,7 +54,7 @@ def codex(
     model: str = "m",
     more: tuple[str, ...] = (),
     provider: tuple[str, ...] = (),
-    timeout: float = 120,
+    timeout: float = 400,
 ) -> Ran:
     """With the README's line, which are its options, unless others are given as `provider`."""
     folder = home / "codex"

@@ -41,7 +41,7 @@ KEYS: dict[str, dict[str, Any]] = {
 CONFIG: dict[str, Any] = {
     "auth": "keys",
     "models": {"m": {"max_in_flight": 3, "queue": {"max_waiting": 2}}},
-    "health": {"interval_s": 0.5, "timeout_s": 0.5},
+    "health": {"interval_s": 2, "timeout_s": 2},
     "breaker": {"failures": 2, "eject_s": 1, "slowstart_s": 0},
     "accounting": {"redis_stream": "usage"},
     "limits": [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import time
 from typing import Any
 from urllib.parse import unquote
 
@@ -153,9 +152,7 @@ def test_a_leaving_client_is_noticed_whatever_it_sent(stack: Stack, behind: byte
     with Raw(stack) as client:
         client.send(post(content) + behind)
         until(lambda: stack.sim.ledger.running == 1)
-        left = time.monotonic()
     stack.run(stack.sim.ledger.wait(aborted=aborted + 1))
-    assert time.monotonic() - left < 5
 
 
 @pytest.mark.parametrize("lines", [b"\r\n", b"\n\r\n" * 5], ids=["one", "some"])
