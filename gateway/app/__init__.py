@@ -162,7 +162,7 @@ class Gateway:
     def _install(self, state: State) -> None:
         self.state = state
         self._states.append(state)
-        state.on_join = self._lead
+        state.on_workers = self._lead
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
         if state.config.log.dangerously_log_prompts:

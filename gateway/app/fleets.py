@@ -63,6 +63,7 @@ class Fleets:
         self._refusals = Refusals(metrics, log, lambda model: self.pools[model].waiting)
         self._members: dict[str, Sequence[FoundWorker]] = {}
         self._on_join: Callable[[str], None] = lambda model: None
+        self._on_ready: Callable[[str], None] = lambda model: None
         self._redis: list[Any] = []
 
     # -- pools ------------------------------------------------------------------------------------------------------
@@ -192,13 +193,19 @@ class Fleets:
         """No request goes on while its authorities are read: once, and not for every model."""
         return httpx.create_ssl_context(trust_env=False)
 
-    async def start(self, on_join: Callable[[str], None], ask: Callable[[str, Worker, httpx.AsyncClient], Any]) -> None:
+    async def start(
+        self,
+        on_join: Callable[[str], None],
+        on_ready: Callable[[str], None],
+        ask: Callable[[str, Worker, httpx.AsyncClient], Any],
+    ) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one.
 
-        on_join  called with a model whose workers changed
-        ask      asks a worker what it can do
+        on_join   called with a model whose workers changed
+        on_ready  called with a model of which one became ready, before that one takes requests
+        ask       asks a worker what it can do
         """
-        config, self._on_join = self._config, on_join
+        config, self._on_join, self._on_ready = self._config, on_join, on_ready
         sources, self._redis = worker_sources(config)
         if sources:
             fixed = {name: options.workers for name, options in config.models.items() if options.discover}
@@ -260,6 +267,7 @@ class Fleets:
         if worker.ready:
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())
+            self._on_ready(model)
         worker.freed()
 
 

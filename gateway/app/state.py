@@ -93,8 +93,8 @@ class State:
         self.loads = Loads(config, fleets.probe_client, small_body, self._load_told)
         # Nothing but `follow` changes its workers any more.
         self.rested = False
-        # Called with a model whose workers discovery changed.
-        self.on_join: Callable[[str], None] = lambda model: None
+        # Called with a model whose workers discovery changed, or of which one became ready.
+        self.on_workers: Callable[[str], None] = lambda model: None
         self.listening: Listening | None = None
         self._known_listening = known_listening
         clock = time.monotonic
@@ -216,7 +216,7 @@ class State:
             await self.limiting.start()
         if self.tokens is not None:
             await self.tokens.start(fetch)
-        await self.fleets.start(self._joined, self._abilities.ask)
+        await self.fleets.start(self._joined, lambda model: self.on_workers(model), self._abilities.ask)
         for name in self.config.models:
             self._abilities.narrow(name)
         self.adapters.start()
@@ -249,7 +249,7 @@ class State:
         self.loads.follow(model, self.fleets.pools_of(model))
         self._listen(model)
         self._abilities.narrow(model)
-        self.on_join(model)
+        self.on_workers(model)
 
     def follow(self, newer: State, model: str) -> None:
         """What waits here for a worker of `model`, or tries another one, gets those of the configuration `newer`. It is

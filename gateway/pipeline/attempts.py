@@ -21,6 +21,7 @@ from gateway.pipeline.hedge import hedged
 from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.pump import Pump
+from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.timing import milliseconds
@@ -36,11 +37,13 @@ class Attempts:
     began    when the request began, in seconds of the runtime's clock
     on_done  called when a stream is known to be complete, before its end reaches the client
     first    set where another worker may compute the prompt first; then no worker computes it twice
+    on_sent  called when the first worker is about to be sent the request
     on_token called when a stream has a first token and will have no other worker, see `forget_prompt`
     prompt   estimated tokens of the prompt: once the prompt is forgotten, or before if that takes long
     """
 
     first: FirstStep | None = None
+    on_sent: Callable[[], None] | None = None
     # Where the worker that generates finds the computed prompt. It is found there once.
     _handed: bytes | None = None
 
@@ -74,6 +77,8 @@ class Attempts:
         self._usage: Usage | None = None
         # Another worker's answer came before this one's, and the pool knows.
         self._outrun = False
+        # The second worker of an attempt of which both failed, and how.
+        self._beside: list[tuple[WorkerHandle, GatewayError]] = []
         self.deaths: list[asyncio.Task[None]] = []
         self.on_token: Callable[[], None] | None = None
         self._demand: Demand | None = None
@@ -98,14 +103,15 @@ class Attempts:
         failure: GatewayError | None = None
         failed_at = ""
         if self.first is not None:
+            if quarantine is not None and len(deaths) > 1:
+                await self._refuse_deadly(quarantine)
             self.queued = False
             self._handed = await self.first.run(priority, spans, self._measure)
             if quarantine is not None and self.first.failed is not None and self._may_have_died(self.first.failed[1]):
                 deaths.append(quarantine.suspect(record.model, self.first.failed[0], self._reply.request))
         while True:
             if quarantine is not None and len(deaths) > 1:
-                await asyncio.wait(deaths)
-                await quarantine.refuse_held(self._reply.request)
+                await self._refuse_deadly(quarantine)
             self.queued, asked_at = True, clock()
             if spans is not None:
                 spans.waiting()
@@ -125,6 +131,9 @@ class Attempts:
                 runtime.observer.retried(record.model, failed_at, failure)
             record.attempts += 1
             record.worker = worker.address
+            if self.on_sent is not None:
+                self.on_sent()
+                self.on_sent = None  # it holds the prompt
             if question is None:
                 record.picked = demand.picked
             self._sent_at = sent_at
@@ -151,19 +160,22 @@ class Attempts:
                 # What was handed over may be at fault, not this worker: it may try again, and compute the prompt.
                 spoiled = self._handed is not None and error.upstream is not None and error.blame is Blame.WORKER
                 self._handed = None
+                failed = [] if spoiled else [(worker, error), *self._beside]
+                self._beside.clear()
                 if spoiled:
                     pool.abandoned(worker, generation)
                 else:
                     pool.failed(worker, generation, error)
-                    if quarantine is not None and self._may_have_died(error):
-                        deaths.append(quarantine.suspect(record.model, worker, self._reply.request))
+                if quarantine is not None:
+                    for one, how in failed:
+                        if self._may_have_died(how):
+                            deaths.append(quarantine.suspect(record.model, one, self._reply.request))
                 again = self._may_retry(error)
                 if runtime.trace is not None:
                     self._trace_failure(runtime.trace, worker, error, again)
                 if not again:
                     raise
-                if not spoiled:
-                    tried.append(worker)
+                tried += [one for one, _ in failed]
                 failure, failed_at = error, worker.address
                 failure.release_frames()
             except BaseException:  # cancelled, or a bug of ours
@@ -204,6 +216,11 @@ class Attempts:
             and self._record.attempts < self._runtime.attempts
             and self._runtime.may_retry()
         )
+
+    async def _refuse_deadly(self, quarantine: Quarantine) -> None:
+        """Raises GatewayError if it turns out that two workers died of the request."""
+        await asyncio.wait(self.deaths)
+        await quarantine.refuse_held(self._reply.request)
 
     def _may_have_died(self, error: GatewayError) -> bool:
         """Whether the attempt ended as it does when its worker dies of the request."""
@@ -252,7 +269,12 @@ class Attempts:
         async def send(to: WorkerHandle) -> Response:
             return await whole_answer(outgoing, to, runtime.max_reply_bytes)
 
-        found = await hedged(send, served.pool, worker, generation, delay_s, runtime.may_retry)
+        def both_failed(other: WorkerHandle, error: GatewayError) -> None:
+            record.attempts += 1
+            runtime.observer.hedged(record.model, False)
+            self._beside.append((other, error))
+
+        found = await hedged(send, served.pool, worker, generation, delay_s, runtime.may_retry, both_failed)
         self._answered_at = runtime.clock()
         if found.other is not None:
             record.attempts += 1

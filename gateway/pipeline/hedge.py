@@ -26,12 +26,19 @@ class Hedged(Struct):
 
 
 async def hedged(
-    send: Send, pool: Pool, worker: WorkerHandle, generation: int, delay_s: float, may_ask: Callable[[], bool]
+    send: Send,
+    pool: Pool,
+    worker: WorkerHandle,
+    generation: int,
+    delay_s: float,
+    may_ask: Callable[[], bool],
+    on_both: Callable[[WorkerHandle, GatewayError], None],
 ) -> Hedged:
     """The answer of `worker`, or of another one that is asked too after `delay_s` seconds without one.
 
     send     sends to a worker; gives its whole answer or raises GatewayError
     may_ask  whether a second worker may be asked
+    on_both  told of the second worker and its failure, where the first one failed too
 
     The second one is asked only if it is free, and is given back here. The loser is cancelled, which closes its
     connection. Raises what `send` raised for `worker` if both fail.
@@ -45,7 +52,7 @@ async def hedged(
         if other is None:
             return Hedged(await first)
         try:
-            return await _race(send, pool, worker, generation, first, other)
+            return await _race(send, pool, worker, generation, first, other, on_both)
         finally:
             pool.release(other, demand)
     finally:
@@ -53,18 +60,25 @@ async def hedged(
 
 
 async def _race(
-    send: Send, pool: Pool, worker: WorkerHandle, generation: int, first: asyncio.Task[Response], other: WorkerHandle
+    send: Send,
+    pool: Pool,
+    worker: WorkerHandle,
+    generation: int,
+    first: asyncio.Task[Response],
+    other: WorkerHandle,
+    on_both: Callable[[WorkerHandle, GatewayError], None],
 ) -> Hedged:
     other_generation = other.generation
     second = asyncio.get_running_loop().create_task(send(other))
     told = False
+    failure: GatewayError | None = None
     try:
         waiting = {first, second}
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if second in done and isinstance(error := second.exception(), GatewayError):
                 pool.failed(other, other_generation, error)
-                told = True
+                told, failure = True, error
             if first in done and first.exception() is None:
                 break
             if second in done and not told:
@@ -73,6 +87,8 @@ async def _race(
                 told = True
                 _tell_loser(pool, worker, generation, first)
                 return Hedged(answer, other, True)
+        if failure is not None and first.exception() is not None:
+            on_both(other, failure)
         return Hedged(await first, other)
     finally:
         if not told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
@@ -231,8 +232,6 @@ class Run:
             prompt = demand.prompt or runtime.estimate(op) if served.first_byte_per_token else 0
             extra = prompt * served.first_byte_per_token
             outgoing.deadlines = for_request(served.deadlines, extra, waits, op.stream, runtime.keepalive_s)
-        if served.mirror is not None and outgoing.question is None:
-            served.mirror.copy(op, record.id, request.headers, large)
         runtime.earn()
         on_done = self._settle if self.permit is not None or runtime.shelf is not None else None
         self.attempts = Attempts(
@@ -240,6 +239,8 @@ class Run:
         )
         if self._deaths is not None:
             self.attempts.deaths = self._deaths
+        if served.mirror is not None and outgoing.question is None:
+            self.attempts.on_sent = partial(served.mirror.copy, op, record.id, request.headers, large)
         if served.prefill is not None and isinstance(op, (Chat, Complete)):
             describe = served.prefill.pool.demand
             brought = await offload(describe, op, request.headers) if large else describe(op, request.headers)

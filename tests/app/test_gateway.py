@@ -162,6 +162,28 @@ def test_who_waits_keeps_its_workers_where_the_new_ones_are(why: str) -> None:
         assert {record["worker"] for record in stack.records()} == {stack.sims[0].url}
 
 
+def test_who_waits_gets_the_new_workers_once_one_is_ready() -> None:
+    async def go(stack: Stack) -> list[int]:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+            state, running, waiting = await one_waits(stack, client)
+            others = {"workers": [stack.sims[1].url]}
+            await stack.gateway.reload(stack.config({"models": {"m": others}}))
+            for _ in iter(lambda: state.rested, True):
+                await asyncio.sleep(0.01)
+            assert state.pools["m"].waiting == 1
+            stack.sims[1].reset()  # it has its model now
+            fleets = stack.gateway.state.fleets
+            assert fleets.health is not None
+            fleets.health.suspect(fleets.of("m")[0])
+            first = await waiting
+            stack.sims[0].go_on()
+            return [first, await running]
+
+    with Stack(({}, {"loading_s": 600.0}), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
+        assert stack.run(go(stack), 60) == [200, 200]
+        assert [record["worker"] for record in stack.records()] == [stack.sims[1].url, stack.sims[0].url]
+
+
 def test_who_waits_for_the_first_worker_gets_one_that_a_reload_brings() -> None:
     async def go(stack: Stack) -> int:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:

@@ -136,7 +136,8 @@ async def test_every_outcome_is_told_once(first: Any, second: Any, order: str, t
             running.remove(worker.address)
 
     pool: Any = one
-    asked: Any = hedged(send, pool, pool, 0, 0.001, lambda: True)
+    both: list[Any] = []
+    asked: Any = hedged(send, pool, pool, 0, 0.001, lambda: True, lambda *lost: both.append(lost))
     if first is second is WRONG:
         with pytest.raises(GatewayError):
             await asked
@@ -145,6 +146,7 @@ async def test_every_outcome_is_told_once(first: Any, second: Any, order: str, t
         assert found.other is two
         assert found.won == ("second succeeded" in told)
     assert heard == told
+    assert both == ([(two, WRONG)] if first is second is WRONG else [])
     assert running == []
 
 
@@ -160,5 +162,5 @@ async def test_without_a_free_worker_or_leave_to_ask_the_first_is_waited_for(may
         return FINE
 
     pool: Any = one
-    found = await hedged(send, pool, pool, 0, 0.001, lambda: may)
+    found = await hedged(send, pool, pool, 0, 0.001, lambda: may, lambda other, error: None)
     assert (found.other, found.won, heard) == (None, False, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -18,15 +19,18 @@ PATH = "/v1/chat/completions"
 class Mirrored(Stack):
     """A gateway whose model `m` is mirrored to `copy`, a worker of its own."""
 
-    def __init__(self, copy: dict[str, Any], config: dict[str, Any] | None = None, **mirror: Any) -> None:
+    def __init__(
+        self, copy: dict[str, Any], config: dict[str, Any] | None = None, main: Any = None, **mirror: Any
+    ) -> None:
         super().__init__(({}, copy), config)
+        self.main = dict(main or {})
         self.mirror = mirror
 
     def __enter__(self) -> Stack:
         super().__enter__()
         base = {"backend": "vllm", "upstream_model": "sim"}
         models = {
-            "m": {**base, "workers": [self.sims[0].url], "mirror": {"model": "copy", **self.mirror}},
+            "m": {**base, "workers": [self.sims[0].url], "mirror": {"model": "copy", **self.mirror}, **self.main},
             "copy": {**base, "workers": [self.sims[1].url]},
         }
         self.run(self.gateway.reload(self.config({"models": models})))
@@ -96,6 +100,29 @@ def test_a_share_is_drawn_and_what_cannot_be_sent_is_counted() -> None:
         heavy = chat("word " * 80_000, max_tokens=1)
         httpx.post(stack.url + PATH, json=heavy)
         assert results(stack) == {"skipped": 1}
+
+
+@pytest.mark.parametrize("way", [way for way in GENERATING if way.answers(stream=False)], ids=str)
+def test_what_no_worker_is_sent_is_not_copied(way: Way) -> None:
+    """A queue that is full refuses it."""
+
+    async def ask(stack: Stack) -> list[int]:
+        url, body = stack.url + way.path("m"), {"model": "m", **way.body(stream=False, max_tokens=5)}
+        async with httpx.AsyncClient(timeout=60) as client:
+            held = asyncio.create_task(client.post(stack.url + PATH, json=chat()))
+            await stack.sim.ledger.wait(running=1)
+            await stack.sims[1].ledger.wait(completed=1)
+            refused = await client.post(url, json=body)
+            stack.sim.fault("")
+            stack.sim.go_on()
+            return [refused.status_code, (await held).status_code]
+
+    with Mirrored({}, {"queue": {"max_waiting": 0}}, {"max_in_flight": 1}) as stack:
+        stack.sim.fault("stall@before")
+        assert stack.run(ask(stack), 60) == [429, 200]
+        stack.run(stack.gateway.state._mirrors[0].settled())
+        assert results(stack) == {"answered": 1}
+        assert sent(stack.sims[1]) == 1
 
 
 def test_copies_end_with_the_gateway() -> None:

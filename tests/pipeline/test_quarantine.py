@@ -13,7 +13,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.pipeline import quarantine
 from gateway.pipeline.quarantine import MOST, Quarantine
-from tests.clients import REQUESTS, usual
+from tests.clients import REQUESTS, WAYS, Way, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, scripted
 
@@ -196,6 +196,53 @@ def test_deaths_of_all_models_count_together() -> None:
         codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
         assert codes == ["request_quarantined"] * 2
         assert httpx.post(stack.url + PATH, json=chat(), timeout=20).headers["x-dragoman-model"] == "last"
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.operation == "embed"], ids=str)
+def test_a_hedged_request_of_which_both_workers_die_gets_no_third(way: Way) -> None:
+    async def ask(stack: Stack) -> httpx.Response:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+            asking = asyncio.create_task(client.post(way.path("m"), json={"model": "m", **way.body()}))
+            for _ in iter(lambda: sum(sim.ledger.running for sim in stack.sims) == 2, True):
+                await asyncio.sleep(0.01)
+            for sim in stack.sims:
+                if sim.ledger.running:
+                    sim.die()
+                else:
+                    sim.fault("")
+            return await asking
+
+    with Stack(({"fault": "stall@before"},) * 3, {**CALM, "models": {"m": {"hedge_s": 0.05}}}) as stack:
+        reply = stack.run(ask(stack), 60)
+        assert "two workers died" in reply.text
+        assert (stack.record()["attempts"], stack.record()["code"]) == (2, "request_quarantined")
+        assert sorted(sim.ledger.received for sim in stack.sims) == [0, 1, 1]
+        again = httpx.post(stack.url + way.path("m"), json={"model": "m", **way.body()}, timeout=20)
+        assert (again.status_code, stack.record()["attempts"]) == (reply.status_code, 0)
+
+
+def test_no_prefill_worker_of_a_fallback_is_the_third() -> None:
+    """The probes that tell of the deaths are late: the fallback is asked before they are done."""
+    with Stack(({}, {}, {}, {}), config=CALM) as stack:
+        base = {"backend": "vllm", "upstream_model": "sim"}
+        models: dict[str, Any] = {
+            "m": {"workers": [sim.url for sim in stack.sims[:2]], "fallback": ["apart"]},
+            "apart": {**base, "workers": [stack.sims[2].url], "prefill": {"workers": [stack.sims[3].url]}},
+        }
+        twice = {"retry": {"min_per_second": 100, "attempts": 2}, "models": models}
+        stack.run(stack.gateway.reload(stack.config(twice)))
+        ward = stack.gateway.state.quarantine
+        assert ward is not None
+        probe = ward.death_of
+
+        async def late(model: str, worker: Any) -> object | None:
+            await asyncio.sleep(0.2)
+            return await probe(model, worker)
+
+        ward.death_of = late
+        reply = httpx.post(stack.url + PATH, json=chat(scripted(text="a", fault="die@before")), timeout=20)
+        assert reply.json()["error"]["code"] == "request_quarantined"
+        assert [sim.ledger.received for sim in stack.sims] == [1, 1, 0, 0]
 
 
 def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
