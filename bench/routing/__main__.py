@@ -31,7 +31,8 @@ REPLICAS = 3
 EVENTS = "+events"
 """Behind a policy's name: the workers tell what they have cached, and the gateway listens."""
 OURS = (*POLICIES, f"prefix{EVENTS}", f"prefix x{REPLICAS}", f"prefix{EVENTS} x{REPLICAS}")
-SUBJECTS = (*OURS, "sglang-router", "vllm-router")
+ROUTERS = ("sglang-router", "vllm-router")
+SUBJECTS = (*OURS, *ROUTERS, *(f"{name} x{REPLICAS}" for name in ROUTERS))
 HEADER = """\
 | subject | requests | hit rate | TTFT p50, ms | TTFT p99, ms | work, busiest / mean | requests, busiest / mean |
 |---|--:|--:|--:|--:|--:|--:|"""
@@ -54,10 +55,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def commands(name: str, directory: Path, workers: Sequence[Simulated]) -> list[tuple[int, list[str], str]]:
     """(port, command, path that is ready) of each process of a subject. The workers listen already."""
     directory.mkdir(parents=True)
-    setup = Setup(directory, free_port(), free_port(), [worker.port for worker in workers])
-    if name in PEERS:
-        return [(setup.port, PEERS[name].command(setup), PEERS[name].ready)]
     shown, _, replicas = name.partition(" x")
+    ports = [worker.port for worker in workers]
+    if shown in PEERS:
+        peer = PEERS[shown]
+        setups = [Setup(directory, free_port(), free_port(), ports) for _ in range(int(replicas or 1))]
+        return [(setup.port, peer.command(setup), peer.ready) for setup in setups]
+    setup = Setup(directory, free_port(), free_port(), ports)
     policy = shown.removesuffix(EVENTS)
     model: dict[str, Any] = {"backend": "vllm", "workers": setup.urls(), "policy": policy}
     if policy != shown:

@@ -15,7 +15,7 @@ OTHERS = 1_024
 """Tokens that a request of somebody else is taken for: of those only the number is known."""
 OUTPUT_COSTS = 4
 """Tokens of a prompt that one of a reply counts as: about what their prices say of the engine's time."""
-HALF_LIFE_S = 20.0
+HALF_LIFE_S = 40.0
 """Of a worker's recent work."""
 
 
@@ -52,7 +52,6 @@ class Worker:
     reported   what its engine said last of its load; None where it says nothing, or what it said is stale
     recent     tokens that its engine computed lately, for whomever, halved every `HALF_LIFE_S`; None as `reported`
     peak       the highest `EngineLoad.computed` since that engine began
-    since      tokens of what it was sent since that was read
     blocks     what its engine says that it has cached; None where it is not asked
     weight     its speed beside that of the others
     max_in_flight  most of ours at once, or None; full_readings belongs to `capacity`, where it learns that
@@ -82,7 +81,6 @@ class Worker:
         "ready",
         "recent",
         "reported",
-        "since",
         "tokens",
         "turn",
         "weight",
@@ -100,7 +98,6 @@ class Worker:
         self.reported: EngineLoad | None = None
         self.recent: float | None = None
         self.peak = 0.0
-        self.since = 0
         self.blocks: Blocks | None = None
         self.place = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
         self.lives = 0
@@ -139,14 +136,13 @@ class Worker:
         if load.computed is None:
             self.recent = None
         elif before is None or before.computed is None:
-            self.recent, self.peak, self.since = 0.0, load.computed, 0
+            self.recent, self.peak = 0.0, load.computed
         else:
             if load.counted < before.counted:  # it began anew
                 self.peak = 0.0
             done = max(0.0, load.computed - self.peak)
             self.peak += done
             self.recent = (self.recent or 0.0) * 0.5 ** (passed_s / HALF_LIFE_S) + done
-            self.since = 0
         self.reported = load
 
     def untold(self) -> None:

@@ -13,6 +13,7 @@ from gateway.core.demand import Demand
 from gateway.core.messages import Chat, Message, Text
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES, LeastTokens, PickPolicy, PowerOfTwo, Prefix, RoundRobin
+from gateway.fleet.pick.places import Places
 from gateway.fleet.pool import Pool
 from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
@@ -178,10 +179,10 @@ async def test_a_worker_that_was_away_has_lost_its_cache() -> None:
 
 async def test_a_fleet_that_changes_moves_only_what_it_must() -> None:
     members = workers(8)
-    policy = Prefix()
+    places = Places()
     keys = [random.Random(number).getrandbits(64) for number in range(800)]
-    before = [policy.first(members, key, 0.0) for key in keys]
-    after = [policy.first(members[:-1], key, 0.0) for key in keys]
+    before = [places.of(members, key, 0.0) for key in keys]
+    after = [places.of(members[:-1], key, 0.0) for key in keys]
     assert all(old is new for old, new in zip(before, after, strict=True) if old is not members[-1])
     assert all(60 < count < 150 for count in Counter(before).values())
 
@@ -210,13 +211,32 @@ async def test_what_engines_have_done_places_new_conversations_alike_in_every_ga
     members = workers(8)
     for number, worker in enumerate(members):
         worker.recent = 200_000.0 if number < 2 else 50_000.0
-    gateways = [pool(members, Prefix()) for _ in range(2)]
+    gateways, taken = [pool(members, Prefix()) for _ in range(2)], []
     for number in range(60):
         places = [(await send(one, conversation(str(number), 1)))[0] for one in gateways]
         assert places[0] is places[1]
-        assert places[0] not in members[:2]
+        taken.append(places[0])
+    assert sum(worker in members[:2] for worker in taken) <= 3, "a fair part is 15"
     members[7].recent = None  # one does not say: then each goes by what it sent itself
     assert {(await send(gateways[0], conversation(f"new {number}", 1)))[0] for number in range(60)} & set(members[:2])
+
+
+def test_places_move_as_little_as_the_shares_differ() -> None:
+    """A worker that was busier for a while gives up some of its places alone, and gets just those back."""
+    members = workers(8)
+    places = Places()
+    keys = [random.Random(number).getrandbits(64) for number in range(4_000)]
+    for worker in members:
+        worker.recent = 1_000_000.0
+    before = [places.of(members, key, 0.0) for key in keys]
+    members[0].recent = 1_100_000.0
+    busier = [places.of(members, key, 0.0) for key in keys]
+    moved = [old for old, new in zip(before, busier, strict=True) if old is not new]
+    assert set(moved) == {members[0]}
+    assert 0.35 < len(moved) / before.count(members[0]) < 0.75
+    assert [places.lasting(members, key, 0.0) for key in keys] == before, "a session's place does not move"
+    members[0].recent = 1_000_000.0
+    assert [places.of(members, key, 0.0) for key in keys] == before
 
 
 async def test_a_short_turn_about_a_long_document_goes_where_the_turn_before_it_went() -> None:
@@ -287,7 +307,7 @@ async def test_a_place_is_left_later_where_other_gateways_would_look_for_the_con
     assert (await send(one_of_many, new))[0] is home, "its next turn would be computed here anew"
     one_of_many.policy.keep(())
     one_of_many.policy.keep(members)
-    home.tokens = demand.prompt * 2
+    home.tokens = demand.prompt * 8
     assert (await send(one_of_many, new))[1].why == "load"
 
 

@@ -7,41 +7,36 @@ sent before. A worker is *too busy* if
 
 that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. Where other
 gateways have part in the same conversations, they look for each at its place; so the place counts as saving more, by
-the part of the prompt that would be computed there again: the share of turns that this gateway did not send. A worker
-that had more than its part of the recent work gets no new conversations either, because a conversation continues while
-none of its requests runs. The policy picks the worker with the largest saved(w) that is left. Equal workers (none has
-the prompt, or all have the same system prompt) are ranked by consistent hashing of the conversation's beginning, so
-that gateways without shared state agree.
+what would be computed there again: the share of turns that this gateway did not send. The policy picks the worker with
+the largest saved(w) that is left. Equal workers (none has the prompt, or all have the same system prompt) are ranked by
+the conversation's place (`places`), so that gateways without shared state agree.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from math import inf, log
 
 from gateway.core.demand import Demand
 from gateway.fleet.blocks import chain
 from gateway.fleet.pick.least_tokens import least_loaded
+from gateway.fleet.pick.places import Places
 from gateway.fleet.pick.reading import home_of
 from gateway.fleet.pick.seen import MOST_KEYS, Seen
-from gateway.fleet.worker import HALF_LIFE_S, Worker
+from gateway.fleet.worker import Worker
 
 BOUND = 1.25
 """A worker without the prompt gets no request while its load is above this multiple of the mean (consistent hashing
 with bounded loads, Mirrokni et al. 2016)."""
-FAIR = 1.1
-SLACK = 8_192
-"""A worker had more than its part if its recent work is above this multiple of the mean, and so many tokens more: for
-less no conversation leaves its place."""
 LEAST_SHARE = 0.5
 """A match of a smaller part of the prompt does not outweigh the place that all gateways agree on."""
+_STAKE = 6
+"""How many times a conversation that leaves its place is computed again, if all its turns reach other gateways: they
+look for it there. Measured by `bench.routing.simulate`."""
 _ELSEWHERE_STEP = 1 / 64
 """How much one turn counts for the share of those that follow one of another gateway."""
 _ELSEWHERE_LEAST = 1 / 16
 """A smaller share is that of a gateway that is alone: what it does not know of began before it did."""
-_ALL = (1 << 64) - 1
-_UNIT = 2.0**-53
 _NOTHING: Mapping[Worker, int] = {}
 
 
@@ -65,9 +60,7 @@ class Prefix:
 
     def __init__(self, most_keys: int = MOST_KEYS) -> None:
         self.seen = Seen(most_keys)
-        # The recent work of each worker in tokens, halved every HALF_LIFE_S, and when it was halved last.
-        self._recent: dict[Worker, float] = {}
-        self._halved = 0.0
+        self.places = Places()
         # The share of the turns lately before which this gateway did not send one.
         self._elsewhere = 0.0
         # Of workers whose engines are to tell what they have: picks for what an engine told, for what a worker was
@@ -86,60 +79,44 @@ class Prefix:
         told = self._look_up(workers, demand, found) if demand.tokens else ()
         if demand.session is not None:
             demand.why = "session"
-            return self._noted(self.first(workers, demand.session, now), found, told, demand)
+            return self._noted(self.places.lasting(workers, demand.session, now), found, told, demand)
         if not demand.beginning:
             demand.why = "load"
             return self._noted(least_loaded(workers, now, demand), _NOTHING, (), demand)
-        saved, common = self._saved(found, workers, demand, now)
+        saved = self._saved(found, workers, demand, now)
         home, stake = None, 0.0
         if self._elsewhere > _ELSEWHERE_LEAST:
-            home, stake = self.first(workers, home_of(demand), now), self._elsewhere * demand.prompt
-        best, most = self._best(workers, now, saved, common, home, stake)
-        if not best:  # the least loaded worker had more than its part of the recent work
-            demand.why = "load"
-            return self._noted(least_loaded(workers, now, demand), found, told, demand, saved)
+            home = self.places.of(workers, home_of(demand), now)
+            stake = _STAKE * self._elsewhere * demand.prompt
+        best, most = self._best(workers, now, saved, home, stake)
         if most and len(best) == 1:
             demand.why = "prefix"
             return self._noted(best[0], found, told, demand, saved)
         place = home_of(demand)
-        picked = best[0] if len(best) == 1 else self.first(best, place, now)
+        picked = best[0] if len(best) == 1 else self.places.of(best, place, now)
         if most:
             demand.why = "prefix"
         else:
-            away = len(best) < len(workers) and picked is not (home or self.first(workers, place, now))
+            away = len(best) < len(workers) and picked is not (home or self.places.of(workers, place, now))
             demand.why = "load" if away else "home"
         return self._noted(picked, found, told, demand, saved)
 
+    @staticmethod
     def _best(
-        self,
-        workers: Sequence[Worker],
-        now: float,
-        saved: Mapping[Worker, int],
-        common: float,
-        home: Worker | None,
-        stake: float,
+        workers: Sequence[Worker], now: float, saved: Mapping[Worker, int], home: Worker | None, stake: float
     ) -> tuple[list[Worker], int]:
-        """(the workers that are not too busy and save the most tokens, how many they save). Those that save more than
-        `common` may have had more than their part of the recent work; `home` may have `stake` tokens more in flight."""
-        recent = self._recent
-        if now >= self._halved + HALF_LIFE_S:
-            part = 0.5 ** ((now - self._halved) // HALF_LIFE_S)
-            recent = self._recent = {worker: work * part for worker, work in recent.items()}
-            self._halved = now
-        best: list[Worker] = []
-        if common < inf and (most := max(saved.values(), default=0)) > common:
-            best = [worker for worker in workers if saved.get(worker) == most]
-            if len(best) == 1 and best[0].load() <= most * best[0].strength(now):
-                return best, most  # not too busy, whatever the load of the others is
-        # What engines say of their work is known to all gateways alike; it counts if all of them say it.
-        told = workers[0].recent is not None and None not in [worker.recent for worker in workers]
-        work = total = before = 0.0
+        """(the workers that are not too busy and save the most tokens, how many they save). `home` may have `stake`
+        tokens more in flight."""
+        gain = max(saved.values(), default=0)
+        if gain:
+            best = [worker for worker in workers if saved.get(worker) == gain]
+            if len(best) == 1 and best[0].load() <= gain * best[0].strength(now):
+                return best, gain  # not too busy, whatever the load of the others is
+        work = total = 0.0
         for worker in workers:
             work += worker.tokens if worker.reported is None else worker.load()
-            before += worker.recent + worker.since if told and worker.recent is not None else recent.get(worker, 0.0)
             total += worker.weight if worker.breaker.returned_at is None else worker.strength(now)
-        bound, fair = BOUND * work / total, FAIR * before / total
-        gain = max(saved.values(), default=0)
+        bound = BOUND * work / total
         while True:  # mostly once: one of those that save the most is not too busy
             best = []
             for worker in saved if gain else workers:
@@ -147,17 +124,14 @@ class Prefix:
                     continue
                 strength = worker.weight if worker.breaker.returned_at is None else worker.strength(now)
                 load = worker.tokens if worker.reported is None else worker.load()
-                had = worker.recent + worker.since if told and worker.recent is not None else recent.get(worker, 0.0)
-                limit = bound + gain if worker is not home else bound + gain + stake
-                if load / strength <= limit and (gain > common or had <= fair * strength + SLACK):
+                if load / strength <= (bound + gain if worker is not home else bound + gain + stake):
                     best.append(worker)
             if best or not gain:
                 return best, gain
             gain = max([less for less in saved.values() if less < gain], default=0)
 
     def sent(self, worker: Worker, demand: Demand) -> None:
-        self._recent[worker] = self._recent.get(worker, 0.0) + demand.charged
-        worker.since += demand.charged
+        self.places.sent(worker, demand.charged)
         if demand.whole or demand.keys:
             self.seen.add(demand.keys, worker, demand.whole)
         if worker.blocks is not None:
@@ -165,28 +139,12 @@ class Prefix:
 
     def keep(self, workers: Sequence[Worker]) -> None:
         self.seen.keep(workers)
-        self._recent = {worker: self._recent[worker] for worker in workers if worker in self._recent}
-
-    def first(self, workers: Sequence[Worker], key: int, now: float) -> Worker:
-        """The place of `key`: the highest worker by weighted rendezvous hashing. When a worker comes or goes, only the
-        keys that it gets or had move. A worker in slow start gets its keys back one after the other."""
-        best, highest = workers[0], -1.0
-        for worker in workers:
-            mixed = (key ^ worker.place) * 0x9E3779B97F4A7C15 & _ALL
-            mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _ALL
-            strength = worker.weight
-            if worker.breaker.returned_at is not None:
-                strength = worker.strength(now) ** 2 / strength  # the shares of many that return together add up
-            score = strength / -log((mixed >> 11 | 1) * _UNIT)
-            if score > highest:
-                best, highest = worker, score
-        return best
+        self.places.keep(workers)
 
     def _saved(
         self, found: Mapping[Worker, int], workers: Sequence[Worker], demand: Demand, now: float
-    ) -> tuple[Mapping[Worker, int], float]:
-        """(the tokens that each worker need not compute, without those that have too small a match; what is saved at
-        most where this gateway does not know that the conversation itself continues)."""
+    ) -> Mapping[Worker, int]:
+        """The tokens that each worker need not compute, without those that have too small a match."""
         head = demand.head
         least = LEAST_SHARE * demand.prompt
         if head is not None:
@@ -196,7 +154,7 @@ class Prefix:
             if tokens >= least:
                 saved[worker] = tokens
         if head is None:
-            return saved, inf
+            return saved
         before = demand.before
         # What is not in `found` these do not have.
         known = [worker for worker in workers if _known(worker, demand)] if demand.tokens else []
@@ -205,15 +163,15 @@ class Prefix:
             saved[worker] = max(before, saved.get(worker, 0))
         if having or max(saved.values(), default=0) >= max(head + 1, _end(demand.ends, before)):
             self._elsewhere -= self._elsewhere * _ELSEWHERE_STEP
-            return saved, head
+            return saved
         if any(saved.get(worker, 0) > head for worker in known):
-            return saved, head
+            return saved
         # This gateway did not send the turn before: another one did, to the conversation's place.
-        home = self.first(workers, home_of(demand), now)
+        home = self.places.of(workers, home_of(demand), now)
         if home not in known:
             self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
             saved[home] = max(before, saved.get(home, 0))
-        return saved, inf
+        return saved
 
     @staticmethod
     def _look_up(workers: Sequence[Worker], demand: Demand, found: dict[Worker, int]) -> Sequence[Worker]:
