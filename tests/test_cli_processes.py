@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from gateway import cli
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.siblings import Siblings
+from tests.commands import Serving, dragoman
 from tests.harness import Stack
 from tests.ports import free_port
-from tests.test_cli import Serving, dragoman
 
 CHAT = "/v1/chat/completions"
 

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from tests.app.asking import CHAT
+from tests.commands import CLEAN, called, dragoman
 from tests.harness import Stack
-from tests.test_cli import CLEAN, called, dragoman
 
 KEY = "console-key-console-key"
 

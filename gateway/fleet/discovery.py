@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.core.ability import BEYOND
 from gateway.core.ports import UNKNOWN, Capabilities, Facts
+from gateway.resolve import look_up
 
 READ_S = 2.0
 """Seconds after which reading a source counts as failed."""
@@ -68,16 +68,10 @@ Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
 """(host name, port) -> addresses; raises OSError."""
 
 
-async def system_resolver(host: str, port: int) -> list[str]:
-    """Every A and AAAA address, by the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
-
-
 class Dns:
     """Each address of a host name is a worker, as with a headless Service of Kubernetes."""
 
-    def __init__(self, model: str, host: str, port: int, interval_s: float, resolve: Resolve = system_resolver) -> None:
+    def __init__(self, model: str, host: str, port: int, interval_s: float, resolve: Resolve = look_up) -> None:
         self.name = f"dns {host}:{port}"
         self.interval_s = interval_s
         self._model = model

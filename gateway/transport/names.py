@@ -10,16 +10,12 @@ import asyncio
 import ipaddress
 import socket
 
+from gateway.resolve import look_up
+
 KNOWN_S = 600.0
 """Seconds for which the last addresses of a name are used."""
 _PATIENCE = 0.5
 """The share of the time for a connection after which a name server counts as silent, if addresses are known."""
-
-
-async def look_up(host: str, port: int) -> list[str]:
-    """Every address, by the system's resolver, in its order. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
 
 
 class Name:

@@ -1,14 +1,8 @@
-"""No pass over a request takes longer than in proportion to it: twice as much of anything is about twice the work.
-
-Work is counted in the interpreter's own steps, so that the machine's load says nothing.
-"""
+"""No pass over a request takes longer than in proportion to it: twice as much of anything is about twice the work."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +16,7 @@ from gateway.limits.estimate import Estimator
 from tests.chaos.hostile import KINDS
 from tests.clients import WAYS, Way
 from tests.fidelity.matrix import asking
+from tests.steps import steps
 
 # Beyond the bounds of what is bounded to fewer, such as stop strings, and below all others.
 FEW, MANY = 70, 210
@@ -35,25 +30,6 @@ CASES = [
     # Paths of one route are read by the same code.
     if way.route is next(one.route for one in WAYS if one.example is way.example)
 ]
-
-
-def steps(work: Callable[[], Any]) -> int:
-    """How many steps the interpreter takes for it; a call of C code is one."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def handle(way: Way, members: dict[str, Any]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import pytest
 
@@ -17,6 +15,7 @@ from gateway.fleet.pool import Pool
 from gateway.fleet.waiting import Refusal
 from gateway.fleet.worker import Worker
 from tests.fleet.pools import Clock, kind_of, pool, waiting, workers
+from tests.steps import steps
 
 
 def adapter_of(one: Pool, having: Sequence[Worker], name: str = "lora") -> AdapterPool:
@@ -229,7 +228,7 @@ async def test_one_who_waits_for_an_adapter_that_is_unloaded_hears_of_it() -> No
 
 
 async def test_an_arrival_takes_no_step_for_kinds_that_wait_and_a_freed_worker_few_for_each() -> None:
-    async def steps(kinds: int) -> tuple[int, int, int]:
+    async def lines(kinds: int) -> tuple[int, int, int]:
         members = workers(12, max_in_flight=1)
         one = pool(members, max_waiting=1000, max_bytes=1 << 30)
         for _ in members:
@@ -239,38 +238,18 @@ async def test_an_arrival_takes_no_step_for_kinds_that_wait_and_a_freed_worker_f
         for demanding in (adapter_of(one, sets[0]), one):  # what may be new of this state has been seen
             tasks.append(await asking(demanding))
         coming = [one.acquire((), 0, Demand()), adapter_of(one, sets[1]).acquire((), 0, Demand())]
-        found = [counted(lambda coro=coro: coro.send(None)) for coro in coming]  # type: ignore[misc]
-        found.append(counted(lambda: one.release(members[0])))
+        found = [steps(lambda coro=coro: coro.send(None), "line", "fleet") for coro in coming]  # type: ignore[misc]
+        found.append(steps(lambda: one.release(members[0]), "line", "fleet"))
         for coro in coming:
             coro.close()
         await dropped(*tasks)
         return found[0], found[1], found[2]
 
-    few, many, most = [await steps(kinds) for kinds in (4, 64, 256)]
+    few, many, most = [await lines(kinds) for kinds in (4, 64, 256)]
     assert most[0] <= few[0] * 1.1
     assert most[1] <= few[1] * 1.1
     assert (most[2] - many[2]) / 192 < 1.5 * (many[2] - few[2]) / 60  # linear
     assert most[2] < 256 * 60
-
-
-def counted(call: Callable[[], object]) -> int:
-    """Lines of the fleet's code that `call` runs."""
-    count = 0
-
-    def trace(frame: Any, event: str, argument: object) -> Any:
-        nonlocal count
-        if "fleet" not in frame.f_code.co_filename:
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 async def test_what_is_remembered_of_kinds_is_bounded() -> None:
