@@ -175,6 +175,7 @@ class Attempts:
                     self._trace_failure(runtime.trace, worker, error, again)
                 if not again:
                     raise
+                record.prefill = None  # from now on who generates computes the prompt
                 tried += [one for one, _ in failed]
                 failure, failed_at = error, worker.address
                 failure.release_frames()

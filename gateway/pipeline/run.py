@@ -276,7 +276,8 @@ class Run:
             why = reason_of(error)
             if why not in detours.on or not reply.unseen:
                 raise
-            failure, told = error, (reply.mark(), record.asked, record.detour)
+            failure, mark, explain = error, reply.mark(), reply.explain
+            told = record.asked, record.detour, record.worker, record.picked, record.prefill
         failure.release_frames()
         for name in detours.fallback:
             fallback = models[name]
@@ -286,7 +287,7 @@ class Run:
                 self.permit.withdraw()
                 self.permit = None
             reply.return_to(begun)
-            record.limit = None
+            record.limit = record.worker = record.picked = record.prefill = None
             self._detour(asked, name, why)
             try:
                 self.op = copy(self._untouched)
@@ -295,8 +296,8 @@ class Run:
             except GatewayError as error:
                 if not reply.unseen or error.code == QUARANTINED:
                     raise
-        mark, record.asked, record.detour = told
-        record.model, record.limit = served.name, None
+        record.asked, record.detour, record.worker, record.picked, record.prefill = told
+        record.model, record.limit, reply.explain = served.name, None, explain
         reply.return_to(mark)
         raise failure
 

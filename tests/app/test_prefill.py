@@ -136,7 +136,8 @@ def test_a_second_step_that_fails_is_done_again_by_one_worker(stack: Stack, stre
     first, second = seen(stack, 0)
     assert (first.kv, second.kv) == ("decode", "")
     assert first.header("x-request-id") != second.header("x-request-id")
-    assert stack.record()["attempts"] == 2
+    assert (stack.record()["attempts"], stack.record()["prefill"]) == (2, None)
+    assert "x-dragoman-prefill" not in reply.headers, "who generates computed the prompt anew"
     assert stack.gateway.state.workers["m", stack.sims[0].url].breaker.failures == 0
 
 
@@ -197,6 +198,24 @@ def test_the_prefill_worker_hears_that_the_client_left(stack: Stack) -> None:
     assert (record["outcome"], record["phase"]) == ("cancelled", "first_output")
     assert not seen(stack, 0)
     assert stack.gateway.state.workers["m", stack.sims[1].url].in_flight == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_fallback_answers_no_prefill_worker_computed(stream: bool) -> None:
+    """Its prompt was computed for the model that failed, and is not at hand for the other one."""
+    with Stack((*ROLES, {})) as stack:
+        stack.sims[0].fault("status:500")
+        bad, compute, good = (sim.url for sim in stack.sims)
+        models = {
+            "m": {"workers": [bad], "prefill": {"workers": [compute]}, "fallback": ["other"]},
+            "other": {"backend": "vllm", "upstream_model": "sim", "workers": [good]},
+        }
+        stack.run(stack.gateway.reload(stack.config({"models": models, "retry": {"attempts": 1}})))
+        reply = ask(stack, stream=stream)
+        assert (reply.status_code, reply.headers["x-dragoman-worker"]) == (200, good)
+        assert "x-dragoman-prefill" not in reply.headers
+        assert (stack.record()["model"], stack.record()["prefill"]) == ("other", None)
+        assert [entry.kv for entry in seen(stack, 1)] == ["prefill"]
 
 
 def test_turns_of_a_conversation_go_to_the_prefill_worker_that_has_them() -> None:

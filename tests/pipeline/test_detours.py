@@ -75,6 +75,9 @@ def falling() -> Iterator[Stack]:
         models[why] = {"worker": worker, "fallback": ["m"], "fallback_on": [why]}
         models[f"not-{why}"] = {"worker": worker, "fallback": ["m"], "fallback_on": others}
     models["breaking"] = {"worker": "reset@3", "fallback": ["m"]}
+    for other in ("broken-too", "unavailable"):
+        models[f"broken-before-{other}"] = {"worker": "status:500", "fallback": [other]}
+    models["broken-too"] = {"worker": "status:429"}
     with fleet(**models) as stack:
         yield stack
 
@@ -115,6 +118,20 @@ def test_a_reply_keeps_the_name_that_its_client_sent(falling: Stack, dialect: st
     if '"model"' in fallen:
         assert fallen.count('"unavailable"') == plain.count('"m"')
         assert '"sim"' not in fallen
+
+
+@pytest.mark.parametrize("model", ["broken-before-broken-too", "broken-before-unavailable"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_where_no_fallback_answers_the_worker_that_is_told_is_the_models_own(
+    falling: Stack, dialect: str, model: str
+) -> None:
+    way = usual(dialect)
+    (worker,) = falling.gateway.state.pools[model].workers
+    refused = ask(falling, way, model, not way.answers(stream=False), headers={"x-dragoman-explain": "1"})
+    assert refused.status_code >= 400
+    assert refused.headers["x-dragoman-worker"] == worker.address
+    record = falling.record()
+    assert (record["model"], record["worker"], record["picked"]) == (model, worker.address, "only")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
