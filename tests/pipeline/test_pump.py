@@ -145,7 +145,17 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
 
 @pytest.mark.parametrize(
     "fault",
-    ["reset@2", "fin@2", "eof@2", "bad-chunk@2", "bad-json@2", "many-choices@2", "many-calls@2", "error-frame@2"],
+    [
+        "reset@2",
+        "fin@2",
+        "eof@2",
+        "bad-chunk@2",
+        "bad-json@2",
+        "many-choices@2",
+        "many-calls@2",
+        "many-values@2",
+        "error-frame@2",
+    ],
 )
 def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> None:
     stack = paced
