@@ -33,6 +33,7 @@ from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_excess
 from gateway.wire.openai.tool_calls import Calls
 from gateway.wire.openai.whole import finish_word, whole
 
@@ -172,6 +173,8 @@ class Relay:
         return last.written() if last is not None else b""
 
     def _read(self, data: bytes) -> bytes:
+        if len(data) > ORDINARY_BYTES:
+            refuse_excess(data, self._choices)
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
