@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import uvloop
@@ -38,13 +40,20 @@ HEADER = """\
 |---|--:|--:|--:|--:|--:|--:|"""
 
 
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError("expected numbers, like 1,2,3") from None
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.routing", description="Pick policies on prefix caches.")
     parser.add_argument("--subjects", default=",".join(POLICIES), metavar="A,B", help=f"of: {', '.join(SUBJECTS)}")
     parser.add_argument("--seconds", type=float, default=60.0, help="in which conversations begin")
     parser.add_argument("--rate", type=float, default=3.0, help="conversations that begin in a second")
-    parser.add_argument("--seed", type=int, default=1, help="of the trace")
+    parser.add_argument("--seeds", type=_seeds, default=(1,), metavar="N,M", help="of the traces; rows are their means")
     parser.add_argument("--kv-blocks", type=int, default=KV_BLOCKS, help="of 16 tokens, that a worker's cache holds")
     options = parser.parse_args(arguments)
     if unknown := set(options.subjects.split(",")) - set(SUBJECTS):
@@ -110,16 +119,34 @@ def row(one: Figures) -> str:
     )
 
 
+def mean(found: Sequence[Figures]) -> Figures:
+    """One subject's figures of several traces: means, and the times of all requests."""
+    return Figures(
+        found[0].name,
+        sum(one.requests for one in found),
+        fmean([one.hits for one in found]),
+        sorted(itertools.chain.from_iterable(one.first_ms for one in found)),
+        fmean([one.work for one in found]),
+        fmean([one.busiest for one in found]),
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit status: 0, 2 when nothing could be measured."""
+    """Returns the exit status: 0, 2 when nothing could be measured. What each of several seeds gave goes to standard
+    error."""
     options = parse(arguments)
-    conversations = trace(options.seed, options.seconds, options.rate)
+    traces = {seed: trace(seed, options.seconds, options.rate) for seed in options.seeds}
     print(HEADER, flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="dragoman-routing-") as scratch:
             for number, name in enumerate(options.subjects.split(",")):
-                figures = uvloop.run(measure(name, Path(scratch, str(number)), conversations, options.kv_blocks))
-                print(row(figures), flush=True)
+                found = []
+                for seed, conversations in traces.items():
+                    directory = Path(scratch, f"{number}-{seed}")
+                    found.append(uvloop.run(measure(name, directory, conversations, options.kv_blocks)))
+                    if len(traces) > 1:
+                        print(f"seed {seed}: {row(found[-1])}", file=sys.stderr, flush=True)
+                print(row(mean(found)), flush=True)
     except Stopped as stopped:
         return stopped.status
     except BenchError as error:

@@ -118,7 +118,8 @@ class Pool:
             describe(op, demand, salt, needs == "prompt")
             if needs == "prompt":
                 demand.session = session_of(headers, self._sessions)
-                demand.beginning = cache_key_of(op, salt) or demand.beginning
+                if key := cache_key_of(op, salt):
+                    demand.beginning = key
         return demand
 
     @staticmethod

@@ -16,6 +16,8 @@ from msgspec import Struct
 # The most templates that one stream may learn. Without this bound, a worker whose chunks always differ outside the text
 # would cause a new template for each token.
 TRIES = 8
+# The largest event that is made into a template. Finding the text in two megabytes takes 200 ms.
+_MOST_BYTES = 8 * 1024
 
 _HOLES = {
     name: re.compile(rb'"%b": ?"((?:[^"\\]|\\.)*)"' % name.encode())
@@ -48,7 +50,9 @@ class ChunkTemplate(Struct, frozen=True):
 def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
     """The template of the event `data`, which is JSON on one line. Its text is the member `name` of the object at the
     path `holder`. token: the choice has `token_ids` with one id. Returns None, and never raises, if the text cannot be
-    separated from the rest or `data` is unusual in any other way."""
+    separated from the rest or `data` is unusual in any other way, such as its length."""
+    if len(data) > _MOST_BYTES:
+        return None
     holes = list(_HOLES[name].finditer(data))
     if len(holes) != 1 or 10 in data:
         return None

@@ -182,8 +182,8 @@ def test_the_index_forgets_what_was_sent_longest_ago() -> None:
     for start in range(1000, 3000, 10):
         seen.add(range(start, start + 10), one)
         assert len(seen) <= 210
-    assert seen.match(range(50)) == {}
-    assert seen.match(range(2990, 3000)) == {one: 10}
+    assert seen.match(range(50), ENDS) == {}
+    assert seen.match(range(2990, 3000), ENDS) == {one: ENDS[9]}
 
 
 def test_the_index_knows_who_was_sent_a_whole_prompt_and_forgets_it_too() -> None:
@@ -205,10 +205,29 @@ def test_the_index_knows_how_far_each_worker_matches() -> None:
     seen.add([1, 2, 3], a)
     seen.add([1, 2], b)
     seen.add([9], c)
-    assert seen.match([1, 2, 3, 4]) == {a: 3, b: 2}
+    assert seen.match([1, 2, 3, 4], ENDS) == {a: ENDS[2], b: ENDS[1]}
     seen.keep([b, c])
-    assert seen.match([1, 2, 3, 4]) == {b: 2}
-    assert seen.match([]) == {}
+    assert seen.match([1, 2, 3, 4], ENDS) == {b: ENDS[1]}
+    assert seen.match([], ENDS) == {}
+
+
+@given(
+    sent=st.lists(st.tuples(st.integers(0, 4), st.lists(st.integers(0, 1), max_size=12)), max_size=60),
+    prompt=st.lists(st.integers(0, 1), max_size=12),
+)
+def test_the_index_finds_by_bisection_what_a_look_at_each_key_would_find(
+    sent: list[tuple[int, list[int]]], prompt: list[int]
+) -> None:
+    workers = [worker(str(number)) for number in range(5)]
+    seen = Seen(most=40)
+    keys = [hash(tuple(prompt[: end + 1])) for end in range(len(prompt))]
+    for to, text in sent:
+        seen.add([hash(tuple(text[: end + 1])) for end in range(len(text))], workers[to])
+    one_by_one: dict[Worker, int] = {}
+    for key, end in zip(keys, ENDS, strict=False):
+        for having in seen.having(key):
+            one_by_one[having] = end
+    assert seen.match(keys, ENDS) == one_by_one
 
 
 def test_a_place_in_the_index_is_not_given_to_another_too_early() -> None:
@@ -218,6 +237,6 @@ def test_a_place_in_the_index_is_not_given_to_another_too_early() -> None:
     for number in range(200):
         new = worker(f"new{number}")
         seen.add([number + 1000], new)
-        assert new not in seen.match([1, 2, 3])
+        assert new not in seen.match([1, 2, 3], ENDS)
         seen.keep([])
     assert ENDS[0] == 256

@@ -143,7 +143,20 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
 # -- the worker fails -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["reset@2", "fin@2", "eof@2", "bad-chunk@2", "bad-json@2", "error-frame@2"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "reset@2",
+        "fin@2",
+        "eof@2",
+        "bad-chunk@2",
+        "bad-json@2",
+        "many-choices@2",
+        "many-calls@2",
+        "many-values@2",
+        "error-frame@2",
+    ],
+)
 def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> None:
     stack = paced
     client = raw_request(stack, chat(scripted(text="one two three four", fault=fault), stream=True))
@@ -204,6 +217,8 @@ def test_worker_4xx_keeps_its_words_and_is_no_failure_of_the_worker(stack: Stack
         ("status:401", 502, "upstream_error"),
         ("html", 502, "upstream_malformed"),
         ("bad-json", 502, "upstream_malformed"),
+        ("many-choices", 502, "upstream_malformed"),
+        ("many-calls", 502, "upstream_malformed"),
         ("empty", 502, "upstream_malformed"),
         ("gzip-bomb", 502, "upstream_error"),
         ("header-junk", 502, "upstream_error"),

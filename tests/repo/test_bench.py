@@ -25,7 +25,8 @@ from bench.peers.targets import TARGETS, Target, markdown, verdict
 from bench.process import BenchError, cpu_seconds
 from bench.replies import MARK, REPLIES, WANTED
 from bench.routing import simulate
-from bench.routing.run import KV_BLOCKS
+from bench.routing.__main__ import mean, parse, row
+from bench.routing.run import KV_BLOCKS, Figures
 from bench.routing.traces import trace
 from bench.rows import BODY_SIZE, REFERENCE, ROWS, Kind, Row
 from tests.repo.tree import ROOT
@@ -70,6 +71,15 @@ def test_simulated_time_plays_every_conversation_and_tells_policies_apart() -> N
     assert found["prefix x2"].hits > found["round_robin"].hits
     line = simulate.row("prefix", [found["prefix x2"]] * 2)
     assert line.count("|") == simulate.HEADER.splitlines()[0].count("|")
+
+
+def test_seeds_of_the_routing_bench_are_averaged(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = Figures("prefix", 2, 0.8, [1.0, 9.0], 1.0, 1.1), Figures("prefix", 1, 0.6, [4.0], 1.2, 1.3)
+    assert row(mean([one, two])) == "| prefix | 3 | 0.700 | 4 | 9 | 1.10 | 1.20 |"
+    assert parse(["--seeds", "1,2"]).seeds == (1, 2)
+    with pytest.raises(SystemExit):
+        parse(["--seeds", "1,b"])
+    assert "expected numbers, like 1,2,3" in capsys.readouterr().err
 
 
 async def test_an_error_ends_the_run() -> None:

@@ -101,6 +101,9 @@ async def test_error_frames(sim: Simulated, fault: str, words: int) -> None:
     assert answer.endswith(b"e\r\ndata: [DONE]\n\n\r\n" + WHOLE)
 
 
+CHOICE = b'{"index":0,"text":"a","%b":{"content":"a"}}'
+
+
 @pytest.mark.parametrize(
     ("fault", "stream", "part"),
     [
@@ -112,6 +115,10 @@ async def test_error_frames(sim: Simulated, fault: str, words: int) -> None:
         ("bad-chunk", False, b"\r\n\r\nzz\r\n"),
         ("bad-json@1", True, b'"choices":[{"index":0,]}'),
         ("bad-json", False, b'"choices":[{"index":0,]}'),
+        ("many-choices:3@1", True, b'"choices":[' + b",".join([CHOICE % b"delta"] * 3) + b"]}"),
+        ("many-choices:3", False, b'"choices":[' + b",".join([CHOICE % b"message"] * 3) + b"]}"),
+        ("many-calls:2", True, b'{"id":"call_0","function":{"name":"f"}},{"id":"call_1","function":{"name":"f"}}]'),
+        ("many-values:2", True, b'"more":[{},{}]}'),
         ("error-frame", False, b'"code":500'),
         ("eof", False, b'{"id":'),
         ("crlf", True, b"data: [DONE]\r\n\r\n"),

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from workers.simulated import render
 from workers.simulated.engine import Engine
-from workers.simulated.faults import BEFORE, HEADERS, Fault
+from workers.simulated.faults import BEFORE, CROWDED, HEADERS, Fault, crowded
 from workers.simulated.http import Connection, head
 from workers.simulated.ledger import Entry, Ledger
 from workers.simulated.metrics import Metrics
@@ -245,6 +245,8 @@ class Plain(Exchange):
                 "bad-json": b'{"id":"chatcmpl-1","choices":[{"index":0,]}',
                 "error-frame": render.error(int(fault.number(500)), "InternalServerError", "Simulated error."),
             }.get(end, body)
+            if end in CROWDED:
+                sent = crowded(fault, "message")
             self.close("failed")
             connection.send(head(200, _JSON + length % (len(sent) - 10 if end == "long-body" else len(sent))) + sent)
             connection.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from workers.simulated import render
-from workers.simulated.faults import BEFORE, HEADERS
+from workers.simulated.faults import BEFORE, CROWDED, HEADERS, crowded
 from workers.simulated.http import head
 from workers.simulated.jobs import BLOCK, Exchange
 
@@ -187,6 +187,9 @@ class Streamed(Exchange):
             self.connection.end(keep=self.chunked)
         elif end == "bad-json":
             self.out.append(self.event(b'{"id":"chatcmpl-1","choices":[{"index":0,]}'))
+            return False
+        elif end in CROWDED:
+            self.out.append(self.event(crowded(fault, "delta")))
             return False
         elif end == "bad-chunk":
             self.close("failed")

@@ -51,18 +51,20 @@ class Places:
         had move. A worker in slow start gets its keys back one after the other."""
         return self._first(workers, key, now, _WHOLE)
 
-    def of(self, workers: Sequence[Worker], key: int, now: float) -> Worker:
-        """The place of `key` while workers have the shares of the module. During a slow start all shares are whole:
-        those that stayed have had more work because the others were away."""
+    def of(self, workers: Sequence[Worker], key: int, now: float, among: Sequence[Worker] = ()) -> Worker:
+        """The place of `key` while `workers` have the shares of the module; with `among`, its place among these of
+        them. During a slow start all shares are whole: those that stayed have had more work because the others were
+        away."""
+        among = among or workers
         if any(worker.breaker.returned_at is not None for worker in workers):
-            return self._first(workers, key, now, _WHOLE)
+            return self._first(among, key, now, _WHOLE)
         # What engines say of their work is known to all gateways alike; it counts if all of them say it.
         told = [worker.recent for worker in workers if worker.recent is not None]
         if len(told) < len(workers):
             self._weighed, self._shares = [], self._weigh(workers, self._sent(workers, now))
         elif told != self._weighed:
             self._weighed, self._shares = told, self._weigh(workers, told)
-        return self._first(workers, key, now, self._shares)
+        return self._first(among, key, now, self._shares)
 
     @staticmethod
     def _first(workers: Sequence[Worker], key: int, now: float, shares: Mapping[Worker, float]) -> Worker:

@@ -72,10 +72,7 @@ class Prefix:
             if worker.breaker.open_until:
                 demand.why = "trial"
                 return self._noted(worker, _NOTHING, (), demand)
-        ends = demand.ends
-        found = self.seen.match(demand.keys)
-        for worker, depth in found.items():
-            found[worker] = ends[depth - 1]
+        found = self.seen.match(demand.keys, demand.ends)
         told = self._look_up(workers, demand, found) if demand.tokens else ()
         if demand.session is not None:
             demand.why = "session"
@@ -93,7 +90,7 @@ class Prefix:
             demand.why = "prefix"
             return self._noted(best[0], found, told, demand, saved)
         place = home_of(demand)
-        picked = best[0] if len(best) == 1 else self.places.of(best, place, now)
+        picked = best[0] if len(best) == 1 else self.places.of(workers, place, now, best)
         if most:
             demand.why = "prefix"
         else:
@@ -107,9 +104,9 @@ class Prefix:
     ) -> tuple[list[Worker], int]:
         """(the workers that are not too busy and save the most tokens, how many they save). `home` may have `stake`
         tokens more in flight."""
-        gain = max(saved.values(), default=0)
+        gain = max(saved.values()) if saved else 0
         if gain:
-            best = [worker for worker in workers if saved.get(worker) == gain]
+            best = [worker for worker, tokens in saved.items() if tokens == gain and worker in workers]
             if len(best) == 1 and best[0].load() <= gain * best[0].strength(now):
                 return best, gain  # not too busy, whatever the load of the others is
         work = total = 0.0
@@ -149,10 +146,7 @@ class Prefix:
         least = LEAST_SHARE * demand.prompt
         if head is not None:
             least = min(least, head + 1)
-        saved = {}
-        for worker, tokens in found.items():
-            if tokens >= least:
-                saved[worker] = tokens
+        saved = {worker: tokens for worker, tokens in found.items() if tokens >= least}
         if head is None:
             return saved
         before = demand.before

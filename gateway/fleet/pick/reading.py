@@ -52,12 +52,11 @@ WHOLE = 16_384
 SAMPLE = 512
 FRONT = 1_024
 FIRST = 1_024
-STEP = 16_384
+STEP = 32_768
 ENDS = (
     *range(256, 4_096, 256),
     *range(4_096, WHOLE + 1, 1_024),
-    *range(WHOLE + STEP, 131_073, STEP),
-    *range(131_072 + 2 * STEP, 8_388_609, 2 * STEP),
+    *range(WHOLE + STEP, 8_388_609, STEP),
 )
 """Characters."""
 _READ_WHOLE = ENDS.index(WHOLE) + 1
@@ -106,9 +105,7 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
         demand.prompt = size // CHARACTERS + 1
         demand.output = _output(op.max_output)
         return
-    pieces: list[str] = []
-    for tool in op.tools:
-        pieces.append(_tool(tool.name, tool.description, tool.parameters))
+    pieces = [_tool(tool.name, tool.description, tool.parameters) for tool in op.tools] if op.tools else []
     media = 0
     front = end = -1
     turned = False
@@ -124,11 +121,11 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
             if end < 0:
                 end = len(pieces)
             turned = role == "assistant"
-        parts = message.parts
-        if len(parts) == 1 and type(part := parts[0]) is Text:
-            pieces.append(part.text)
-        else:
-            media += sum([_part(part, pieces) for part in parts])
+        for part in message.parts:
+            if type(part) is Text:
+                pieces.append(part.text)
+            else:
+                media += _part(part, pieces)
         if turned:  # nothing more is asked of the roles
             media += _messages(messages[count:], pieces)
             break
@@ -136,7 +133,12 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
     size = until[-1] if until else 0
     text = "".join(pieces) if size <= WHOLE else _beginning(pieces, until)
     start = size if front < 0 else until[front - 1] if front else 0
-    demand.beginning = (salt or "", text[: min(start, FRONT)], *_ends(pieces, front, end if end >= 0 else len(pieces)))
+    front_text = text[: min(start, FRONT)]
+    first = pieces[front : end if end >= 0 else len(pieces)] if front >= 0 else ()
+    if first:  # of the user; also its end, because some clients put words of their own before their users'
+        demand.beginning = (salt or "", front_text, first[0][: FIRST // 2], first[-1][-FIRST // 2 :])
+    else:
+        demand.beginning = (salt or "", front_text, "")
     if turned:
         demand.head = start // CHARACTERS
     demand.prompt = size // CHARACTERS + media * IMAGE + 1
@@ -178,14 +180,6 @@ def _messages(messages: Sequence[Message], pieces: list[str]) -> int:
     except (AttributeError, ValueError):
         return sum([_part(part, pieces) for one in messages for part in one.parts])
     return 0
-
-
-def _ends(pieces: Sequence[str], start: int, end: int) -> tuple[str, ...]:
-    """The first and the last characters of the message with the pieces from `start` to `end`, which may have many
-    parts: some clients put words of their own before their users'."""
-    if not 0 <= start < end:  # no user's message, or one without parts
-        return ("",)
-    return pieces[start][: FIRST // 2], pieces[end - 1][-FIRST // 2 :]
 
 
 def _beginning(pieces: Sequence[str], until: Sequence[int]) -> str:

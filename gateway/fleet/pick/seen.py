@@ -31,23 +31,35 @@ class Seen:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def match(self, keys: Sequence[int]) -> dict[Worker, int]:
-        """Worker -> the number of `keys`, from the first on, that it was sent. Workers without any are left out."""
-        young, old = self._young, self._old
+    def match(self, keys: Sequence[int], ends: Sequence[int]) -> dict[Worker, int]:
+        """Worker -> where the last of `keys` ends that it was sent. Workers without any are left out.
+
+        Who was sent a prefix was sent those before it, and both are forgotten in this order. So few keys are looked at:
+        the last, the first, and by bisection those where some workers' match ends."""
         found: dict[Worker, int] = {}
-        left, depth = self._live, 0
-        for key in keys:
-            had = young.get(key, 0)
-            if had & left != left:
-                had = (had | old.get(key, 0)) & left
-                if depth and had != left:
-                    self._name(left & ~had, depth, found)
-                left = had
-                if not left:
-                    return found
-            depth += 1
-        if depth:
-            self._name(left, depth, found)
+        if not keys:
+            return found
+        young, old = self._young, self._old
+        first, last, most = keys[0], keys[-1], len(keys) - 1
+        left = (young.get(first, 0) | old.get(first, 0)) & self._live
+        if not left:
+            return found
+        had = (young.get(last, 0) | old.get(last, 0)) & left
+        if had:
+            self._name(had, ends[most], found)
+            left ^= had
+        while left:  # they have the first key, and not that at `most`
+            at, had = 0, left
+            while most - at > 1:
+                middle = at + most >> 1
+                there = (young.get(keys[middle], 0) | old.get(keys[middle], 0)) & left
+                if there:
+                    at, had = middle, there
+                else:
+                    most = middle
+            self._name(had, ends[at], found)
+            left ^= had
+            most = at
         return found
 
     def having(self, key: int) -> Sequence[Worker]:
@@ -59,13 +71,13 @@ class Seen:
         self._name(bits, 1, found)
         return list(found)
 
-    def _name(self, bits: int, depth: int, found: dict[Worker, int]) -> None:
+    def _name(self, bits: int, end: int, found: dict[Worker, int]) -> None:
         while bits:
             bit = bits & -bits
             bits ^= bit
             worker = self._owners[bit]
             if self._bits[worker][1] == worker.lives:
-                found[worker] = depth
+                found[worker] = end
 
     def add(self, keys: Sequence[int], worker: Worker, whole: int = 0) -> None:
         """`worker` is sent a prompt with these prefixes, and all in all `whole`, unless that is 0."""

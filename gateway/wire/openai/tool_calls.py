@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.wire.openai.answers import ToolCallIn
+from gateway.wire.openai.answers import ToolCallIn, malformed
+from gateway.wire.openai.excess import MOST_CALLS
 
 
 class Call:
@@ -20,17 +21,24 @@ class Call:
 class Calls:
     """The tool calls of one choice, in the order in which they began."""
 
-    __slots__ = ("_last", "begun")
+    __slots__ = ("_last", "_of_id", "begun")
 
     def __init__(self) -> None:
         self.begun: list[Call] = []
         # The worker's index -> the last call that began with it.
         self._last: dict[int, Call] = {}
+        # The worker's id -> the first call that began with it.
+        self._of_id: dict[str, Call] = {}
 
     def begin(self, piece: ToolCallIn, position: int, part: int) -> Call:
-        """Starts a call with `piece`. position: the index of the piece in its chunk."""
+        """Starts a call with `piece`. position: the index of the piece in its chunk. Raises GatewayError if the choice
+        has MOST_CALLS already."""
+        if len(self.begun) == MOST_CALLS:
+            raise malformed()
         call = Call(part, piece.id or None, piece.function.name if piece.function is not None else None)
         self._last[piece.index if piece.index is not None else position] = call
+        if call.id is not None:
+            self._of_id.setdefault(call.id, call)
         self.begun.append(call)
         return call
 
@@ -46,7 +54,7 @@ class Calls:
         known = self._last.get(number) if number is not None else self.begun[-1] if self.begun else None
         name = piece.function.name if piece.function is not None else None
         if piece.id and (known is None or known.id != piece.id) and (known is not None or piece.index is None):
-            known = next((call for call in self.begun if call.id == piece.id), known)
+            known = self._of_id.get(piece.id, known)
         if known is None or not name or (piece.id and known.id == piece.id):
             return known
         return known if name == known.name and not (piece.id and known.id) else None
