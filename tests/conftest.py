@@ -69,8 +69,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a failed test left open is found when its traceback goes, in the middle of another test: from then on that is
-    told, and fails no test that is right."""
+    """What a failed test left open is found when its traceback goes, in the middle of another test: from then on that
+    is told, and fails no test that is right."""
     report = yield
     if report.failed:
         item.config.addinivalue_line("filterwarnings", "default::pytest.PytestUnraisableExceptionWarning")
