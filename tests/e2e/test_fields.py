@@ -39,10 +39,10 @@ class Engine:
         self.can = able(Capabilities("smollm2"), [FoundWorker("", facts=facts)])
         self._answers: dict[bytes, Response] = {}
 
-    def ask(self, op: Any) -> Response:
-        """Its answer to `op`, of a few tokens where `op` does not say how many."""
+    def ask(self, op: Any, **more: Any) -> Response:
+        """Its answer to `op` and `more` members, of a few tokens where `op` does not say how many."""
         request = BACKEND.write(op, self.can)
-        body = {"max_tokens": 1, "n_predict": 1, **json.loads(request.body)}
+        body = {"max_tokens": 1, "n_predict": 1, **json.loads(request.body), **more}
         body["n_predict" if request.path != "/completion" else "max_tokens"] = None
         if body["n_predict"] == -1:
             body["n_predict"] = 1
@@ -64,8 +64,8 @@ class Engine:
         found = self.client.post(asked.request.path, content=asked.request.body)
         return asked.read(Response(found.status_code, [], found.content))
 
-    def reply(self, op: Chat | Complete) -> Reply:
-        response = self.ask(op)
+    def reply(self, op: Chat | Complete, **more: Any) -> Reply:
+        response = self.ask(op, **more)
         if response.status != 200:
             raise BACKEND.fault(response)
         if op.stream:
@@ -121,13 +121,14 @@ _GREEDY = {"temperature": 0, "max_tokens": 24}
 
 
 def said(engine: Engine, operation: str, **members: Any) -> Any:
-    """The first choice of the reply to a client of OpenAI's dialect."""
+    """The first choice of the reply to a client of OpenAI's dialect. Its prompt is computed anew: what a slot has
+    cached of others may change a reply, and then the order of the tests would."""
     content: dict[str, Any] = {"messages": _SAID} if operation == "chat" else {"prompt": "1, 2, 3, 4,"}
     body = json.dumps({"model": "smollm2", **content, **_GREEDY, **members}).encode()
     request = Request("POST", "/", [(b"content-type", b"application/json")], body, b"", operation)
     op = matrix.DIALECTS["openai"].read(request)
     assert isinstance(op, (Chat, Complete))
-    return engine.reply(op).choices[0]
+    return engine.reply(op, cache_prompt=False).choices[0]
 
 
 def _other(plain: Any, found: Any) -> bool:
