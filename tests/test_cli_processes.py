@@ -21,10 +21,11 @@ from gateway import cli
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.siblings import Siblings
 from tests.commands import Serving, dragoman
-from tests.harness import Stack
+from tests.harness import Stack, until
 from tests.ports import free_port
 
 CHAT = "/v1/chat/completions"
+STALLED = "sim:" + json.dumps({"text": "a b c", "fault": "stall@1"})
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def pair(tmp_path: Path, workers: Stack) -> Iterator[Serving]:
 def chat(url: str, text: str = "hi", **members: Any) -> httpx.Response:
     """On a connection of its own: which process gets it is the kernel's choice."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], **members}
-    return httpx.post(url + CHAT, json=body, timeout=30)
+    return httpx.post(url + CHAT, json=body, timeout=60)
 
 
 def children(parent: int) -> list[int]:
@@ -78,36 +79,25 @@ def test_metrics_are_those_of_all_whichever_is_asked(pair: Serving) -> None:
 
 def test_the_state_is_that_of_all_whichever_is_asked(pair: Serving) -> None:
     assert [chat(pair.url).status_code for _ in range(20)] == [200] * 20
-    over = threading.Event()
-    text = "sim:" + json.dumps({"text": "a " * 500})
-    bodies = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
+    body = {"model": "m", "messages": [{"role": "user", "content": STALLED}], "stream": True}
 
-    def stream() -> None:
-        with httpx.stream("POST", pair.url + CHAT, json=bodies, timeout=30):
-            over.wait(10)
+    def known() -> list[dict[str, Any]]:
+        return [httpx.get(pair.admin + "/status.json").json() for _ in range(6)]
 
-    streams = [threading.Thread(target=stream) for _ in range(6)]
-    for one in streams:
-        one.start()
+    def of_all(state: dict[str, Any]) -> bool:
+        return bool(state["models"][0]["workers"][0]["in_flight"] == 6 == sum(state["running"].values()))
 
-    def seen() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(pair.admin + "/status.json").json()
-        return found
-
-    # A stream's head may still be under way, and a state is made twice a second.
-    # Each process learns of the others' streams in its own time: all that answer must know of all.
-    for _ in range(300):
-        states = [seen() for _ in range(6)]
-        if all(state["models"][0]["workers"][0]["in_flight"] == len(streams) for state in states):
-            break
-    for state in states:
-        (model,) = state["models"]
-        assert (sum(state["running"].values()), model["requests"]["ok"]) == (len(streams), 20)
-        assert [worker["in_flight"] for worker in model["workers"]] == [len(streams)]
-        assert (state["ready"], state["draining"], model["workers"][0]["condition"]) == (True, False, "ready")
-    over.set()
-    for one in streams:
-        one.join()
+    with contextlib.ExitStack() as streams:
+        for _ in range(6):
+            streams.enter_context(httpx.stream("POST", pair.url + CHAT, json=body, timeout=60))
+        # A state is made twice a second. Each process learns of the others' streams in its own time: all that answer
+        # must know of all.
+        until(lambda: all(map(of_all, known())))
+        for state in known():
+            (model,) = state["models"]
+            assert (sum(state["running"].values()), model["requests"]["ok"]) == (6, 20)
+            assert [worker["in_flight"] for worker in model["workers"]] == [6]
+            assert (state["ready"], state["draining"], model["workers"][0]["condition"]) == (True, False, "ready")
 
 
 def test_one_that_dies_is_started_anew_and_its_counters_stay(pair: Serving) -> None:
@@ -134,21 +124,31 @@ def test_one_that_dies_is_started_anew_and_its_counters_stay(pair: Serving) -> N
     assert counted()[0] >= 20
 
 
-def test_a_reload_and_the_end_are_for_all_and_cut_no_stream(pair: Serving) -> None:
+def test_a_reload_and_the_end_are_for_all_and_cut_no_stream(pair: Serving, workers: Stack) -> None:
     pair.process.send_signal(signal.SIGHUP)
     for _ in range(2):
         pair.event("reloaded")
     told: list[str] = []
-    text = "sim:" + json.dumps({"text": "a " * 50})
-    streams = [threading.Thread(target=lambda: told.append(chat(pair.url, text, stream=True).text)) for _ in range(6)]
+
+    def stream() -> None:
+        told.append(chat(pair.url, STALLED, stream=True).text)
+
+    def running() -> float:
+        return total(httpx.get(pair.admin + "/metrics").text, "dragoman_requests_running")
+
+    def ended() -> bool:
+        workers.loop.call_soon_threadsafe(workers.sim.go_on)  # again and again: one may not have stalled yet
+        return not any(one.is_alive() for one in streams)
+
+    streams = [threading.Thread(target=stream) for _ in range(6)]
     for one in streams:
         one.start()
-    running = 0.0
-    while running < len(streams):
-        running = total(httpx.get(pair.admin + "/metrics").text, "dragoman_requests_running")
-    pair.process.send_signal(signal.SIGTERM)
-    for one in streams:
-        one.join()
+    try:
+        until(lambda: running() == len(streams))
+        pair.process.send_signal(signal.SIGTERM)
+        pair.event("draining")
+    finally:
+        until(ended)
     assert [stream.count("[DONE]") for stream in told] == [1] * len(streams)
     assert pair.end() == (0, "")
     assert [line["event"] for line in pair.lines].count("stopped") == 2

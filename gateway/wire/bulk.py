@@ -53,20 +53,24 @@ def is_large(body: bytes) -> bool:
 
 def refuse_bulk(body: bytes) -> None:
     """Raises GatewayError(BAD_REQUEST) if `body` holds more than these bounds allow."""
-    # Each counted value follows a comma or a colon, except first ones. Decoders bound those by their depth limit.
-    if len(body) <= MOST_NESTED:
-        return
-    enough = MOST_NESTED // 2
-    if _count(body, b",", enough + 1) + _count(body, b":", enough + 1) <= enough or _excess(body) is None:
-        return
-    # Escaped quotes do not end a string. Any malformed JSON is found later, by the decoder.
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
-    if bare.count(b'"') > 2 * MOST_STRINGS:
-        excess: str | None = f"{MOST_STRINGS} strings"
-    else:
-        excess = _excess(b"".join(bare.split(b'"')[::2]))
+    excess = excess_of(body)
     if excess is not None:
         raise GatewayError(Kind.BAD_REQUEST, f"the request body holds more than {excess}", code="too_many_values")
+
+
+def excess_of(body: bytes, times: int = 1) -> str | None:
+    """What `body` holds more of than so many times these bounds, or None."""
+    # Each counted value follows a comma or a colon, except first ones. Decoders bound those by their depth limit.
+    if len(body) <= MOST_NESTED * times:
+        return None
+    enough = MOST_NESTED * times // 2
+    if _count(body, b",", enough + 1) + _count(body, b":", enough + 1) <= enough or _excess(body, times) is None:
+        return None
+    # Escaped quotes do not end a string. Any malformed JSON is found later, by the decoder.
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+    if bare.count(b'"') > 2 * MOST_STRINGS * times:
+        return f"{MOST_STRINGS * times} strings"
+    return _excess(b"".join(bare.split(b'"')[::2]), times)
 
 
 def _count(body: bytes, byte: bytes, most: int) -> int:
@@ -75,14 +79,14 @@ def _count(body: bytes, byte: bytes, most: int) -> int:
     return len(body.replace(byte, byte + byte, most)) - len(body)
 
 
-def _excess(text: bytes) -> str | None:
+def _excess(text: bytes, times: int) -> str | None:
     """The name of what exceeds its bound, or None. Every bracket, quote and comma in `text` counts as structure."""
-    if text.count(b"{") + text.count(b"[") > MOST_NESTED:
-        return f"{MOST_NESTED} objects and arrays"
-    if text.count(b":") > MOST_MEMBERS:
-        return f"{MOST_MEMBERS} members of objects"
-    if text.count(b'"') > 2 * MOST_STRINGS:
-        return f"{MOST_STRINGS} strings"
-    if text.count(b",") > MOST_VALUES:
-        return f"{MOST_VALUES} values"
+    if text.count(b"{") + text.count(b"[") > MOST_NESTED * times:
+        return f"{MOST_NESTED * times} objects and arrays"
+    if text.count(b":") > MOST_MEMBERS * times:
+        return f"{MOST_MEMBERS * times} members of objects"
+    if text.count(b'"') > 2 * MOST_STRINGS * times:
+        return f"{MOST_STRINGS * times} strings"
+    if text.count(b",") > MOST_VALUES * times:
+        return f"{MOST_VALUES * times} values"
     return None

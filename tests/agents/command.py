@@ -5,6 +5,7 @@ Their model is the simulated worker: `conversation` is a prompt that tells it wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -79,7 +80,7 @@ def watched() -> Iterator[tuple[str, list[bytes]]]:
                     client, _ = listener.accept()
                 except OSError:
                     return
-                with client:
+                with client, contextlib.suppress(OSError):  # it may reset the connection as it ends
                     asked.append(client.recv(200))
 
         thread = threading.Thread(target=refuse)

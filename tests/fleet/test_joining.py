@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import httpx
 import msgspec
@@ -42,11 +43,17 @@ class Process:
             text=True,
         )
         assert self.popen.stdout is not None
-        self.url = self.popen.stdout.readline().split()[-1]
+        line = self.popen.stdout.readline()
+        if not line:
+            self.__exit__()
+            raise AssertionError(f"it ended with {self.popen.returncode} before it listened")
+        self.url = line.split()[-1]
 
-    def stop(self) -> int:
+    def told_to_stop(self) -> None:
         self.popen.send_signal(signal.SIGTERM)
-        return self.popen.wait(30)
+
+    def ended(self) -> int:
+        return self.popen.wait(60)
 
     def __enter__(self) -> Process:
         return self
@@ -71,40 +78,85 @@ def fleet(gateway: Stack) -> dict[str, bool]:
     return {worker.address: worker.serving for worker in list(gateway.gateway.state.pools["m"].workers)}
 
 
-def until(gateway: Stack, wanted: dict[str, bool], within: float = 30.0) -> float:
-    """Seconds until the fleet is as wanted."""
-    began = monotonic()
-    while fleet(gateway) != wanted:
-        assert monotonic() - began < within, fleet(gateway)
-        sleep(0.01)
-    return monotonic() - began
+def until(gateway: Stack, wanted: dict[str, bool]) -> None:
+    soon(lambda: fleet(gateway) == wanted)
 
 
-def ask(gateway: Stack, tokens: int = 4, stream: bool = False) -> httpx.Response:
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": tokens, "stream": stream}
-    body["ignore_eos"] = True
+def ask(gateway: Stack) -> httpx.Response:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4, "ignore_eos": True}
     return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=60)
 
 
-def whole(answer: httpx.Response) -> bool:
-    data = list(sse_data(answer.content))
-    return answer.status_code == 200 and data[-1] == b"[DONE]" and b'"finish_reason":"length"' in answer.content
+def whole(answer: bytes) -> bool:
+    return list(sse_data(answer))[-1] == b"[DONE]" and b'"finish_reason":"length"' in answer
+
+
+class Plain:
+    """Requests one after the other until they are over; their statuses."""
+
+    def __init__(self, gateway: Stack, pool: ThreadPoolExecutor) -> None:
+        self._over = threading.Event()
+        self.statuses: list[int] = []
+        self._asking = pool.submit(self._ask, gateway)
+
+    def _ask(self, gateway: Stack) -> None:
+        while not self._over.is_set():
+            self.statuses.append(ask(gateway).status_code)
+
+    def over(self) -> None:
+        self._over.set()
+        self._asking.result()
+
+
+@contextmanager
+def crowd(gateway: Stack) -> Iterator[tuple[list[Future[bytes]], Plain]]:
+    """20 streams that have their first output, which cannot be tried again from then on, and plain requests beside
+    them. A stream that breaks off ends in `<cut>`."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 250}
+    body |= {"stream": True, "ignore_eos": True}
+    speaking: list[None] = []
+
+    def stream() -> bytes:
+        got = b""
+        with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=body, timeout=60) as answer:
+            try:
+                for block in answer.iter_bytes():
+                    if not got:
+                        speaking.append(None)
+                    got += block
+            except httpx.RemoteProtocolError:
+                got += b"<cut>"
+        return got
+
+    with ThreadPoolExecutor(24) as pool:
+        streams = [pool.submit(stream) for _ in range(20)]
+        plain = Plain(gateway, pool)
+        try:
+            soon(lambda: len(speaking) == 20)
+            yield streams, plain
+        finally:
+            plain.over()
 
 
 def test_a_worker_joins_and_leaves_by_itself(redis: Server) -> None:
     with stack(redis) as gateway:
         assert ask(gateway).status_code == 503
-        with Process(redis) as one:
-            # The process was up before we looked: what is measured is the gateway's part.
-            assert until(gateway, {one.url: True}) < 8
+        # Its entry would not end by itself while we look.
+        with Process(redis, "--lease", "600") as one:
+            until(gateway, {one.url: True})
             assert ask(gateway).status_code == 200
             record = json.loads(redis.command("GET", "{dragoman-workers}:" + _only(redis)))
             assert record["engine"] == "simulated"
             assert record["address"] == one.url
-            one.popen.send_signal(signal.SIGTERM)
-            assert until(gateway, {one.url: False}) < 8
-            assert one.popen.wait(30) == 0
-        assert until(gateway, {}) < 8
+            body = {
+                "messages": [{"role": "user", "content": 'sim:{"text": "a b", "fault": "stall@1"}'}],
+                "stream": True,
+            }
+            with httpx.stream("POST", f"{one.url}/v1/chat/completions", json=body, timeout=60):
+                one.told_to_stop()
+                until(gateway, {one.url: False})  # it leaves when its last request has ended, and not before
+            assert one.ended() == 0
+        until(gateway, {})
         assert redis.command("KEYS", "*") == []
 
 
@@ -140,74 +192,30 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
 def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server) -> None:
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})
-        over = threading.Event()
-        with ThreadPoolExecutor(24) as pool:
-            streams = [pool.submit(ask, gateway, 250, True) for _ in range(20)]
-
-            def plain() -> list[int]:
-                found = []
-                while not over.is_set():
-                    found.append(ask(gateway).status_code)
-                return found
-
-            others = pool.submit(plain)
-            began = monotonic()
-            while sum(worker.in_flight for worker in gateway.gateway.state.pools["m"].workers) < 20:
-                assert monotonic() - began < 20
-                sleep(0.01)
-            one.popen.send_signal(signal.SIGTERM)
-            assert one.popen.wait(30) == 0
+        with crowd(gateway) as (streams, plain):
+            one.told_to_stop()
+            assert one.ended() == 0
             until(gateway, {two.url: True})
-            over.set()
+            plain.over()
             answers = [stream.result() for stream in streams]
-            statuses = others.result()
         assert [whole(answer) for answer in answers] == [True] * 20
-        assert set(statuses) == {200}
+        assert set(plain.statuses) == {200}
 
 
 def test_a_killed_worker_takes_only_its_own_running_streams_along(redis: Server) -> None:
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
         until(gateway, {one.url: True, two.url: True})
-        over = threading.Event()
-        speaking: list[None] = []
-        with ThreadPoolExecutor(24) as pool:
-
-            def stream() -> bytes:
-                body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 500}
-                body |= {"stream": True, "ignore_eos": True}
-                got = b""
-                with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=body, timeout=60) as answer:
-                    try:
-                        for block in answer.iter_bytes():
-                            if not got:
-                                speaking.append(None)
-                            got += block
-                    except httpx.RemoteProtocolError:
-                        got += b"<cut>"
-                return got
-
-            streams = [pool.submit(stream) for _ in range(20)]
-
-            def plain() -> list[int]:
-                found = []
-                while not over.is_set():
-                    found.append(ask(gateway).status_code)
-                return found
-
-            others = pool.submit(plain)
-            # All have their first output: what is killed then cannot be tried again.
-            soon(lambda: len(speaking) == 20)
+        with crowd(gateway) as (streams, plain):
             mine = next(w.in_flight for w in gateway.gateway.state.pools["m"].workers if w.address == one.url)
             one.popen.kill()
             answers = [stream.result() for stream in streams]
-            over.set()
-            statuses = others.result()
+            plain.over()
         complete = [answer for answer in answers if answer.rstrip().endswith(b"data: [DONE]")]
         failed = [answer for answer in answers if answer not in complete]
         assert all(b'"error"' in answer and b"[DONE]" not in answer for answer in failed)
         # A plain request may have been among those in flight.
         assert mine - 1 <= len(failed) <= mine
-        assert set(statuses) == {200}
+        assert set(plain.statuses) == {200}
 
 
 def test_losing_redis_keeps_the_fleet_and_so_does_its_return_without_data(redis: Server) -> None:
@@ -226,13 +234,7 @@ def test_losing_redis_keeps_the_fleet_and_so_does_its_return_without_data(redis:
 
 
 def until_logged(gateway: Stack, event: str) -> None:
-    began = monotonic()
-    while True:
-        gateway.gateway.log.flush()
-        if any(line["event"] == event for line in gateway.output.lines()):
-            return
-        assert monotonic() - began < 30, gateway.output.lines()
-        sleep(0.02)
+    soon(lambda: bool(gateway.events(event)))
 
 
 def test_a_reload_keeps_the_fleet_while_redis_is_lost(redis: Server) -> None:
@@ -279,8 +281,6 @@ def test_a_worker_without_its_registry_serves(tmp_path: Path) -> None:
     with Process(server) as one:
         assert httpx.get(f"{one.url}/health").status_code == 200
         with server:
-            deadline = monotonic() + 30
-            while not server.command("SMEMBERS", "{dragoman-workers}"):
-                assert monotonic() < deadline
-                sleep(0.02)
-            assert one.stop() == 0
+            soon(lambda: bool(server.command("SMEMBERS", "{dragoman-workers}")))
+            one.told_to_stop()
+            assert one.ended() == 0

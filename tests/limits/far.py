@@ -4,12 +4,13 @@ TO and back, each way DELAY seconds late. It is a process of its own, so that a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
-import time
 from types import TracebackType
 
+from tests.harness import until
 from tests.ports import free_port
 
 
@@ -68,15 +69,18 @@ class Far:
         self.port = free_port()
         words = [sys.executable, "-m", "tests.limits.far", str(self.port), str(to), str(round_trip / 2)]
         self._process = subprocess.Popen(words)
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        try:
+            until(self._listens, 60)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, "it ended at once"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        return False
 
     @property
     def address(self) -> str:

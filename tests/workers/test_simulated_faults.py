@@ -118,6 +118,7 @@ CHOICE = b'{"index":0,"text":"a","%b":{"content":"a"}}'
         ("many-choices:3@1", True, b'"choices":[' + b",".join([CHOICE % b"delta"] * 3) + b"]}"),
         ("many-choices:3", False, b'"choices":[' + b",".join([CHOICE % b"message"] * 3) + b"]}"),
         ("many-calls:2", True, b'{"id":"call_0","function":{"name":"f"}},{"id":"call_1","function":{"name":"f"}}]'),
+        ("many-values:2", True, b'"more":[{},{}]}'),
         ("error-frame", False, b'"code":500'),
         ("eof", False, b'{"id":'),
         ("crlf", True, b"data: [DONE]\r\n\r\n"),

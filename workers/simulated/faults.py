@@ -16,6 +16,7 @@ Ends of the request (at most one a request):
   bad-json       a frame (or a body) that is no JSON, then the connection goes on
   many-choices[:n]  a frame (or a body) that lists n choices (50000), all of index 0, then the connection goes on
   many-calls[:n]    the same with n tool calls in one choice
+  many-values[:n]   the same with n objects in a member that no API has
   html[:N]       an HTML page with status N (200)
   empty          status 200 and an empty body
   huge-headers[:n]  n header lines of about 100 bytes (100000)
@@ -38,7 +39,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-CROWDED = ("many-choices", "many-calls")
+CROWDED = ("many-choices", "many-calls", "many-values")
 _REPLY_ENDS = ("die", "reset", "fin", "eof", "stall", "error-frame", "bad-chunk", "bad-json", "endless", *CROWDED)
 _ANSWERS = ("status", "html", "empty", "huge-headers", "header-junk", "gzip-bomb", "short-body", "long-body")
 _STREAM_FORMS = ("no-done", "crlf", "nospace", "comments", "multi-data", "bom", "nan-usage", "no-usage", "usage-last")
@@ -92,10 +93,13 @@ def parse(spec: str) -> Fault:
 
 
 def crowded(fault: Fault, holder: str) -> bytes:
-    """The frame or the body of `many-choices` or `many-calls`, with its content in `holder`: delta or message."""
+    """The frame or the body of a fault in CROWDED, with its content in `holder`: delta or message."""
     entries = int(fault.number(50_000))
+    choice = f'{{"index":0,"text":"a","{holder}":{{"content":"a"}}}}'
+    if fault.end == "many-values":
+        return f'{{"id":"chatcmpl-1","choices":[{choice}],"more":[{",".join(["{}"] * entries)}]}}'.encode()
     if fault.end == "many-choices":
-        choices = [f'{{"index":0,"text":"a","{holder}":{{"content":"a"}}}}'] * entries
+        choices = [choice] * entries
     else:
         called = ",".join(f'{{"id":"call_{at}","function":{{"name":"f"}}}}' for at in range(entries))
         choices = [f'{{"index":0,"text":"a","{holder}":{{"tool_calls":[{called}]}}}}']

@@ -19,9 +19,11 @@ from gateway.core.lifecycle import Tokens
 from gateway.core.messages import Complete
 from gateway.core.usage import Usage
 from gateway.wire import sse
+from gateway.wire.bulk import is_large
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import ReplyDefaults
+from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_bulky, refuse_longer
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
@@ -145,6 +147,8 @@ class TextReader:
         try:
             for frame in self._frames.feed(block):
                 if not self._over:
+                    if len(frame.data) > ORDINARY_BYTES:
+                        refuse_bulky(frame.data, self._choices, self._op.logprobs is not None)
                     yield from self._read(wire.decoded(frame.data, _chunk), len(frame.data))
         except GatewayError as error:
             yield self._fail(error)
@@ -156,6 +160,8 @@ class TextReader:
     def whole(self, body: bytes) -> Iterator[Event]:
         """A buffered reply: an object, or an array of them for several choices."""
         try:
+            if is_large(body):
+                refuse_longer(body, self._choices)
             found = wire.decoded(body, _chunks)
             chunks = found if isinstance(found, list) else [found]
             if len(chunks) > self._choices:

@@ -17,7 +17,7 @@ from gateway.wire.chunk_template import TRIES, ChunkTemplate, cut, id_of, text_o
 from gateway.wire.json import NULL
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
-from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_excess
+from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_bulky, refuse_excess
 from gateway.wire.openai.tool_calls import Calls
 
 # The most digits of a token id in an ordinary chunk. A chunk with a longer id is parsed, which checks the range.
@@ -54,6 +54,7 @@ class Reader(ABC):
         beams = op.beams if isinstance(op, Complete) else None
         self.least = prompts if beams is not None else prompts * op.n
         self.most = prompts * (beams.width if beams is not None else op.n)
+        self.logprobs = op.logprobs is not None
         self.buffered = False
         self.frames = sse.Reader()
         self.buffered_bytes = 0
@@ -122,7 +123,7 @@ class Reader(ABC):
                     yield event
                 else:
                     if len(frame.data) > ORDINARY_BYTES:
-                        refuse_excess(frame.data, self.most)
+                        refuse_bulky(frame.data, self.most, self.logprobs)
                     yield from self.chunk(frame.data)
         except GatewayError as error:
             yield self.fail(error)

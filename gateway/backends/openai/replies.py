@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Raw
+
 from gateway.backends.openai.logprobs import chat_logprobs, text_logprobs
 from gateway.backends.openai.reader import PART_BYTES, Parts, Reader, extra_of
 from gateway.core.events import Delta, Event, PartEnd, PartStart
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings
-from gateway.core.messages import Chat, Embed, Generate
+from gateway.core.messages import Chat, Complete, Embed, Generate
+from gateway.wire.bulk import is_large
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.excess import MOST_TOKENS, refuse_longer
 
 
 def read_embeddings(response: Response, op: Embed) -> Embeddings:
     """The reply to `op`, with vectors in order. Raises GatewayError(UPSTREAM) for an invalid or incomplete reply."""
+    if is_large(response.body):
+        refuse_longer(response.body, len(op.inputs))
     found = wire.decoded(response.body, wire.embeddings_decoder)
     if found.error is not None:
         raise wire.late_fault(found.error)
@@ -115,6 +121,12 @@ class ChatReader(Reader):
 class TextReader(Reader):
     prefix = "cmpl-"
 
+    def __init__(self, op: Generate, defaults: ReplyDefaults = DEFAULTS) -> None:
+        super().__init__(op, defaults)
+        # No character is more than four tokens: those are its bytes.
+        echoed = 4 * sum(map(len, op.prompts)) if isinstance(op, Complete) and op.echo else 0
+        self._most_told = MOST_TOKENS + echoed
+
     def chunk(self, data: bytes) -> Iterator[Event]:
         found = wire.decoded(data, wire.text_decoder)
         yield from self.begin(found, kv_transfer_params=found.kv_transfer_params)
@@ -128,7 +140,7 @@ class TextReader(Reader):
             if choice.text is None and self.buffered:
                 raise wire.malformed()
             tokens = _spoken(choice)
-            logprobs = text_logprobs(choice.logprobs) if choice.logprobs is not None else None
+            logprobs = self._logprobs(choice.logprobs) if choice.logprobs is not None else None
             if choice.text or tokens or logprobs is not None:
                 ends = bool(choice.finish_reason)
                 yield from self.text(choice.index, parts, "text", choice.text or "", tokens, logprobs, ends)
@@ -144,7 +156,19 @@ class TextReader(Reader):
             if choice.text and choice.logprobs is None and not choice.finish_reason and _few(choice.token_ids):
                 self.learn(data, _CHOICE, "text", choice.index, bool(choice.token_ids))
 
+    def _logprobs(self, found: wire.TextLogprobsIn) -> Raw | None:
+        """The logprobs in the canonical form. A chunk with those of very many tokens is malformed, because they are
+        looked at one by one. A whole reply may have more: a large one is read in a thread."""
+        tokens, tops = found.tokens or (), found.top_logprobs or ()
+        if not self.buffered and (
+            len(tokens) > self._most_told or sum(len(top) for top in tops if top) > _MOST_TOPS * self._most_told
+        ):
+            raise wire.malformed()
+        return text_logprobs(found)
 
+
+# The most alternatives of a token, on average over one chunk.
+_MOST_TOPS = 32
 # The path to a chunk's choice, which holds the text.
 _CHOICE: tuple[str | int, ...] = ("choices", 0)
 _DELTA = (*_CHOICE, "delta")

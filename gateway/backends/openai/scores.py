@@ -18,7 +18,9 @@ from gateway.core.lifecycle import Scores
 from gateway.core.messages import Op, Score
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
+from gateway.wire.bulk import is_large
 from gateway.wire.openai import answers as wire
+from gateway.wire.openai.excess import refuse_longer
 
 RERANK, SCORE = "/v1/rerank", "/v1/score"
 """Never the same paths without the version: vLLM answers those without a key."""
@@ -73,6 +75,8 @@ def pairs_body(op: Score, can: Capabilities) -> dict[str, Any]:
 def read_scores(response: Response, op: Score) -> Scores:
     """The reply to `op`, with scores in the order of its documents. Raises GatewayError(UPSTREAM) for a reply that is
     not whole: an error, a document left out or named twice, or a score that is no finite number."""
+    if is_large(response.body):
+        refuse_longer(response.body, len(op.documents))
     found = wire.decoded(response.body, _scores)
     if found.error is not None:
         raise wire.late_fault(found.error)

@@ -33,7 +33,7 @@ from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
-from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_excess
+from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_bulky
 from gateway.wire.openai.tool_calls import Calls
 from gateway.wire.openai.whole import finish_word, whole
 
@@ -67,6 +67,7 @@ class Passthrough(Struct, frozen=True):
             choices=op.n if isinstance(op, Chat) else op.n * len(op.prompts),
             include_usage=op.include_usage,
             refuse=self.refuse,
+            logprobs=op.logprobs is not None,
             running_usage=b"continuous_usage_stats" in bytes(options),
             defaults=self.defaults,
         )
@@ -81,6 +82,7 @@ class Relay:
 
     choices        how many the client asked for
     include_usage  the client asked for usage, in a separate chunk without choices
+    logprobs       the client asked for logprobs
     running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
     refuse         writes an error event in the client's own form
     """
@@ -97,6 +99,7 @@ class Relay:
         choices: int,
         include_usage: bool,
         refuse: Callable[[GatewayError], bytes],
+        logprobs: bool = False,
         running_usage: bool = False,
         defaults: ReplyDefaults = DEFAULTS,
     ) -> None:
@@ -112,6 +115,7 @@ class Relay:
         self._defaults = defaults
         self._chat = chat
         self._choices = choices
+        self._logprobs = logprobs
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._calls: dict[int, Calls] = {}
@@ -174,7 +178,7 @@ class Relay:
 
     def _read(self, data: bytes) -> bytes:
         if len(data) > ORDINARY_BYTES:
-            refuse_excess(data, self._choices)
+            refuse_bulky(data, self._choices, self._logprobs)
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)

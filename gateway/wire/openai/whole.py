@@ -8,10 +8,11 @@ import msgspec
 
 from gateway.core.messages import Chat, Embed, Generate
 from gateway.core.usage import Usage
+from gateway.wire.bulk import is_large
 from gateway.wire.json import NULL, encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
-from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_excess
+from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
@@ -24,8 +25,8 @@ def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS)
     Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, and the reported error if it is an error in a 200.
     """
     model = op.model or ""
-    if len(body) > ORDINARY_BYTES and type(op) is not Embed:
-        refuse_excess(body, _choices(op))
+    if len(body) > ORDINARY_BYTES:
+        _refuse_excess(body, op)
     wire.require_strict(body)
     try:
         tally = wire.tally_decoder.decode(body)
@@ -105,6 +106,13 @@ def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
     if isinstance(op, Chat):
         return all(choice.message is not None for choice in choices)
     return all(choice.text is not None and choice.finish_reason is not None for choice in choices)
+
+
+def _refuse_excess(body: bytes, op: Generate | Embed) -> None:
+    if type(op) is not Embed:
+        refuse_excess(body, _choices(op))
+    elif is_large(body):
+        refuse_longer(body, len(op.inputs))
 
 
 def _choices(op: Generate) -> int:

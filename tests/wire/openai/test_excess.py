@@ -10,16 +10,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.backends.openai.replies import reader_of
+from gateway.backends.llamacpp.replies import TextReader as LlamaCppText
+from gateway.backends.openai.replies import read_embeddings, reader_of
+from gateway.backends.openai.scores import read_scores
 from gateway.core.errors import GatewayError
-from gateway.core.events import Event, Failed, PartStart, Start
-from gateway.core.messages import Chat, Complete
-from gateway.wire.openai.excess import MOST_CALLS, ORDINARY_BYTES, refuse_excess
-from gateway.wire.openai.passthrough import Relay
+from gateway.core.events import End, Event, Failed, PartStart, Start
+from gateway.core.http import Response
+from gateway.core.messages import Chat, Complete, Embed, Logprobs, Score
+from gateway.wire.bulk import MOST_NESTED
+from gateway.wire.openai.defaults import DEFAULTS
+from gateway.wire.openai.excess import MOST_CALLS, MOST_TOKENS, ORDINARY_BYTES, refuse_excess, refuse_longer
+from gateway.wire.openai.passthrough import Passthrough
 from gateway.wire.openai.whole import whole
 from tests.steps import steps
 
 CODE = "upstream_malformed"
+TOLD = Complete(model="m", prompts=("hi",), logprobs=Logprobs(20))
+TOKEN = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": [{"token": "a", "logprob": -1.0}] * 5}
 PADDED = {"id": "x" * ORDINARY_BYTES}
 """Makes any chunk larger than an ordinary one."""
 
@@ -51,7 +58,7 @@ def events(op: Chat | Complete, *blocks: bytes) -> list[Event]:
 
 def relayed(op: Chat | Complete, *blocks: bytes) -> tuple[str | None, bytes]:
     """(the code of the error that ended the bytes lane, what the client was sent)."""
-    lane = Relay("m", chat=isinstance(op, Chat), choices=op.n, include_usage=False, refuse=lambda error: b"")
+    lane = Passthrough(lambda error: b"").lane(op)
     out = b"".join(map(lane.feed, blocks))
     return (lane.error.code if lane.error is not None else None), out
 
@@ -160,10 +167,94 @@ def test_large_replies_within_the_bounds_are_read() -> None:
     assert failed.error.message == "no"
 
 
+def test_values_of_a_chunk_have_a_bound_that_is_higher_with_logprobs() -> None:
+    nested = framed({"id": "x", "choices": [], "more": [{}] * (MOST_NESTED + 1)})
+    told = framed({"choices": [{"delta": {"content": "a"}, "logprobs": {"content": [TOKEN] * 5000}}]})
+    for block in (nested, told):
+        assert [type(event) for event in events(chat(), block)] == [Failed]
+        assert relayed(chat(), block) == (CODE, b"")
+    asking = Chat(model="m", messages=(), logprobs=Logprobs(5))
+    assert code_of(events(asking, told)) is None
+    assert relayed(asking, told)[0] is None
+    for op in (TOLD, asking):
+        much = framed({"choices": [], "more": [{}] * (8 * MOST_NESTED + 1)})
+        assert code_of(events(op, much)) == CODE
+
+
+@pytest.mark.parametrize("tops", [0, 20])
+def test_logprobs_of_a_text_have_a_bound_in_a_chunk(tops: int) -> None:
+    """They are looked at token by token. A prompt that is echoed has as many as it may have tokens."""
+
+    def block(tokens: int) -> bytes:
+        told = {"tokens": ["a"] * tokens, "top_logprobs": [{f"t{at}": -1.0 for at in range(tops)}] * tokens}
+        return framed({"choices": [{"index": 0, "text": "a", "logprobs": told}]})
+
+    assert code_of(events(TOLD, block(MOST_TOKENS))) is None
+    assert code_of(events(TOLD, block(MOST_TOKENS + 1))) == CODE
+    echoing = Complete(model="m", prompts=("word " * 100,), logprobs=Logprobs(20), echo=True)
+    assert code_of(events(echoing, block(MOST_TOKENS + 500))) is None
+    crowd = {"tokens": ["a"], "top_logprobs": [{f"t{at}": -1.0 for at in range(32 * MOST_TOKENS + 1)}]}
+    assert code_of(events(TOLD, framed({"choices": [{"text": "a", "logprobs": crowd}]}))) == CODE
+
+
+def test_rows_of_a_whole_reply_have_a_bound() -> None:
+    """Of vectors, of scores, and of llama.cpp's choices: a crowd of them is refused at its first entry too many."""
+    op = Embed(model="m", inputs=("a", "b"))
+    for name in ("data", "results"):
+        crowd = msgspec.json.encode({name: [{"index": 0, "embedding": [0.5]}] * 20_000})
+        assert longer(crowd, 2)
+    response = Response(200, [], msgspec.json.encode({"data": [{"embedding": [0.5] * 9}] * 20_000}))
+    for read in (lambda: read_embeddings(response, op), lambda: whole(response.body, op)):
+        with pytest.raises(GatewayError) as error:
+            read()
+        assert error.value.code == CODE
+    scored = Response(200, [], msgspec.json.encode({"results": [{"index": 0, "score": 0.5}] * 20_000}))
+    with pytest.raises(GatewayError) as error:
+        read_scores(scored, Score(model="m", queries=("a",), documents=("b",)))
+    assert error.value.code == CODE
+    body = msgspec.json.encode([{"content": "a", "stop": True, "stop_type": "eos"}] * 20_000)
+    (failed,) = LlamaCppText(text(), DEFAULTS).whole(body)
+    assert isinstance(failed, Failed)
+    assert failed.error.code == CODE
+    (failed,) = LlamaCppText(text(), DEFAULTS).feed(framed({"content": "a", "more": [{}] * (MOST_NESTED + 1)}))
+    assert isinstance(failed, Failed)
+    assert failed.error.code == CODE
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 5000), st.booleans())
+def test_as_many_rows_as_were_asked_for_are_read_and_far_more_are_not(asked: int, sent: int, bare: bool) -> None:
+    rows: Any = [{}] * sent
+    outcome = longer(msgspec.json.encode(rows if bare else {"data": rows}), asked)
+    if sent <= asked:
+        assert not outcome
+    if sent > max(64, 2 * asked):
+        assert outcome
+
+
+def longer(body: bytes, asked: int) -> bool:
+    try:
+        refuse_longer(body, asked)
+    except GatewayError as error:
+        return error.code == CODE
+    return False
+
+
+def test_large_rows_within_the_bounds_are_read() -> None:
+    vectors = [{"index": at, "embedding": [0.5] * 1000} for at in range(100)]
+    op = Embed(model="m", inputs=("a",) * 100)
+    response = Response(200, [], msgspec.json.encode({"data": vectors, "model": "m"}))
+    assert len(read_embeddings(response, op).vectors) == 100
+    assert whole(response.body, op)[0] == response.body
+    stops = [{"index": at, "content": "a" * 9000, "stop": True, "stop_type": "eos"} for at in range(100)]
+    found = list(LlamaCppText(text(100), DEFAULTS).whole(msgspec.json.encode(stops)))
+    assert isinstance(found[-1], End)
+
+
 def test_an_ordinary_chunk_has_no_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[int] = []
-    for module in ("gateway.backends.openai.reader", "gateway.wire.openai.passthrough", "gateway.wire.openai.whole"):
-        monkeypatch.setattr(f"{module}.refuse_excess", lambda data, count: passes.append(len(data)))
+    for module in ("gateway.backends.openai.reader", "gateway.wire.openai.passthrough"):
+        monkeypatch.setattr(f"{module}.refuse_bulky", lambda data, *asked: passes.append(len(data)))
     small = {"id": "x", "choices": [{"index": 0, "delta": {"content": "a" * 4000}}]}
     events(chat(), framed(small))
     relayed(chat(), framed(small))
