@@ -67,6 +67,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a failed test left open is found when its traceback goes, in the middle of another test: from then on that
+    is told, and fails no test that is right."""
+    report = yield
+    if report.failed:
+        item.config.addinivalue_line("filterwarnings", "default::pytest.PytestUnraisableExceptionWarning")
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How many cases of each kind ran: a test of conformance or of transcripts is many. Which clients of other makers
     ran, their versions, and how many tests of each."""

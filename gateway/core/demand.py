@@ -15,6 +15,8 @@ class Demand(Struct):
     prompt    estimated tokens of the prompt
     output    the expected cost of the reply, in tokens of a prompt
     beginning  what places a conversation that was not seen before: its first texts; () where nothing is known of it
+    opening   what places the first conversation with such tools and system prompt, where these are most of its first
+              turn: their first and last texts; else ()
     head      tokens before the first user message if the conversation had turns before; else None
     whole     a hash of the whole prompt, as `keys`; 0 where no turn can follow
     before    tokens of the prompt of the turn before this one, where `head` is not None
@@ -41,6 +43,7 @@ class Demand(Struct):
     prompt: int = 0
     output: int = 0
     beginning: Sequence[str] = ()
+    opening: Sequence[str] = ()
     head: int | None = None
     whole: int = 0
     before: int = 0
@@ -61,7 +64,7 @@ class Demand(Struct):
 
     def forget_prompt(self) -> None:
         """There will be no other pick. What the prompt was known by may be much, and a stream lasts long."""
-        self.keys = self.ends = self.tokens = self.beginning = ()
+        self.keys = self.ends = self.tokens = self.beginning = self.opening = ()
         self.chains = {}
 
     @property

@@ -119,7 +119,7 @@ class Pool:
             if needs == "prompt":
                 demand.session = session_of(headers, self._sessions)
                 if key := cache_key_of(op, salt):
-                    demand.beginning = key
+                    demand.beginning, demand.opening = key, ()
         return demand
 
     @staticmethod

@@ -20,6 +20,7 @@ from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
 from gateway.drive import Signal, Work
 from gateway.transport.incoming import READ_BYTES, Incoming
+from gateway.transport.large import LargeReads
 
 _NAME = itemgetter(0)
 
@@ -40,7 +41,8 @@ SLOW_S: Final = 0.001
 """The longest time to pass on what was read in one turn of the event loop, because all other requests wait for it."""
 
 LATE_BYTES: Final = 16 * 1024
-"""A read of up to this size is copied and taken in when all sockets were read; a larger one at once."""
+"""A read of up to this size is copied and taken in when all sockets were read. A larger one, and the one after it,
+which may end a large event, are taken in at once, or when it is their turn (`large.LargeReads`)."""
 
 WRITE_BYTES: Final = 256 * 1024
 """A request body is written to the socket in slices of this size, as fast as the worker takes them."""
@@ -50,6 +52,7 @@ class Owner(Protocol):
     """The owner of a connection: an `Origin`."""
 
     buffer: memoryview
+    large_reads: LargeReads
     idle_expiry: float
     connections: set[Connection]
     idle: dict[Connection, None]
@@ -73,11 +76,13 @@ class Connection(asyncio.BufferedProtocol):
         "_most",
         "_outgoing",
         "_reusable",
+        "_small",
         "_spare",
         "_timer",
         "_timer_at",
         "_unsent",
         "_used",
+        "_waits",
         "_whole",
         "_work",
         "dropped",
@@ -116,6 +121,8 @@ class Connection(asyncio.BufferedProtocol):
         self._blocks: list[bytes] = []  # pieces of the body in the current read
         self._breathing = False  # no reads before the next turn of the loop
         self._most = READ_BYTES // 4  # the size of the next read, in bytes
+        self._small = min(LATE_BYTES, self._most - 1)  # the largest next read that is a small one; 0 after a large one
+        self._waits = False  # `_late` is a large read that waits for its turn
         self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
         self._used = False  # has carried an exchange before this one
         self._framed = False  # the response has a length or is chunked
@@ -251,28 +258,54 @@ class Connection(asyncio.BufferedProtocol):
         return self.origin.buffer[: self._most]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if nbytes <= LATE_BYTES and nbytes < self._most:
+        if nbytes <= self._small:
             if not self._late:
                 self._work.arrived(self)
             self._late += self.origin.buffer[:nbytes]
         else:
+            self._read_large(self.origin.buffer[:nbytes])
+
+    def _read_large(self, data: memoryview) -> None:
+        nbytes = len(data)
+        full = nbytes == self._most
+        self._small = 0 if full or nbytes > LATE_BYTES else min(LATE_BYTES, self._most - 1)
+        if not self._waits:
             self.take_in()
-            self._read(self.origin.buffer[:nbytes], nbytes == self._most)
+            if self.dropped or self.origin.large_reads.allowed:
+                self._read(data, True, full)
+                return
+            self._wait()
+        self._late += data
+
+    def _wait(self) -> None:
+        """Stops reading until it is this connection's turn."""
+        self._waits = True
+        if self.exchange is not None and self.exchange.status:
+            self.since = self.loop.time()  # the worker is not silent
+        if not self._breathing and not self.reading_paused and self.transport is not None:
+            self.transport.pause_reading()
+        self._breathing = True
+        self.origin.large_reads.wait(self)
 
     def take_in(self) -> None:
-        """Reads what came in this turn of the event loop."""
+        """Reads what came in this turn of the event loop, or waited for it."""
         late, self._late = self._late, b""
-        if late and not self.dropped:
-            self._read(late, False)
+        if self._waits:
+            self._waits = False
+            self._breathed()
+            if not self.dropped:
+                self._read(late, True, len(late) == self._most)
+        elif late and not self.dropped:
+            self._read(late, False, False)
 
-    def _read(self, data: bytes | memoryview, full: bool) -> None:
+    def _read(self, data: bytes | memoryview, large: bool, full: bool) -> None:
         """full: the read was as large as it could be."""
         nbytes = len(data)
         exchange = self.exchange
         if exchange is None:
             self.drop()  # idle: these bytes were not requested
             return
-        began = perf_counter() if full else 0.0
+        began = perf_counter() if large else 0.0
         answered = exchange.status
         try:
             if answered:
@@ -299,7 +332,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._deliver(exchange):
             return
         if began:
-            self._breathe(perf_counter() - began)
+            seconds = perf_counter() - began
+            self.origin.large_reads.spend(seconds)
+            if full:
+                self._breathe(seconds)
         if self._whole is not None:
             self._release(self._whole)
         elif self._spare > HEAD_BYTES and exchange.status:

@@ -25,6 +25,7 @@ from gateway.core.ports import Deadlines
 from gateway.drive import as_task
 from gateway.transport.connection import Connection
 from gateway.transport.incoming import READ_BYTES, Incoming
+from gateway.transport.large import LargeReads
 from gateway.transport.names import Name
 
 _LOG = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Origin:
 
     __slots__ = (
         "_base", "_constant", "_host", "_name", "_port", "_ssl", "_tell_at", "buffer", "connections", "idle",
-        "idle_expiry", "max_idle",
+        "idle_expiry", "large_reads", "max_idle",
     )  # fmt: skip
 
     def __init__(self, pooled: Pooled, address: str) -> None:
@@ -74,6 +75,7 @@ class Origin:
         self._constant = b" HTTP/1.1\r\nhost: " + url.netloc.encode() + b"\r\naccept-encoding: identity"
         self._tell_at = 0.0
         self.buffer = pooled.buffer
+        self.large_reads = pooled.large_reads
         self.idle_expiry = pooled.idle_expiry
         self.max_idle = pooled.max_idle
         self.connections: set[Connection] = set()
@@ -180,6 +182,7 @@ class Pooled:
         self.max_idle = max_idle
         self.origins: dict[str, Origin] = {}
         self.buffer = memoryview(bytearray(READ_BYTES))
+        self.large_reads = LargeReads()
         self._ssl_for = ssl_for
         self._default_ssl: ssl.SSLContext | None = None
         self._closed = False

@@ -176,4 +176,8 @@ def proxy(name: str, folder: Path, gateways: Sequence[str]) -> Iterator[str]:
         yield f"https://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait()

@@ -148,8 +148,9 @@ async def test_a_cache_key_is_a_place_that_load_overrides() -> None:
     raw = conversation("f", 1)
     raw.raw = {"prompt_cache_key": Raw(b'"notebook"')}
     assert (await send(one, raw))[0] is found[0]
-    raw.raw = {"prompt_cache_key": Raw(b"7")}
-    assert one.demand(raw, []).beginning == one.demand(conversation("f", 1), []).beginning
+    for no_key in (b"7", b"1e400", b"9" * 5000, b"[1e400]", b"{}", b'""'):
+        raw.raw = {"prompt_cache_key": Raw(no_key)}
+        assert one.demand(raw, []).beginning == one.demand(conversation("f", 1), []).beginning
     found[0].tokens = 100_000
     op = conversation("g", 1)
     op.cache_key = "notebook"
@@ -204,6 +205,35 @@ async def test_a_repeated_question_stays_where_it_is_cached_while_the_fleet_star
     for worker in members:
         worker.breaker.come_back(0.0)
     assert len({(await send(one, conversation("a", 1)))[0] for _ in range(4)}) == 1
+
+
+async def test_gateways_agree_on_the_worker_of_a_document() -> None:
+    """Its questions differ, and no gateway has seen the others' traffic."""
+    members = workers(8)
+    for worker in members:
+        worker.recent = 0.0  # all gateways know as much of what the engines did
+    gateways, taken = [pool(members, Prefix()) for _ in range(4)], set()
+    for number in range(10):
+        document = text(f"document {number}", 12_000)
+        asked = [conversation(f"{number} {gateway}", 1, 200, document) for gateway in range(4)]
+        places = {(await send(one, op))[0] for one, op in zip(gateways, asked, strict=True)}
+        assert len(places) == 1
+        taken |= places
+        # A gateway that began later looks for the second turn there.
+        later = conversation(f"{number} 0", 2, 200, document)
+        assert (await send(pool(members, Prefix()), later))[0] in places
+        assert (await send(gateways[1], later))[0] in places
+    assert len(taken) > 2, "not all documents have the same worker"
+
+
+async def test_questions_about_one_document_go_to_other_workers_while_its_own_is_too_busy() -> None:
+    members = workers(8)
+    one, document = pool(members, Prefix()), text("document", 12_000)
+    demands = [one.demand(conversation(str(number), 1, 200, document), []) for number in range(64)]
+    taken = Counter([await one.acquire((), 0, demand) for demand in demands])
+    assert len(taken) > 3
+    work = [worker.tokens for worker in members]
+    assert max(work) < 3 * sum(work) / 8
 
 
 async def test_what_engines_have_done_places_new_conversations_alike_in_every_gateway() -> None:

@@ -17,7 +17,7 @@ from gateway.core.demand import Demand
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
 from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.pick.reading import ENDS, IMAGE, STEP, WHOLE, describe, home_of, session_of
+from gateway.fleet.pick.reading import ENDS, IMAGE, OPENING, STEP, WHOLE, describe, home_of, session_of
 from gateway.fleet.pick.seen import Seen
 from gateway.fleet.worker import Worker
 from tests.clients import DIALECTS, Way, ways
@@ -67,7 +67,7 @@ def test_a_text_is_read_alike_in_one_part_and_in_several(texts: list[tuple[str, 
     other = read_as(*[(Text(front), Text(back)) for front, back in texts])
     assert (one.keys, one.prompt, one.head) == (other.keys, other.prompt, other.head)
     assert one.prompt >= images * IMAGE
-    assert home_of(one) == home_of(other)
+    assert home_of(one.beginning) == home_of(other.beginning)
 
 
 @pytest.mark.parametrize("at", [0, 300, 5_000, WHOLE - 1, WHOLE + STEP + 5])
@@ -114,15 +114,32 @@ def test_tool_calls_and_salts_count() -> None:
     assert common(called("1" * 600), called("2" * 600)) == 0
     op = chat("a" * 600)
     assert common(read(op, "one"), read(op, "two")) == 0
-    assert home_of(read(op, "one")) != home_of(read(op, "two"))
+    assert home_of(read(op, "one").beginning) != home_of(read(op, "two").beginning)
 
 
 def test_later_turns_belong_where_the_first_did() -> None:
     one, later = read(chat("a" * 3000)), read(chat("a" * 3000, "b" * 3000, "c"))
-    assert home_of(one) == home_of(later)
+    assert home_of(one.beginning) == home_of(later.beginning)
     short = read(chat("Hi!", "Hello, what can I do?", "Tell me"))
-    assert home_of(short) == home_of(read(chat("Hi!"))) != home_of(read(chat("Hi?")))
+    assert home_of(short.beginning) == home_of(read(chat("Hi!")).beginning) != home_of(read(chat("Hi?")).beginning)
     assert (one.head, later.head) == (None, 0)
+
+
+def asked(system: str, *texts: str) -> Demand:
+    messages = [Message(role, (Text(text),)) for role, text in zip(["user", "assistant"] * 9, texts, strict=False)]
+    return read(Chat(model="m", messages=(Message("system", (Text(system),)), *messages)))
+
+
+@pytest.mark.parametrize("size", [OPENING + 1, WHOLE + 1])
+def test_conversations_that_mostly_are_one_system_prompt_have_a_place_in_common(size: int) -> None:
+    system = "x" * size
+    one, other = asked(system, "Why?"), asked(system, "How?", "So.", "And then?")
+    assert one.opening
+    assert home_of(one.opening) == home_of(other.opening)
+    assert home_of(one.beginning) != home_of(other.beginning)
+    assert home_of(one.opening) != home_of(asked(system[:-1] + "y", "Why?").opening)
+    assert not asked("x" * OPENING, "Why?").opening, "it is soon computed again"
+    assert not asked(system, "y" * (size + 1)).opening, "most of it is the question"
 
 
 def test_a_place_is_the_same_in_every_process() -> None:
@@ -130,7 +147,7 @@ def test_a_place_is_the_same_in_every_process() -> None:
         "from gateway.core.demand import Demand; from gateway.core.messages import Chat, Message, Text\n"
         "from gateway.fleet.pick.reading import describe, home_of, session_of\n"
         "d = Demand(); describe(Chat(model='m', messages=(Message('user', (Text('hello'),)),)), d, 'salt', True)\n"
-        "print([home_of(d), session_of([(b'x', b's')], frozenset([b'x']))])"
+        "print([home_of(d.beginning), session_of([(b'x', b's')], frozenset([b'x']))])"
     )
     said = {
         subprocess.run(
@@ -140,7 +157,7 @@ def test_a_place_is_the_same_in_every_process() -> None:
     }
     assert len(said) == 1
     home, session = json.loads(said.pop())
-    assert home == home_of(read(chat("hello"), "salt"))
+    assert home == home_of(read(chat("hello"), "salt").beginning)
     assert session == session_of([(b"x", b"s")], frozenset([b"x"]))
 
 
@@ -152,7 +169,7 @@ def test_every_dialect_has_the_same_place(way: Way) -> None:
         Request("POST", way.route.path, [JSON_TYPE], body, way.example.query, way.route.name, {}, "id")
     )
     plain = Chat(model="m", messages=(Message("user", (Text("Hello there. " * 100),)),))
-    assert home_of(read(op)) == home_of(read(plain))
+    assert home_of(read(op).beginning) == home_of(read(plain).beginning)
     assert common(read(op), read(plain)) == len(read(plain).keys) == 5
 
 

@@ -102,15 +102,17 @@ async def test_idle_does_not_run_while_we_are_the_ones_who_pause(serve: Serve, p
         peer.send(HEAD)
         await told.wait()
         peer.send(b"123456789")
+        sent.set()
         await peer.gone()
 
-    told = asyncio.Event()
+    told, sent = asyncio.Event(), asyncio.Event()
     worker = await serve(script)
     exchange = await pooled().send(ASK, worker.address, Deadlines(idle=0.1))
     exchange.pause()
     await asyncio.sleep(0.35)
-    exchange.resume()
     told.set()
+    await sent.wait()  # it is there when we read again: a moment's standstill is no silence
+    exchange.resume()
     assert await exchange.body(9) == b"123456789"
 
 

@@ -23,7 +23,7 @@ from gateway.wire.bulk import is_large
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import ReplyDefaults
-from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_bulky, refuse_longer
+from gateway.wire.openai.excess import MOST_TOKENS, ORDINARY_BYTES, refuse_bulky, refuse_longer
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
@@ -147,9 +147,13 @@ class TextReader:
         try:
             for frame in self._frames.feed(block):
                 if not self._over:
-                    if len(frame.data) > ORDINARY_BYTES:
+                    large = len(frame.data) > ORDINARY_BYTES
+                    if large:
                         refuse_bulky(frame.data, self._choices, self._op.logprobs is not None)
-                    yield from self._read(wire.decoded(frame.data, _chunk), len(frame.data))
+                    found = wire.decoded(frame.data, _chunk)
+                    if large and len(found.completion_probabilities) > MOST_TOKENS:
+                        raise wire.malformed()  # they are looked at one by one
+                    yield from self._read(found, len(frame.data))
         except GatewayError as error:
             yield self._fail(error)
 

@@ -18,6 +18,7 @@ from gateway.core.usage import Usage
 from gateway.wire.json import encode
 from gateway.wire.openai import answers as wire
 from gateway.wire.openai.defaults import ReplyDefaults
+from gateway.wire.openai.excess import MOST_TOKENS
 
 
 class _Token(Struct):
@@ -117,8 +118,13 @@ class TextReader(Reader):
         if found.token is not None:
             tokens, text = [found.token], "" if found.token.special else found.token.text
             tops = [found.top_tokens] if found.top_tokens else []
+            if tops and len(tops[0]) > MOST_TOKENS:
+                raise wire.malformed()  # they are looked at one by one
         elif found.generated_text is not None and details is not None:
             tokens, text, tops = details.tokens, found.generated_text, details.top_tokens
+            # A whole reply may have more: a large one is read in a thread.
+            if not self.buffered and len(tokens) + sum(map(len, tops)) > MOST_TOKENS:
+                raise wire.malformed()
         else:
             raise wire.malformed()
         end_token = None

@@ -9,7 +9,8 @@ that is, if waiting behind its work costs more than computing the prompt again a
 gateways have part in the same conversations, they look for each at its place; so the place counts as saving more, by
 what would be computed there again: the share of turns that this gateway did not send. The policy picks the worker with
 the largest saved(w) that is left. Equal workers (none has the prompt, or all have the same system prompt) are ranked by
-the conversation's place (`places`), so that gateways without shared state agree.
+the conversation's place (`places`), so that gateways without shared state agree. If none has a prompt that is mostly
+tools and system prompt, these have a place of their own: other conversations may begin with them, at other gateways.
 """
 
 from __future__ import annotations
@@ -83,13 +84,13 @@ class Prefix:
         saved = self._saved(found, workers, demand, now)
         home, stake = None, 0.0
         if self._elsewhere > _ELSEWHERE_LEAST:
-            home = self.places.of(workers, home_of(demand), now)
+            home = self._home(workers, demand, found, now)
             stake = _STAKE * self._elsewhere * demand.prompt
         best, most = self._best(workers, now, saved, home, stake)
         if most and len(best) == 1:
             demand.why = "prefix"
             return self._noted(best[0], found, told, demand, saved)
-        place = home_of(demand)
+        place = home_of(demand.beginning if saved else demand.opening or demand.beginning)
         picked = best[0] if len(best) == 1 else self.places.of(workers, place, now, best)
         if most:
             demand.why = "prefix"
@@ -97,6 +98,16 @@ class Prefix:
             away = len(best) < len(workers) and picked is not (home or self.places.of(workers, place, now))
             demand.why = "load" if away else "home"
         return self._noted(picked, found, told, demand, saved)
+
+    def _home(self, workers: Sequence[Worker], demand: Demand, found: Mapping[Worker, int], now: float) -> Worker:
+        """Where other gateways look for the conversation, as far as this one can tell."""
+        if not demand.opening:
+            return self.places.of(workers, home_of(demand.beginning), now)
+        opening = _end(demand.ends, int(LEAST_SHARE * demand.prompt) if demand.head is None else demand.head)
+        having = [worker for worker in workers if found.get(worker, 0) >= opening]
+        if having:
+            return self.places.of(workers, home_of(demand.beginning), now, having)
+        return self.places.of(workers, home_of(demand.opening), now)
 
     @staticmethod
     def _best(
@@ -161,7 +172,7 @@ class Prefix:
         if any(saved.get(worker, 0) > head for worker in known):
             return saved
         # This gateway did not send the turn before: another one did, to the conversation's place.
-        home = self.places.of(workers, home_of(demand), now)
+        home = self._home(workers, demand, found, now)
         if home not in known:
             self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
             saved[home] = max(before, saved.get(home, 0))

@@ -8,7 +8,9 @@ Two prompts that differ only in the unread text count as equal, which can pick a
 
 Keys are Python's own hashes of strings, seeded by the process. Places (`home_of`, sessions) must be the same in every
 gateway: they are BLAKE2b hashes of the tools and the system prompt, at most `FRONT` characters, and the first user
-message, at most `FIRST` characters, half of them from its end.
+message, at most `FIRST` characters, half of them from its end. Where tools and system prompt are most of the first
+turn, all conversations that begin with these have a place in common: the first that any gateway sees goes there, and
+the others go where that prompt is.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ WHOLE = 16_384
 SAMPLE = 512
 FRONT = 1_024
 FIRST = 1_024
+OPENING = 4_096
+"""A shorter system prompt is soon computed again."""
 STEP = 32_768
 ENDS = (
     *range(256, 4_096, 256),
@@ -77,9 +81,10 @@ def cache_key_of(op: Op, salt: str | None) -> Sequence[str]:
     """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; () without
     a key."""
     key = op.cache_key
-    if key is None and op.raw is not None and "prompt_cache_key" in op.raw:
-        found = msgspec.json.decode(op.raw["prompt_cache_key"])
-        key = found if isinstance(found, str) else None
+    if key is None and op.raw is not None:
+        raw = op.raw.get("prompt_cache_key")
+        if raw is not None and bytes(memoryview(raw)[:1]) == b'"':  # the worker says what is wrong with others
+            key = msgspec.json.decode(raw, type=str)
     return (salt or "", key[:FRONT], "") if key else ()
 
 
@@ -134,9 +139,13 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
     text = "".join(pieces) if size <= WHOLE else _beginning(pieces, until)
     start = size if front < 0 else until[front - 1] if front else 0
     front_text = text[: min(start, FRONT)]
-    first = pieces[front : end if end >= 0 else len(pieces)] if front >= 0 else ()
+    if end < 0:
+        end = len(pieces)
+    first = pieces[front:end] if front >= 0 else ()
     if first:  # of the user; also its end, because some clients put words of their own before their users'
         demand.beginning = (salt or "", front_text, first[0][: FIRST // 2], first[-1][-FIRST // 2 :])
+        if start > OPENING and 2 * start >= until[end - 1]:
+            demand.opening = (salt or "", front_text, pieces[front - 1][-FRONT:])
     else:
         demand.beginning = (salt or "", front_text, "")
     if turned:
@@ -290,10 +299,10 @@ def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None
     demand.keys, demand.ends = keys, _TOKENS
 
 
-def home_of(demand: Demand) -> int:
-    """The place of a conversation: a 64-bit hash of its beginning, the same in every gateway. Most requests go where
-    their prompt is, and need none."""
-    return _place("\x00".join(demand.beginning).encode("utf-8", "surrogatepass"))
+def home_of(texts: Sequence[str]) -> int:
+    """The place of a conversation's `beginning` or `opening`: a 64-bit hash, the same in every gateway. Most requests
+    go where their prompt is, and need none."""
+    return _place("\x00".join(texts).encode("utf-8", "surrogatepass"))
 
 
 def _place(name: bytes) -> int:

@@ -23,7 +23,7 @@ MOST_CALLS = 1024
 """The most tool calls of one choice, and pieces of them in one chunk."""
 
 MOST_TOKENS = 4096
-"""The most tokens of which one chunk of a text completion tells logprobs, beside those of an echoed prompt."""
+"""The most tokens of which one chunk of a text tells logprobs, beside those of an echoed prompt."""
 
 # A token with 20 alternatives is 43 objects and arrays. So 6,000 of them fit into one chunk.
 _TOLD_TIMES = 8

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.backends.llamacpp.replies import TextReader as LlamaCppText
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.scores import read_scores
+from gateway.backends.tgi.replies import TextReader as TgiText
 from gateway.core.errors import GatewayError
 from gateway.core.events import End, Event, Failed, PartStart, Start
 from gateway.core.http import Response
@@ -195,6 +196,19 @@ def test_logprobs_of_a_text_have_a_bound_in_a_chunk(tops: int) -> None:
     assert code_of(events(echoing, block(MOST_TOKENS + 500))) is None
     crowd = {"tokens": ["a"], "top_logprobs": [{f"t{at}": -1.0 for at in range(32 * MOST_TOKENS + 1)}]}
     assert code_of(events(TOLD, framed({"choices": [{"text": "a", "logprobs": crowd}]}))) == CODE
+
+
+@pytest.mark.parametrize("count", [MOST_TOKENS, MOST_TOKENS + 1])
+def test_logprobs_of_a_text_have_a_bound_in_a_chunk_of_any_engine(count: int) -> None:
+    token, prob = {"id": 1, "text": "a", "logprob": -1.0}, {"token": "a", "logprob": -1.0}
+    details = {"finish_reason": "length", "generated_tokens": 1}
+    ending = {"generated_text": "a", "details": {**details, "tokens": [token] * count}}
+    for reader, said in (
+        (TgiText(TOLD, DEFAULTS), {"token": token, "top_tokens": [token] * count}),
+        (TgiText(TOLD, DEFAULTS), ending),
+        (LlamaCppText(TOLD, DEFAULTS), {"content": "a", "completion_probabilities": [prob] * count}),
+    ):
+        assert code_of(list(reader.feed(framed(said)))) == (CODE if count > MOST_TOKENS else None)
 
 
 def test_rows_of_a_whole_reply_have_a_bound() -> None:
