@@ -43,7 +43,7 @@ _OURS = re.compile(rb"(dgm_[0-9a-z]{4,32}_[0-9A-Za-z]{43})_([0-9A-Za-z]{6})\Z")
 _BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
 _EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
 # The last is what Azure's API Management takes.
-_KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"ocp-apim-subscription-key"])
+KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"ocp-apim-subscription-key"])
 _LONGEST = 1024
 _WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
 _PLAIN_YAML = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
@@ -162,7 +162,7 @@ class Keyring:
         if signature is None:
             principal = self.authenticate(headers, dialect)
             return PendingAuth(principal, lasting=principal.key in self._lasting)
-        if any(name in _KEY_HEADERS and value.strip() for name, value in headers):
+        if any(name in KEY_HEADERS and value.strip() for name, value in headers):
             raise _refused("different API keys were sent in several headers")
         found = self._by_access_key.get(signature.access_key)
         if found is None:
@@ -247,7 +247,7 @@ def find_key(headers: Headers) -> bytes | None:
                 other = not _EMPTY_BEARER.match(value)
                 continue
             value = found[1]
-        elif name in _KEY_HEADERS:
+        elif name in KEY_HEADERS:
             value = value.strip()
             if not value:
                 continue

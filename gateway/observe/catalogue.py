@@ -189,8 +189,8 @@ GROUPS = (
                 "counter",
                 ("model", "to", "result"),
                 "Copies of requests of a model that another one (`to`) got: `answered`, `failed`, `refused` (it cannot "
-                "do it), `skipped` (none of its workers was free, too many copies were under way, or the request was "
-                "heavy).",
+                "do it), `skipped` (none of its workers was free, too many copies were under way, the request was "
+                "heavy, or two workers died of copies of it).",
                 rate("dragoman_mirrored_requests_total", "model", "to", "result"),
             ),
             Figure(

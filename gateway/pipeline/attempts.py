@@ -21,7 +21,7 @@ from gateway.pipeline.hedge import hedged
 from gateway.pipeline.offload import offload
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.pump import Pump
-from gateway.pipeline.quarantine import Quarantine
+from gateway.pipeline.quarantine import Quarantine, looks_deadly
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.timing import milliseconds
@@ -124,8 +124,7 @@ class Attempts:
             except GatewayError as error:
                 raise failure or error from None
             finally:
-                sent_at = clock()
-                record.queue_ms += milliseconds(sent_at - asked_at)
+                sent_at = self._waited(asked_at)
             self.queued = False
             if failure is not None:
                 runtime.observer.retried(record.model, failed_at, failure)
@@ -218,15 +217,24 @@ class Attempts:
             and self._runtime.may_retry()
         )
 
+    def _waited(self, since: float) -> float:
+        """Nothing but a worker was waited for since `since`. Returns the time now."""
+        now = self._runtime.clock()
+        self._record.queue_ms += milliseconds(now - since)
+        if self._sent_at is not None:
+            self._sent_at = now  # this wait is not one with the last worker, too
+        return now
+
     async def _refuse_deadly(self, quarantine: Quarantine) -> None:
         """Raises GatewayError if it turns out that two workers died of the request."""
+        since = self._runtime.clock()
         await asyncio.wait(self.deaths)
+        self._waited(since)
         await quarantine.refuse_held(self._reply.request)
 
     def _may_have_died(self, error: GatewayError) -> bool:
         """Whether the attempt ended as it does when its worker dies of the request."""
-        broken = error.broke or (error.kind is Kind.UPSTREAM and (error.upstream or 0) >= 500)
-        return broken and (self._lane is None or not self._lane.produced)
+        return looks_deadly(error) and (self._lane is None or not self._lane.produced)
 
     async def _attempt(self, worker: WorkerHandle, generation: int) -> GatewayError | None:
         """One attempt. Returns the error that ended a stream of which the client had seen something, else None; raises
@@ -270,18 +278,22 @@ class Attempts:
         async def send(to: WorkerHandle) -> Response:
             return await whole_answer(outgoing, to, runtime.max_reply_bytes)
 
-        def both_failed(other: WorkerHandle, error: GatewayError) -> None:
+        def asked() -> None:
             record.attempts += 1
-            runtime.observer.hedged(record.model, False)
+
+        def both_failed(other: WorkerHandle, error: GatewayError) -> None:
             self._beside.append((other, error))
 
-        found = await hedged(send, served.pool, worker, generation, delay_s, runtime.may_retry, both_failed)
+        before, won = record.attempts, False
+        try:
+            found = await hedged(send, served.pool, worker, generation, delay_s, runtime.may_retry, asked, both_failed)
+            won = found.won
+        finally:  # whoever leaves had two workers, too
+            if record.attempts > before:
+                runtime.observer.hedged(record.model, won)
         self._answered_at = runtime.clock()
-        if found.other is not None:
-            record.attempts += 1
-            runtime.observer.hedged(record.model, found.won)
-            if found.won:
-                record.worker, self._outrun = found.other.address, True
+        if found.other is not None and won:
+            record.worker, self._outrun = found.other.address, True
         response, large = found.response, is_large(found.response.body)
         answer = await offload(self._whole, op, response) if large else self._whole(op, response)
         await self._reply.respond(answer)

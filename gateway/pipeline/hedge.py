@@ -32,12 +32,14 @@ async def hedged(
     generation: int,
     delay_s: float,
     may_ask: Callable[[], bool],
+    on_asked: Callable[[], None],
     on_both: Callable[[WorkerHandle, GatewayError], None],
 ) -> Hedged:
     """The answer of `worker`, or of another one that is asked too after `delay_s` seconds without one.
 
     send     sends to a worker; gives its whole answer or raises GatewayError
     may_ask  whether a second worker may be asked
+    on_asked called when one is asked, whatever comes of it
     on_both  told of the second worker and its failure, where the first one failed too
 
     The second one is asked only if it is free, and is given back here. The loser is cancelled, which closes its
@@ -52,6 +54,7 @@ async def hedged(
         if other is None:
             return Hedged(await first)
         try:
+            on_asked()
             return await _race(send, pool, worker, generation, first, other, on_both)
         finally:
             pool.release(other, demand)

@@ -9,12 +9,13 @@ from copy import copy
 
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError
-from gateway.core.http import Headers
+from gateway.core.http import Request
 from gateway.core.messages import Op
 from gateway.core.ports import WorkerHandle
 from gateway.pipeline.faults import fault_of
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.outgoing import Outgoing
+from gateway.pipeline.quarantine import Quarantine, looks_deadly
 
 _LONGEST_S = 3600.0
 _MAX_COUNT_BYTES = 1 << 16
@@ -27,7 +28,7 @@ class Mirror:
     share     of the requests
     most      copies under way at once
     count     told what became of each: answered | failed | refused (the model cannot do it) | skipped (too many are
-              under way, no worker is free, or the request is heavy)
+              under way, no worker is free, the request is heavy, or two of the model's workers died of copies of it)
     models    by name
     estimate  tokens of a prompt
     """
@@ -51,20 +52,25 @@ class Mirror:
         self._draw = draw
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def copy(self, op: Op, request_id: str, headers: Headers, large: bool) -> None:
-        """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. headers are the
+    def copy(self, op: Op, request_id: str, request: Request, large: bool, quarantine: Quarantine | None) -> None:
+        """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. request is the
         client's; large: to write it takes milliseconds."""
         if self._share < 1 and self._draw() >= self._share:
             return
         if large or len(self._tasks) >= self._most:
             self._count("skipped")
             return
-        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, headers))
+        # Copies are known by a digest of their own: what the mirror's workers die of is refused to no client.
+        known = Request(request.method, f"{self.model} {request.path}", request.headers, body=request.body)
+        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, known, quarantine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, op: Op, request_id: str, headers: Headers) -> None:
+    async def _send(self, op: Op, request_id: str, known: Request, quarantine: Quarantine | None) -> None:
         served = self._models[self.model]
+        if quarantine is not None and await _is_held(quarantine, known):
+            self._count("skipped")
+            return
         try:
             refuse_beyond(op, served.can)
             outgoing = Outgoing(op, served, request_id, False, [])
@@ -74,7 +80,7 @@ class Mirror:
             self._count("refused")
             return
         pool = served.pool
-        demand = pool.demand(op, headers)
+        demand = pool.demand(op, known.headers)
         worker = pool.spare((), demand)
         if worker is None:
             self._count("skipped")
@@ -82,9 +88,11 @@ class Mirror:
         generation = worker.generation
         try:
             async with asyncio.timeout(_LONGEST_S):
-                await _drop_reply(outgoing, served, worker)
+                late_failure = await _drop_reply(outgoing, served, worker)
         except GatewayError as error:
             pool.failed(worker, generation, error)
+            if quarantine is not None and looks_deadly(error):
+                quarantine.suspect(self.model, worker, known)
             self._count("failed")
         except BaseException as error:
             pool.abandoned(worker, generation)
@@ -92,7 +100,13 @@ class Mirror:
                 raise
             self._count("failed")
         else:
+            if late_failure is not None:
+                pool.failed(worker, generation, late_failure)
+                self._count("failed")
+                return
             pool.succeeded(worker, generation)
+            if quarantine is not None and (quarantine.noted or quarantine.held):
+                await quarantine.clear(known)
             self._count("answered")
         finally:
             pool.release(worker, demand)
@@ -108,15 +122,32 @@ class Mirror:
         await self.settled()
 
 
-async def _drop_reply(outgoing: Outgoing, served: ServedModel, worker: WorkerHandle) -> None:
-    """Raises GatewayError for what a client would be told, except for what is wrong inside a stream."""
+async def _is_held(quarantine: Quarantine, known: Request) -> bool:
+    if quarantine.held:
+        try:
+            await quarantine.refuse_held(known)
+        except GatewayError:
+            return True
+    return False
+
+
+async def _drop_reply(outgoing: Outgoing, served: ServedModel, worker: WorkerHandle) -> GatewayError | None:
+    """Returns the error that broke off a reply amid its body; raises GatewayError for what a client would be told
+    before, and looks for nothing that is wrong inside a stream."""
     if outgoing.unmeasured:
         await outgoing.measure(worker, _MAX_COUNT_BYTES)
     exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
     try:
         if exchange.status != 200:
             raise await fault_of(exchange, served, outgoing.op)
-        while await exchange.read():
-            pass
+        begun = False
+        try:
+            while await exchange.read():
+                begun = True
+        except GatewayError as error:
+            if not begun:
+                raise
+            return error
     finally:
         exchange.close()
+    return None

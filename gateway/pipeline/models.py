@@ -11,17 +11,18 @@ from msgspec import Struct
 from gateway.auth import Principal
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
-from gateway.core.http import Headers, Response
+from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
 from gateway.core.ports import Backend, Capabilities, Deadlines, Handover, Pool, Transport
 from gateway.pipeline.detours import UNAVAILABLE, Detours
+from gateway.pipeline.quarantine import Quarantine
 
 
 class Copies(Protocol):
     """Takes copies of a model's requests for another one (`mirror.Mirror`)."""
 
-    def copy(self, op: Op, request_id: str, headers: Headers, large: bool) -> None:
-        """Called with a request that is about to be sent. headers are its client's; large: to write it takes
+    def copy(self, op: Op, request_id: str, request: Request, large: bool, quarantine: Quarantine | None) -> None:
+        """Called with a request that is about to be sent. request is its client's; large: to write it takes
         milliseconds."""
         ...
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
+from math import ceil
 from typing import TypeVar
 
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -118,12 +119,17 @@ class Quarantine:
             # No 4xx: the request may only have been beside what its workers died of.
             raise GatewayError(
                 Kind.UPSTREAM,
-                "two workers died while they had this request; it is refused for a while",
+                f"two workers died while they had this request; it is refused for {ceil(left)} s",
                 code=CODE,
                 retry_after=left,
                 blame=Blame.US,
                 retryable=False,
             )
+
+
+def looks_deadly(error: GatewayError) -> bool:
+    """Whether an attempt that ended with `error` ended as it does when its worker dies, if there was no output."""
+    return error.broke or (error.kind is Kind.UPSTREAM and (error.upstream or 0) >= 500)
 
 
 def _bound(found: dict[bytes, V]) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 
+from gateway.auth import KEY_HEADERS
 from gateway.core.http import Headers, header_value
 
 _HARMLESS = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
@@ -26,6 +27,9 @@ _KEY = re.compile(
     # An unbroken run that mixes capitals, small letters and digits: AWS secret keys (40), Azure OpenAI keys (84).
     rb"|(?=[A-Za-z0-9]{0,127}[A-Z])(?=[A-Za-z0-9]{0,127}[a-z])(?=[A-Za-z0-9]{0,127}[0-9])[A-Za-z0-9]{40}"
 )
+# A key of no vendor's form is known by its place: it is also where keys are sent. A shorter one (`none`) keeps nothing.
+_CREDENTIALS = KEY_HEADERS | {b"authorization"}
+_SHORTEST_KEY = 16
 # vLLM turns a request's id into that of a sequence, so no worker may see one twice; a client may repeat its own.
 _SERIAL = itertools.count(int.from_bytes(os.urandom(3), "big"))
 
@@ -36,11 +40,21 @@ def request_id(headers: Headers) -> str:
 
 
 def given_id(headers: Headers) -> str | None:
-    """The client's own X-Request-Id if it is 1 to 128 letters, digits and `._:-` and does not look like a key."""
+    """The client's own X-Request-Id if it is 1 to 128 letters, digits and `._:-`, does not look like a key and holds
+    none of this request's keys."""
     given = header_value(headers, b"x-request-id")
-    if given is not None and _HARMLESS.match(given) and not _KEY.search(given):
-        return given.decode()
-    return None
+    if given is None or not _HARMLESS.match(given) or _KEY.search(given) or _holds_key(given, headers):
+        return None
+    return given.decode()
+
+
+def _holds_key(given: bytes, headers: Headers) -> bool:
+    for name, value in headers:
+        if name in _CREDENTIALS:
+            key = value.split()[-1:]  # `Bearer K`, and `K` alone
+            if key and len(key[0]) >= _SHORTEST_KEY and key[0] in given:
+                return True
+    return False
 
 
 def new_id() -> str:

@@ -240,7 +240,7 @@ class Run:
         if self._deaths is not None:
             self.attempts.deaths = self._deaths
         if served.mirror is not None and outgoing.question is None:
-            self.attempts.on_sent = partial(served.mirror.copy, op, record.id, request.headers, large)
+            self.attempts.on_sent = partial(served.mirror.copy, op, record.id, request, large, quarantine)
         if served.prefill is not None and isinstance(op, (Chat, Complete)):
             describe = served.prefill.pool.demand
             brought = await offload(describe, op, request.headers) if large else describe(op, request.headers)

@@ -55,6 +55,11 @@ def plain(**members: Any) -> bytes:
     return json.dumps({**said, **members}).encode()
 
 
+def fine() -> bytes:
+    """A plain reply that is good for whoever asks: a chat's, or the rank of the one document."""
+    return plain(results=[{"index": 0, "relevance_score": 0.5}])
+
+
 def tokens(count: bytes) -> bytes:
     """A plain reply that was made of so many."""
     return plain().replace(b'"completion_tokens": 7', b'"completion_tokens": ' + count)
@@ -125,7 +130,7 @@ def of_http() -> Iterator[Spite]:
     yield Spite("a bomb, packed", counted(packed, "content-encoding: gzip"))
     yield Spite("packed otherwise than it says", counted(gzip.compress(plain()), "content-encoding: br"))
     evil = f"x-a: b\r\nset-cookie: {CANARY}"
-    yield Spite("lines of a head in a value", counted(plain(), evil), modes=(False,), served=True)
+    yield Spite("lines of a head in a value", counted(fine(), evil), modes=(False,), served=True)
 
 
 def of_bodies() -> Iterator[Spite]:
@@ -169,7 +174,7 @@ def of_bodies() -> Iterator[Spite]:
 
 
 CONTROLS = [
-    Spite("a good reply, as a control", counted(plain()), modes=(False,), served=True),
+    Spite("a good reply, as a control", counted(fine()), modes=(False,), served=True),
     Spite("a good stream, as a control", streamed(word("a"), END, DONE) + b"0\r\n\r\n", modes=(True,), served=True),
 ]
 SPITES = [*CONTROLS, *of_http(), *of_bodies()]

@@ -148,8 +148,9 @@ async def test_a_cache_key_is_a_place_that_load_overrides() -> None:
     raw = conversation("f", 1)
     raw.raw = {"prompt_cache_key": Raw(b'"notebook"')}
     assert (await send(one, raw))[0] is found[0]
-    raw.raw = {"prompt_cache_key": Raw(b"7")}
-    assert one.demand(raw, []).beginning == one.demand(conversation("f", 1), []).beginning
+    for no_key in (b"7", b"1e400", b"9" * 5000, b"[1e400]", b"{}", b'""'):
+        raw.raw = {"prompt_cache_key": Raw(no_key)}
+        assert one.demand(raw, []).beginning == one.demand(conversation("f", 1), []).beginning
     found[0].tokens = 100_000
     op = conversation("g", 1)
     op.cache_key = "notebook"

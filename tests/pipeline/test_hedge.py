@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
 
 import httpx
@@ -62,7 +63,9 @@ def test_whoever_leaves_leaves_both() -> None:
                 stack.run(sim.ledger.wait(running=1))
         for sim in stack.sims:
             stack.run(sim.ledger.wait(aborted=1))
-        assert stack.record()["outcome"] == "cancelled"
+        assert (stack.record()["outcome"], stack.record()["attempts"]) == ("cancelled", 2)
+        page = httpx.get(stack.url + "/metrics").text
+        assert 'dragoman_hedges_total{model="m",won="first"} 1.0' in page
         until(lambda: [worker.in_flight for worker in stack.gateway.state.pools["m"].workers] == [0, 0])
 
 
@@ -137,7 +140,8 @@ async def test_every_outcome_is_told_once(first: Any, second: Any, order: str, t
 
     pool: Any = one
     both: list[Any] = []
-    asked: Any = hedged(send, pool, pool, 0, 0.001, lambda: True, lambda *lost: both.append(lost))
+    told_asked = partial(heard.append, "asked")
+    asked: Any = hedged(send, pool, pool, 0, 0.001, lambda: True, told_asked, lambda *lost: both.append(lost))
     if first is second is WRONG:
         with pytest.raises(GatewayError):
             await asked
@@ -145,7 +149,7 @@ async def test_every_outcome_is_told_once(first: Any, second: Any, order: str, t
         found = await asked
         assert found.other is two
         assert found.won == ("second succeeded" in told)
-    assert heard == told
+    assert heard == ["asked", *told]
     assert both == ([(two, WRONG)] if first is second is WRONG else [])
     assert running == []
 
@@ -162,5 +166,5 @@ async def test_without_a_free_worker_or_leave_to_ask_the_first_is_waited_for(may
         return FINE
 
     pool: Any = one
-    found = await hedged(send, pool, pool, 0, 0.001, lambda: may, lambda other, error: None)
+    found = await hedged(send, pool, pool, 0, 0.001, lambda: may, lambda: None, lambda other, error: None)
     assert (found.other, found.won, heard) == (None, False, [])

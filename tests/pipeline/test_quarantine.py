@@ -31,6 +31,10 @@ def test_two_workers_die_of_a_request_and_no_third(dialect: str) -> None:
         reply = httpx.post(stack.url + way.path("m"), json=body, timeout=20)
         assert reply.status_code in (424, 500, 502)
         assert "two workers died" in reply.text
+        if dialect != "azure":  # its SDK would send the request again when that is over
+            assert 1 <= int(reply.headers["retry-after"]) <= 60
+            assert reply.headers["x-should-retry"] == "false"
+        assert ("retry-after" in reply.headers) is (dialect != "azure")
         record = stack.record()
         assert (record["attempts"], record["outcome"], record["code"]) == (2, "failed", "request_quarantined")
         (event,) = stack.events("request quarantined")
@@ -196,6 +200,69 @@ def test_deaths_of_all_models_count_together() -> None:
         codes = [httpx.post(stack.url + PATH, json=body, timeout=20).json()["error"]["code"] for _ in range(2)]
         assert codes == ["request_quarantined"] * 2
         assert httpx.post(stack.url + PATH, json=chat(), timeout=20).headers["x-dragoman-model"] == "last"
+
+
+def test_a_copy_of_which_two_workers_die_is_sent_no_more_and_its_client_is_served() -> None:
+    with Stack(({}, {}, {}, {}), config=CALM) as stack:
+        base = {"backend": "vllm", "upstream_model": "sim"}
+        models: dict[str, Any] = {
+            "m": {**base, "workers": [stack.sims[0].url], "mirror": {"model": "copy"}},
+            "copy": {**base, "workers": [sim.url for sim in stack.sims[1:]]},
+        }
+        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        for sim in stack.sims[1:]:
+            sim.fault("die@before", path=PATH)
+        for _ in range(4):
+            assert httpx.post(stack.url + PATH, json=chat(), timeout=60).status_code == 200
+            stack.run(stack.gateway.state._mirrors[0].settled(), 60)
+            stack.run(settled(stack), 60)
+        page = httpx.get(stack.url + "/metrics").text
+        for result in ("failed", "skipped"):
+            assert f'dragoman_mirrored_requests_total{{model="m",result="{result}",to="copy"}} 2.0' in page
+        assert [event["model"] for event in stack.events("request quarantined")] == ["copy"]
+        assert stack.sims[0].ledger.received == 4
+
+
+def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -> None:
+    with Stack(({}, {}, {}, {}), config=CALM) as stack:
+        base = {"backend": "vllm", "upstream_model": "sim"}
+        models: dict[str, Any] = {
+            "m": {**base, "workers": [stack.sims[0].url], "mirror": {"model": "copy"}},
+            "copy": {**base, "workers": [sim.url for sim in stack.sims[1:]]},
+        }
+        stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
+        ward = stack.gateway.state.quarantine
+        assert ward is not None
+        for fault, noted in (("die@2", 0), ("die@before", 1), ("", 0)):
+            for sim in stack.sims[1:]:
+                sim.fault(fault, path=PATH)
+            body = chat(scripted(text="a b c d"), stream=True)
+            assert httpx.post(stack.url + PATH, json=body, timeout=60).status_code == 200
+            stack.run(stack.gateway.state._mirrors[0].settled(), 60)
+            stack.run(settled(stack), 60)
+            assert len(ward.noted) == noted, fault
+
+
+def test_the_probe_that_tells_of_a_death_is_no_work_of_the_gateway() -> None:
+    with Stack(({}, {}, {}), config={**CALM, "routing": {"explain": "always"}}) as stack:
+        ward = stack.gateway.state.quarantine
+        assert ward is not None
+        probe = ward.death_of
+
+        async def late(model: str, worker: Any) -> object | None:
+            await asyncio.sleep(2)
+            return await probe(model, worker)
+
+        ward.death_of = late
+        reply = httpx.post(stack.url + PATH, json=chat(scripted(text="a", fault="die@before")), timeout=60)
+        assert reply.json()["error"]["code"] == "request_quarantined"
+        record = stack.record()
+        assert record["queue_ms"] >= 2000
+        assert record["overhead_ms"] == pytest.approx(
+            record["ms"] - record["queue_ms"] - record["upstream_ms"], abs=0.01
+        )
+        assert float(reply.headers["x-dragoman-queue-ms"]) >= 2000
+        assert float(reply.headers["x-dragoman-overhead-ms"]) <= record["overhead_ms"] + 1
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.operation == "embed"], ids=str)

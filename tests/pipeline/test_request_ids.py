@@ -78,6 +78,21 @@ def test_a_key_becomes_no_id(vendor: str, around: str) -> None:
     assert len(made) == 32
 
 
+@pytest.mark.parametrize("around", ["{}", "key:{}", "{}-7"])
+@pytest.mark.parametrize("header", ["authorization: Bearer {}", "authorization: {}", "api-key: {}", "x-api-key:  {} "])
+def test_a_key_of_any_form_becomes_no_id_of_its_request(header: str, around: str) -> None:
+    key = "a-key-of-no-vendor-0123456789abcdef"
+    name, _, value = header.format(key).partition(":")
+    asked = (b"x-request-id", around.format(key).encode())
+    assert len(request_id([asked, (name.encode(), value.encode())])) == 32
+    assert request_id([asked, (name.encode(), b"Bearer another-key-0123456789")]) == asked[1].decode()
+
+
+@pytest.mark.parametrize("key", ["none", "", "a", "Bearer", "Bearer none"])
+def test_what_stands_for_no_key_replaces_no_id(key: str) -> None:
+    assert request_id([(b"authorization", key.encode()), (b"x-request-id", b"none-a-7")]) == "none-a-7"
+
+
 @given(st.text(alphabet="0123456789abcdef-", min_size=1, max_size=128))
 def test_hexadecimal_ids_are_kept(given: str) -> None:
     assert told(given) == given

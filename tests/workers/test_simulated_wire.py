@@ -308,6 +308,25 @@ async def test_structured_outputs(http: httpx.AsyncClient, extra: dict[str, Any]
     assert answer.json()["choices"][0]["message"]["content"] == said
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [{"type": "object", "properties": "x"}, {"type": "string", "minLength": "1"}, {"enum": 5}, {"anyOf": {"a": 1}}],
+)
+async def test_what_is_no_schema_is_refused_and_nothing_is_left_running(
+    http: httpx.AsyncClient, broken: dict[str, Any]
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": broken}}
+    for extra in (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": broken}}},
+        {"structured_outputs": {"json": broken}},
+        {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    ):
+        answer = await http.post("/v1/chat/completions", json={**CHAT, **extra})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("Invalid JSON schema")
+    assert (await http.get("/sim/counters")).json()["running"] == 0
+
+
 async def test_embeddings(sdk: openai.AsyncOpenAI) -> None:
     packed = await sdk.embeddings.create(model="sim", input=["a", "b"])  # the client asks for base64 by itself
     plain = await sdk.embeddings.create(model="sim", input="a", encoding_format="float")

@@ -20,7 +20,7 @@ from workers.simulated.kv import Connector
 from workers.simulated.ledger import Entry, Ledger
 from workers.simulated.metrics import Metrics
 from workers.simulated.options import Options
-from workers.simulated.plan import Plan, Step, constrained, draw, least, round_of, said, script_of, scripted, stopped
+from workers.simulated.plan import Plan, Step, constrained, draw, round_of, said, script_of, scripted, smallest, stopped
 from workers.simulated.requests import Chat, Complete, Generate, Message, Refused, Script
 from workers.simulated.stream import Streamed
 
@@ -220,7 +220,7 @@ def chat_plan(options: Options, asked: Chat, prompt: str, script: Script | None,
     elif tools and (choice == "required" or isinstance(choice, dict)):
         functions = {tool["function"]["name"]: tool["function"] for tool in tools}
         name = choice["function"]["name"] if isinstance(choice, dict) else next(iter(functions))
-        call = wire.Call(name, least(functions[name].get("parameters") or {"type": "object"}))
+        call = wire.Call(name, smallest(functions[name].get("parameters") or {"type": "object"}))
         plan = scripted(Script(tool_calls=[call]), index, prompt, room, asked.ignore_eos)
     elif (text := constrained(asked)) is not None:
         plan = said(text, room)

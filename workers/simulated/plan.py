@@ -267,12 +267,12 @@ def constrained(request: Generate) -> str | None:
     form = request.response_format or {}
     rules = request.structured_outputs or {}
     if form.get("type") == "json_schema":
-        return _json(least(form["json_schema"].get("schema") or {}))
+        return _json(smallest(form["json_schema"].get("schema") or {}))
     if form.get("type") == "json_object" or rules.get("json_object"):
         return "{}"
     if (wanted := rules.get("json")) is not None:
         try:
-            return _json(least(msgspec.json.decode(wanted) if isinstance(wanted, str) else wanted))
+            return _json(smallest(msgspec.json.decode(wanted) if isinstance(wanted, str) else wanted))
         except msgspec.DecodeError:
             raise Refused(400, "BadRequestError", "Invalid JSON schema", "structured_outputs") from None
     if rules.get("choice"):
@@ -286,8 +286,16 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def least(schema: Any, depth: int = 0) -> Any:
-    """The smallest value a JSON schema allows, for the common keywords; `$ref` is not followed."""
+def smallest(schema: Any) -> Any:
+    """The smallest value a JSON schema allows, for the common keywords; `$ref` is not followed. Raises Refused for what
+    is no schema."""
+    try:
+        return _least(schema)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # a keyword's value is of another type
+        raise Refused(400, "BadRequestError", f"Invalid JSON schema: {error}", "structured_outputs") from None
+
+
+def _least(schema: Any, depth: int = 0) -> Any:
     if not isinstance(schema, dict) or depth > 32:
         return None
     if "const" in schema:
@@ -296,15 +304,15 @@ def least(schema: Any, depth: int = 0) -> Any:
         return schema["enum"][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
-            return least(schema[key][0], depth + 1)
+            return _least(schema[key][0], depth + 1)
     kind = schema.get("type", "object" if "properties" in schema else None)
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "object":
         names = schema.get("required") or list(schema.get("properties") or {})
-        return {name: least((schema.get("properties") or {}).get(name), depth + 1) for name in names}
+        return {name: _least((schema.get("properties") or {}).get(name), depth + 1) for name in names}
     if kind == "array":
-        return [least(schema.get("items"), depth + 1) for _ in range(schema.get("minItems", 0))]
+        return [_least(schema.get("items"), depth + 1) for _ in range(schema.get("minItems", 0))]
     if kind == "string":
         return "a" * schema.get("minLength", 0)
     if kind in ("integer", "number"):

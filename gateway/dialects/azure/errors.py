@@ -67,7 +67,9 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
         body["detail"] = _detail(error, request, op)
     elif status not in _BRIEF:
         body = {"code": code, "error": phrase, "message": message, "param": error.param or "", "status": status}
-    headers = [JSON_TYPE, (b"x-ms-error-code", code.encode()), *writing.error_headers(error, status)]
+    headers = [JSON_TYPE, (b"x-ms-error-code", code.encode())]
+    if error.kind is not Kind.UPSTREAM:  # the SDK retries any status that has Retry-After, whatever else is said
+        headers += writing.error_headers(error, status)
     return Response(status, headers, encode(body)), code
 
 

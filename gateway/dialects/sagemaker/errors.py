@@ -58,9 +58,9 @@ def refuse(error: GatewayError, request: Request) -> tuple[Response, str]:
             "LogStreamArn": "",
         }
     headers = [JSON_TYPE, (b"x-amzn-errortype", type_.encode())]
-    if status in (429, 503):
+    if status in (429, 503) or error.kind is Kind.UPSTREAM:
         headers += replies.error_headers(error, status)
-        if error.retry_after is not None:
+        if error.retry_after is not None and error.kind is not Kind.UPSTREAM:
             headers.append((b"x-amz-retry-after", b"%d" % max(1, ceil(error.retry_after * 1000))))
     return Response(status, headers, encode(body)), error.code or replies.ERRORS[error.kind][2]
 

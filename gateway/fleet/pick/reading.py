@@ -81,9 +81,10 @@ def cache_key_of(op: Op, salt: str | None) -> Sequence[str]:
     """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; () without
     a key."""
     key = op.cache_key
-    if key is None and op.raw is not None and "prompt_cache_key" in op.raw:
-        found = msgspec.json.decode(op.raw["prompt_cache_key"])
-        key = found if isinstance(found, str) else None
+    if key is None and op.raw is not None:
+        raw = op.raw.get("prompt_cache_key")
+        if raw is not None and bytes(memoryview(raw)[:1]) == b'"':  # the worker says what is wrong with others
+            key = msgspec.json.decode(raw, type=str)
     return (salt or "", key[:FRONT], "") if key else ()
 
 

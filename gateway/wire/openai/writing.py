@@ -6,6 +6,7 @@ Shared by every dialect whose replies resemble OpenAI's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -52,12 +53,15 @@ _LONGEST_WAIT_S = 10_000_000.0
 
 
 def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_WAIT_S) -> Headers:
-    """Retry-After in seconds and in milliseconds, on 429 and 503 only: azure-ai-inference retries any status that has
-    it. For a limit it is the exact wait, rounded up: after a shorter one comes another 429. `longest_s` cuts it for
-    clients that give up where they should wait for longer. For anything else it is at most 60 s, because openai-python
-    1.x ignores longer waits."""
+    """Retry-After in seconds and in milliseconds, on 429 and 503, and on what is held because workers died of it. For a
+    limit it is the exact wait, rounded up: after a shorter one comes another 429. `longest_s` cuts it for clients that
+    give up where they should wait for longer. For what is held it is the exact rest, and no client should try by
+    itself. For anything else it is at most 60 s, because openai-python 1.x ignores longer waits."""
     headers: Headers = []
-    if status in (429, 503) and error.retry_after is not None:
+    if error.kind is Kind.UPSTREAM and error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))
+        headers.append((b"x-should-retry", b"false"))
+    elif status in (429, 503) and error.retry_after is not None:
         limited = error.kind is Kind.LIMITED and error.upstream is None
         wait = max(1, -int(-min(error.retry_after, longest_s if limited else 60.0) * 1000 // 1))
         headers.append((b"retry-after", b"%d" % -(-wait // 1000)))

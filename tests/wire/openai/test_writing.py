@@ -44,10 +44,12 @@ def written(op: Chat | Complete, *events: Event) -> list[Any]:
         (Kind.OVERLOADED, 503, 600.0, b"60"),
         (Kind.OVERLOADED, 503, None, None),
         (Kind.LIMITED, 400, 5.0, None),
-        (Kind.UPSTREAM, 502, 5.0, None),
+        (Kind.TIMEOUT, 504, 5.0, None),
+        (Kind.UPSTREAM, 502, 600.0, b"600"),
+        (Kind.UPSTREAM, 502, None, None),
     ],
 )
-def test_retry_after_is_whole_seconds_on_two_statuses(
+def test_retry_after_is_whole_seconds_on_two_statuses_and_on_what_is_held(
     kind: Kind, status: int, after: float | None, expected: bytes | None
 ) -> None:
     headers = dict(replies.error_headers(GatewayError(kind, "x", retry_after=after), status))
