@@ -131,7 +131,7 @@ async def overloaded(findings: Findings) -> None:
     flags = ("--itl-ms", str(ITL_S * 1000), "--slots", str(2 * PLACES))
     config: dict[str, Any] = {
         "queue": {"max_waiting": QUEUE},
-        "models": {"m": {"max_in_flight": PLACES, "policy": "least_busy"}},
+        "models": {"m": {"max_in_flight": PLACES}},
         "dialects": {name: {"default_model": "m"} for name in DIALECTS},
     }
     async with house({}, config, 1, [flags] * WORKERS) as at:
