@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import uvloop
 
 from bench.load import HOST
 from bench.peers.subjects import PEERS, Setup
-from bench.process import BenchError, Process, Stopped, free_port
+from bench.process import BenchError, Process, free_port
 from bench.replies import MODEL
 from bench.routing.run import KV_BLOCKS, Figures, fleet, play
 from bench.routing.traces import Conversation, trace
@@ -96,15 +97,19 @@ def _ports(worker: Simulated) -> dict[str, int | None]:
 
 
 async def measure(name: str, directory: Path, conversations: Sequence[Conversation], kv_blocks: int) -> Figures:
-    """Starts a subject and fresh workers, plays the trace, stops both."""
+    """Starts a subject and fresh workers, plays the trace, stops both; a signal cancels it, and stops them too."""
+    loop, own = asyncio.get_running_loop(), asyncio.current_task()
+    assert own is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, own.cancel, number)
     cpus = os.sched_getaffinity(0)
     async with AsyncExitStack() as stack:
         workers = fleet(kv_blocks, telling=EVENTS in name)
         for worker in workers:
             await stack.enter_async_context(worker)
         urls = []
-        for number, (port, words, ready) in enumerate(commands(name, directory, workers)):
-            process = Process(f"{name} {number}", words, cpus, directory / f"log{number}")
+        for count, (port, words, ready) in enumerate(commands(name, directory, workers)):
+            process = Process(f"{name} {count}", words, cpus, directory / f"log{count}")
             stack.push_async_callback(asyncio.to_thread, process.stop)
             await asyncio.to_thread(process.wait_ready, f"http://{HOST}:{port}{ready}", 60)
             urls.append(f"http://{HOST}:{port}")
@@ -147,8 +152,8 @@ def main(arguments: Sequence[str]) -> int:
                     if len(traces) > 1:
                         print(f"seed {seed}: {row(found[-1])}", file=sys.stderr, flush=True)
                 print(row(mean(found)), flush=True)
-    except Stopped as stopped:
-        return stopped.status
+    except asyncio.CancelledError as stopped:
+        return 128 + int(stopped.args[0])
     except BenchError as error:
         print(error, file=sys.stderr)
         return 2

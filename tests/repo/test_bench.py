@@ -140,9 +140,10 @@ def test_a_run_reports_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert leftovers(run) == []
 
 
-async def test_a_told_end_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["bench --subjects bare --json OUT", "bench.routing --subjects prefix"])
+async def test_a_told_end_leaves_nothing_behind(words: str, tmp_path: Path) -> None:
     run = uuid.uuid4().hex
-    command = [sys.executable, "-m", "bench", "--subjects", "bare", "--json", str(tmp_path / "out.json")]
+    command = [sys.executable, "-m", *words.replace("OUT", str(tmp_path / "out.json")).split()]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "RUN": run}
     )
