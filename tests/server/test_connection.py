@@ -318,6 +318,17 @@ def test_a_client_that_closes_after_its_answer_still_gets_it(stack: Stack) -> No
         assert headers[b"connection"] == b"close"
 
 
+def test_a_client_that_closes_its_sending_side_alone_counts_as_gone() -> None:
+    with Stack(({"fault": "stall@before"},)) as stack, Raw(stack) as client:
+        client.send(post(chat()))
+        stack.run(stack.sim.ledger.wait(received=1), 60)
+        client.socket.shutdown(socket.SHUT_WR)
+        stack.run(stack.sim.ledger.wait(aborted=1), 60)
+        assert client.rest() == b""
+        until(lambda: bool(stack.records()))
+        assert stack.record()["outcome"] == "cancelled"
+
+
 def test_expect_100_continue(stack: Stack) -> None:
     content = json.dumps(chat()).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
