@@ -22,6 +22,8 @@ _SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "M
 # JSON and YAML can hold half a surrogate pair; it cannot be encoded as UTF-8.
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]{1,200}\Z")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
+# urlsplit reads `[::1].evil.com` as the host `::1`. In a URL nothing but a port follows the brackets (RFC 3986, 3.2.2).
+_AUTHORITY = re.compile(r"([^@]*@)?(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(:[0-9]*)?\Z")
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
@@ -118,6 +120,8 @@ def _url(value: str) -> str:
         raise ValueError("must begin with http:// or https://")
     if not host or port == 0:
         raise ValueError("must name a host, and a port from 1 to 65535 if any")
+    if not _AUTHORITY.match(parts.netloc):
+        raise ValueError("is not a URL: nothing but a port may follow the brackets of an address")
     if "@" in parts.netloc:
         raise ValueError("must not hold a user name or password; use api_key_file or api_key_env")
     if "?" in value or "#" in value:
@@ -163,6 +167,8 @@ def redis_server(url: str) -> RedisServer:
         raise wrong from None
     path = re.match(r"/?([0-9]{1,5})?\Z", parts.path)
     if parts.scheme not in ("redis", "rediss") or not host or port == 0 or path is None or set(url) & set("?#\\"):
+        raise wrong
+    if not _AUTHORITY.match(parts.netloc):
         raise wrong
     try:
         address = _address(f"[{host}]:{port or 6379}" if ":" in host else f"{host}:{port or 6379}")

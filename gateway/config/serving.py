@@ -16,7 +16,7 @@ _DAY = 86400
 def is_loopback(host: str) -> bool:
     """Whether `host`, a name or an address (an IPv6 address without brackets), means this machine alone."""
     try:
-        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 

@@ -8,6 +8,7 @@ own that it lets point here (DNS rebinding), which shows in `Host`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
@@ -31,6 +32,8 @@ SECURITY_HEADERS: Headers = [
 """On every reply of the console: only its own files run, no other page frames it, nothing is kept."""
 
 _BEARER = b"bearer "
+# RFC 9110, section 7.2: a host and perhaps a port. Browsers write an address in its canonical form and never a zone.
+_HOST = re.compile(rb"(?:\[([0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]{1,40})\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 
 
 class Denied(Exception):
@@ -77,11 +80,9 @@ class Guard:
 
 
 def _name(host: bytes) -> str:
-    """The host of a Host header, without port and brackets."""
-    text = host.decode("latin-1")
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0]
+    """The host of a Host header, without port and brackets; "" if the header is anything but a host and a port."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).decode() if found is not None else ""
 
 
 def _shown(values: Sequence[bytes]) -> bytes:

@@ -104,6 +104,8 @@ def test_clients_never_see_it(local: Stack, path: str) -> None:
         ("evil.example.com", 421),
         ("127.0.0.1.evil.example.com:9090", 421),
         ("10.1.2.3:9090", 421),
+        ("[::1].evil.example.com:9090", 421),
+        ("localhost.:9090", 421),
     ],
 )
 @pytest.mark.parametrize("path", ["/console", "/status.json", "/console/ways"])
