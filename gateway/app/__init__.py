@@ -13,6 +13,7 @@ from gateway.app.cors import Application, Cors
 from gateway.app.refusals import new_caps, new_guard
 from gateway.app.routes import postable, router
 from gateway.app.state import State
+from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
@@ -30,7 +31,6 @@ from gateway.observe.siblings import Siblings
 from gateway.observe.tracing import TraceSettings, Tracing, installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
-from gateway.tokens import read_keys
 
 
 def _hears() -> bool:

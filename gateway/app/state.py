@@ -19,7 +19,7 @@ from gateway.app.memory import room_for_bodies
 from gateway.app.observer import Observer
 from gateway.app.refusals import new_caps, new_guard
 from gateway.app.sources import shelf_of
-from gateway.auth import Keyring
+from gateway.auth import Keyring, Tokens
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.routing import WorkerOptions
@@ -45,7 +45,6 @@ from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.shelf import Shelf
 from gateway.redis import RedisSettings, connect
 from gateway.server import EXTENSION
-from gateway.tokens import Tokens
 from gateway.transport.pooled import Pooled
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 import random
 import re
 
-from gateway.auth import KEY_HEADERS
+from gateway.auth.headers import KEY_HEADERS
 from gateway.core.http import Headers, header_value
 
 _HARMLESS = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")

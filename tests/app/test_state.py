@@ -16,8 +16,8 @@ import pytest
 from gateway.app import fetching, state
 from gateway.fleet.health import Health
 from tests.app.asking import CHAT, GONE, key
+from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
 from tests.harness import PROBED, Stack, load_text, until
-from tests.test_tokens import AUDIENCE, ISSUER, RSA, keys, token
 
 # -- keys -----------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gateway import auth
-from gateway.auth import ANONYMOUS, Keyring, Principal, find_key, new_key, well_formed
+from gateway.auth import ANONYMOUS, Keyring, Principal, checksum, find_key, keyring, keys, new_key, well_formed
 from gateway.config import CacheSalt, Config, Key, Model, load
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
@@ -26,7 +25,7 @@ from gateway.core.http import Headers
 def fixed_key(id_: str, secret: str) -> str:
     """A well-formed key that is the same in every process, as the names of parametrised tests must be."""
     stem = f"dgm_{id_}_{secret:0>43}"
-    return f"{stem}_{auth.checksum(stem.encode()).decode()}"
+    return f"{stem}_{checksum(stem.encode()).decode()}"
 
 
 KEY = fixed_key("team0000a1", "zQ7canaryKpLmR3vXy81BcDfGhJ")
@@ -240,18 +239,18 @@ def test_near_misses_are_refused_and_typing_errors_are_told_apart() -> None:
 def test_unknown_ids_and_wrong_secrets_take_the_same_steps() -> None:
     """Counted, not timed (row S9 does that): no line is run for the one that is not run for the other."""
     stem = f"dgm_{KEY.split('_')[1]}_{OTHER.split('_')[2]}"
-    forged = f"{stem}_{auth.checksum(stem.encode()).decode()}"
-    assert auth.well_formed(forged.encode())
+    forged = f"{stem}_{checksum(stem.encode()).decode()}"
+    assert well_formed(forged.encode())
     assert steps(OTHER) == steps(forged)
     assert steps(OTHER) != steps(FOREIGN + "x")
 
 
 def steps(key: str) -> list[tuple[str, int]]:
-    """The lines of gateway.auth that refusing `key` runs."""
+    """The lines of the keyring and of `well_formed` that refusing `key` runs."""
     ran: list[tuple[str, int]] = []
 
     def watch(frame: Any, event: str, _: object) -> Any:
-        if frame.f_code.co_filename != auth.__file__:
+        if frame.f_code.co_filename not in (keyring.__file__, keys.__file__):
             return None
         if event == "line":
             ran.append((frame.f_code.co_name, frame.f_lineno))
@@ -319,10 +318,10 @@ def test_new_keys_are_well_formed_and_all_different() -> None:
 
 
 def test_the_checksum_is_what_the_docstring_says() -> None:
-    assert well_formed(b"dgm_a000000000_" + b"0" * 43 + b"_" + auth.checksum(b"dgm_a000000000_" + b"0" * 43))
-    assert auth._base62(61, 2) == "0z"
-    assert auth._base62(62, 2) == "10"
-    assert auth.checksum(b"123456789") == auth._base62(0xCBF43926, 6).encode()  # the check value of CRC-32
+    assert well_formed(b"dgm_a000000000_" + b"0" * 43 + b"_" + checksum(b"dgm_a000000000_" + b"0" * 43))
+    assert keys._base62(61, 2) == "0z"
+    assert keys._base62(62, 2) == "10"
+    assert checksum(b"123456789") == keys._base62(0xCBF43926, 6).encode()  # the check value of CRC-32
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import sigv4
-from gateway.auth import Keyring, PendingAuth
+from gateway.auth import Keyring, PendingAuth, sigv4
 from gateway.config import Config, Key
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers

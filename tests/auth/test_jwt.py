@@ -20,10 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from gateway.app import KNOWN
-from gateway.auth import Keyring, new_key
+from gateway.auth import Keyring, Tokens, new_key, read_keys
 from gateway.config import CacheSalt, Config, ConfigError, Jwt, Key, Model, load
 from gateway.core.errors import GatewayError, Kind
-from gateway.tokens import Tokens, read_keys
 from tests.clients import CHAT
 from tests.harness import Stack
 
@@ -303,7 +302,7 @@ def test_who_has_a_signed_token_is_told_what_is_wrong_with_it(claims: dict[str, 
 
 async def test_an_unknown_key_has_the_set_read_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """By then at the latest when others would have been told to wait for minutes."""
-    monkeypatch.setattr("gateway.tokens._RETRY_S", 0.0)
+    monkeypatch.setattr("gateway.auth.jwt._RETRY_S", 0.0)
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
     tokens = Tokens(section, time.time)
     answers, reads = [keys(r=RSA), keys(new=OTHER)], asyncio.Queue[None]()

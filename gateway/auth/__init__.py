@@ -1,0 +1,20 @@
+"""Who is calling: from the head of a request to a `Principal`. No other room knows which headers carry keys."""
+
+from gateway.auth.headers import find_key
+from gateway.auth.jwt import Tokens, read_keys
+from gateway.auth.keyring import Keyring
+from gateway.auth.keys import checksum, new_key, well_formed
+from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
+
+__all__ = [
+    "ANONYMOUS",
+    "Keyring",
+    "PendingAuth",
+    "Principal",
+    "Tokens",
+    "checksum",
+    "find_key",
+    "new_key",
+    "read_keys",
+    "well_formed",
+]

@@ -1,0 +1,54 @@
+"""Which headers carry keys. No other module knows."""
+
+from __future__ import annotations
+
+import re
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers
+
+# Azure's own samples write `Bearer: K`.
+_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr](?::[ \t]*|[ \t]+)([^\s,]+)[ \t]*\Z")
+_EMPTY_BEARER = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr]:?[ \t]*\Z")
+# The last is the header of Azure's API Management.
+KEY_HEADERS = frozenset([b"api-key", b"x-api-key", b"ocp-apim-subscription-key"])
+WHERE = "'Authorization: Bearer', 'api-key' or 'x-api-key'"
+
+
+def find_key(headers: Headers) -> bytes | None:
+    """The one key in `headers`, or None.
+
+    `Authorization: Bearer K`, `api-key`, `x-api-key` and `ocp-apim-subscription-key` count; the same key in several of
+    them is one key. Raises GatewayError(UNAUTHENTICATED) for different keys and for a repeated Authorization header:
+    the gateway and a proxy before it could each accept a different one.
+    """
+    token: bytes | None = None
+    seen = False
+    other = False
+    for name, value in headers:
+        if name == b"authorization":
+            if seen:
+                raise refused("the Authorization header was sent twice")
+            seen = True
+            found = _BEARER.match(value)
+            if found is None:
+                # Clients without a key send "Bearer " nevertheless.
+                other = not _EMPTY_BEARER.match(value)
+                continue
+            value = found[1]
+        elif name in KEY_HEADERS:
+            value = value.strip()
+            if not value:
+                continue
+        else:
+            continue
+        if token is not None and token != value:
+            raise refused("different API keys were sent in several headers")
+        token = value
+    if token is None and other:
+        raise refused(f"the Authorization header holds no bearer key; send the API key as {WHERE}")
+    return token
+
+
+def refused(message: str) -> GatewayError:
+    return GatewayError(Kind.UNAUTHENTICATED, message)

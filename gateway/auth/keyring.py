@@ -1,0 +1,164 @@
+"""From the key in a request's headers to its caller.
+
+The configuration holds only the SHA-256 of a key. That is enough without salt or stretching, because the secret is
+random. Every key is found by its hash alone, so a refusal takes no longer for an id that exists or for a secret that is
+nearly right: a caller who does not know a key cannot bring its hash nearer to a known one.
+
+A caller may also sign its requests with an AWS key pair (gateway.auth.sigv4). The head names the pair; only the whole
+request proves it. Until then there is a `PendingAuth`.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from hashlib import sha256
+from hmac import digest
+
+from gateway.auth import sigv4
+from gateway.auth.headers import KEY_HEADERS, WHERE, find_key, refused
+from gateway.auth.jwt import Bearer, Tokens
+from gateway.auth.keys import well_formed
+from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
+from gateway.config import CacheSalt, Config
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Headers
+
+_LONGEST = 1024
+
+
+class _Entry:
+    """The caller of a key. expires is in Unix seconds."""
+
+    __slots__ = ("disabled", "expires", "principal")
+
+    def __init__(self, principal: Principal, expires: float | None, disabled: bool) -> None:
+        self.principal = principal
+        self.expires = expires
+        self.disabled = disabled
+
+
+class Keyring:
+    """The keys of one configuration. clock returns Unix seconds. A reload makes a new one."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.time, tokens: Tokens | None = None) -> None:
+        self.open = config.auth == "open"
+        self._clock = clock
+        self._by_digest: dict[bytes, _Entry] = {}
+        self._lasting = frozenset(name for name, key in config.keys.items() if key.expires is None)
+        self._by_access_key: dict[str, tuple[_Entry, str]] = {}
+        self._count = len(config.keys)
+        self._resolve = config.resolve
+        self._salt = _salts(config.cache_salt)
+        self._tokens = tokens
+        self._streams = config.listen.max_streams_per_key
+        self._connections = config.listen.max_connections_per_key
+        for name, key in config.keys.items():
+            # A model that was removed stays in the set, so that the set is never empty by accident.
+            models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
+            dialects = None if key.dialects is None else frozenset(key.dialects)
+            own = key.limits
+            principal = Principal(
+                name,
+                key.team,
+                models,
+                dialects,
+                key.priority,
+                self._salt(name, key.team),
+                own.streams if own is not None and own.streams is not None else self._streams,
+                own.connections if own is not None and own.connections is not None else self._connections,
+            )
+            entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
+            if key.aws_access_key_id is not None and key.aws_secret is not None:
+                self._by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
+            if key.hash is not None:
+                self._by_digest[bytes.fromhex(key.hash.removeprefix("sha256:"))] = entry
+
+    def __repr__(self) -> str:
+        return f"Keyring(open={self.open}, keys={self._count})"
+
+    def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
+        """As `authenticate`, and also for signed requests, which still have to be proven."""
+        if self.open:
+            return PendingAuth(ANONYMOUS, lasting=True)
+        signature = sigv4.read(headers)
+        if signature is None:
+            principal = self.authenticate(headers, dialect)
+            return PendingAuth(principal, lasting=principal.key in self._lasting)
+        if any(name in KEY_HEADERS and value.strip() for name, value in headers):
+            raise refused("different API keys were sent in several headers")
+        found = self._by_access_key.get(signature.access_key)
+        if found is None:
+            raise GatewayError(
+                Kind.UNAUTHENTICATED,
+                "The security token included in the request is invalid: its access key id is not known here.",
+                code="unknown_access_key",
+            )
+        sigv4.check_time(signature, self._clock())
+        entry, secret = found
+
+        def prove(method: str, path: bytes, query: bytes, body: bytes) -> None:
+            if not sigv4.matches(signature, secret, method, path, query, headers, body):
+                raise sigv4.mismatch()
+            self._admit(entry, dialect)
+
+        return PendingAuth(entry.principal, prove)
+
+    def authenticate(self, headers: Headers, dialect: str | None = None) -> Principal:
+        """The caller whose key is in `headers` (lower-case names).
+
+        Raises GatewayError: UNAUTHENTICATED for no key, several keys, or an invalid, disabled or expired one; FORBIDDEN
+        when the key may not speak `dialect`.
+        """
+        if self.open:
+            return ANONYMOUS
+        token = find_key(headers)
+        if token is None:
+            raise refused(f"no API key was given; send it as {WHERE}")
+        if self._tokens is not None and self._tokens.like(token):
+            return self._bearer(self._tokens.read(token))
+        return self._admit(self._lookup(token), dialect)
+
+    def _bearer(self, bearer: Bearer) -> Principal:
+        """The caller of a token is `jwt:` and its subject. No configured key has such a name: it may hold no colon."""
+        models = bearer.models
+        if models is not None:
+            models = frozenset(self._resolve(one) or one for one in models)
+        key = "jwt:" + bearer.subject
+        salt = self._salt(key, bearer.team)
+        return Principal(key, bearer.team, models, salt=salt, streams=self._streams, connections=self._connections)
+
+    def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
+        """The caller has shown the right secret, so it may learn that its key is disabled or has expired."""
+        if entry.disabled:
+            raise refused("the API key is disabled")
+        if entry.expires is not None and self._clock() >= entry.expires:
+            raise refused("the API key has expired")
+        if dialect is not None and not entry.principal.may_speak(dialect):
+            raise GatewayError(Kind.FORBIDDEN, "this API key may not use this API", code="dialect_not_allowed")
+        return entry.principal
+
+    def _lookup(self, token: bytes) -> _Entry:
+        if len(token) > _LONGEST:
+            raise refused("the API key is not valid")
+        entry = self._by_digest.get(sha256(token).digest())
+        if entry is None:
+            if token.startswith(b"dgm_") and not well_formed(token):
+                raise refused("the API key is mistyped or cut short: its checksum does not match")
+            raise refused("the API key is not valid")
+        return entry
+
+
+def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]:
+    """(key, team) -> the salt of the callers that share a cache: 256 bits in 43 characters, as vLLM asks for. Gateways
+    with the same secret make the same salt. Without the secret nobody can compute it."""
+    if options is None:
+        return lambda key, team: None
+    secret, by_team = options.secret.encode(), options.by == "team"
+
+    def salt(key: str, team: str | None) -> str:
+        whose = f"team {team}" if by_team and team is not None else f"key {key}"
+        return urlsafe_b64encode(digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
+
+    return salt

@@ -1,0 +1,61 @@
+"""On whose behalf a request runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+
+class Principal(Struct, frozen=True):
+    """On whose behalf a request runs, and what it may do.
+
+    key       the name of the key in the configuration, never the key; "anonymous" when everybody may call
+    team      whose key it is, or None
+    models    models it may use, aliases resolved; None is all
+    dialects  dialects it may speak; None is all
+    priority  among waiting requests the highest goes first
+    streams   most streams at once in one process, or None
+    connections  likewise
+    salt      keeps prefix caches of workers apart from those of other callers; None where all share them
+    """
+
+    key: str
+    team: str | None = None
+    models: frozenset[str] | None = None
+    dialects: frozenset[str] | None = None
+    priority: int = 0
+    salt: str | None = None
+    streams: int | None = None
+    connections: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Principal({self.key!r}, team={self.team!r})"  # who knows the salt can find out what is cached
+
+    @property
+    def tenant(self) -> str:
+        """Who shares what is stored, and takes turns with others where requests wait: its team, else the key alone. No
+        team is called like a key."""
+        return f"team {self.team}" if self.team is not None else f"key {self.key}"
+
+    def may_use(self, model: str) -> bool:
+        """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""
+        return self.models is None or model in self.models
+
+    def may_speak(self, dialect: str) -> bool:
+        return self.dialects is None or dialect in self.dialects
+
+
+ANONYMOUS = Principal("anonymous")
+
+
+class PendingAuth(Struct, frozen=True):
+    """The caller that a request names. Where there is a `prove`, call it with (method, raw path, raw query, body)
+    before anything is done for the request. It raises GatewayError when the signature is wrong.
+
+    lasting  the same headers mean the same caller for as long as this configuration holds: no clock was asked
+    """
+
+    principal: Principal
+    prove: Callable[[str, bytes, bytes, bytes], None] | None = None
+    lasting: bool = False
