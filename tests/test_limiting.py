@@ -18,11 +18,12 @@ from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli import main
 from gateway.config import load
+from gateway.core.errors import Kind
 from gateway.limiting import Limiting, rules
 from gateway.limiting.addresses import client_address
 from gateway.limiting.gate import duration
-from gateway.limits import Decision, Limiter, Rule, Subject
-from tests.clients import CHAT, REQUESTS
+from gateway.limits import Cost, Decision, Limiter, Rule, Subject
+from tests.clients import CHAT, DIALECTS, REQUESTS, WAYS, Way
 from tests.harness import Stack, load_text
 from tests.limits.server import Server
 from tests.ports import free_port
@@ -612,3 +613,50 @@ def test_what_a_key_may_not_do(dialect: str) -> None:
             return reply.status_code, reply.content.replace(reply.headers["x-request-id"].encode(), b""), headers
 
         assert seen(forbidden) == seen(absent)
+
+
+# ---- questions, which no model answers
+
+
+QUESTIONS = [way for way in WAYS if way.operation in ("count", "tokenize", "detokenize")]
+
+
+@pytest.mark.parametrize("way", QUESTIONS, ids=str)
+def test_a_question_counts_as_a_request_and_uses_no_tokens(way: Way) -> None:
+    key, keys = made("a", limits={"requests": 2, "tokens": 50})
+    concurrency = {"name": "slots", "kind": "concurrency", "limit": 1, "scope": []}
+    config = {"keys": keys, "limits": [concurrency], "dialects": {way.dialect: {"default_model": "m"}}}
+    with Stack(config=config) as stack:
+        headers = dict.fromkeys(("api-key", "x-api-key"), key)
+
+        def send() -> httpx.Response:
+            return httpx.post(stack.url + way.path("m"), headers=headers, json={**way.body(), "model": "m"})
+
+        # Tokens are charged beyond the limit: a question needs none of them.
+        lease = stack.run(limiter_of(stack).reserve(Subject(key="a", model="m"), Cost(50)))
+        limiter_of(stack).settle(lease, 500)
+        good = send()
+        assert good.status_code == 200, good.text
+        assert good.headers["x-ratelimit-remaining-requests"] == "0"
+        assert standing(stack, key="a") == {"requests": 2, "tokens": 500, "slots": 0}
+        before = stack.sim.ledger.received
+        bad = send()
+        assert bad.status_code == DIALECTS[way.dialect].errors[Kind.LIMITED][0]
+        assert "limit 'requests' reached: 2 requests a minute, 0 left; try again in " in bad.text
+        assert bad.headers.keys() & {"retry-after", "x-amz-retry-after"}
+        assert stack.sim.ledger.received == before
+        assert stack.records()[-1]["limit"] == "requests"
+
+
+@pytest.mark.parametrize("way", QUESTIONS, ids=str)
+def test_a_question_waits_for_a_slot_like_any_request(way: Way) -> None:
+    key, keys = made("a", limits={"concurrency": 1})
+    with Stack(config={"keys": keys, "dialects": {way.dialect: {"default_model": "m"}}}) as stack:
+        lease = stack.run(limiter_of(stack).reserve(Subject(key="a", model="m")))
+        body, headers = {**way.body(), "model": "m"}, dict.fromkeys(("api-key", "x-api-key"), key)
+        bad = httpx.post(stack.url + way.path("m"), headers=headers, json=body)
+        assert bad.status_code == DIALECTS[way.dialect].errors[Kind.LIMITED][0]
+        assert "limit 'concurrency' reached" in bad.text
+        limiter_of(stack).settle(lease, 0)
+        assert httpx.post(stack.url + way.path("m"), headers=headers, json=body).status_code == 200
+        assert standing(stack, key="a") == {"concurrency": 0}

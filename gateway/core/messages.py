@@ -278,7 +278,7 @@ class Score(Operation, kw_only=True):
 @final
 class CountTokens(Operation, kw_only=True):
     """Asks how many tokens the prompt of `prompt_of` has, by the worker's chat template and tokenizer. It generates
-    nothing, so it passes neither limits nor the queue.
+    nothing, so it does not wait in the queue, and token limits do not count it.
 
     Its own `stream`, `extra` and `raw` are unused.
     """
@@ -288,8 +288,8 @@ class CountTokens(Operation, kw_only=True):
 
 @final
 class Tokenize(Operation, kw_only=True):
-    """Asks for the tokens of a text, or of a chat's prompt by the worker's chat template. Like `CountTokens` it passes
-    neither limits nor the queue.
+    """Asks for the tokens of a text, or of a chat's prompt by the worker's chat template. Like `CountTokens` it
+    passes neither the queue nor token limits.
 
     prompt   the text, or a chat of which only the prompt counts
     special  adds the special tokens that the tokenizer puts around a text
@@ -303,7 +303,7 @@ class Tokenize(Operation, kw_only=True):
 
 @final
 class Detokenize(Operation, kw_only=True):
-    """Asks for the text of tokens. Like `CountTokens` it passes neither limits nor the queue."""
+    """Asks for the text of tokens. Like `CountTokens` it passes neither the queue nor token limits."""
 
     tokens: tuple[int, ...]
 

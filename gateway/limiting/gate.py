@@ -10,7 +10,7 @@ from msgspec import Struct
 from gateway.config import Config
 from gateway.core.errors import Kind
 from gateway.core.http import Headers
-from gateway.core.messages import Op
+from gateway.core.messages import QUESTIONS, Op
 from gateway.core.ports import RequestRecord
 from gateway.limiting.addresses import Scope, client_address
 from gateway.limiting.rules import KINDS, estimator, rules
@@ -113,7 +113,8 @@ class Limiting:
     ) -> Permit | None:
         """See core.ports.Gate."""
         address = client_address(scope, self._trusted) if self._by_address else None
-        cost = self._estimator.cost(op, max_context) if self._tokens else _FREE
+        question = type(op) in QUESTIONS  # counts as a request, and uses no tokens of a model
+        cost = self._estimator.cost(op, max_context) if self._tokens and not question else _FREE
         try:
             lease = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost)
         except Limited as limited:
@@ -130,7 +131,7 @@ class Limiting:
             if ms != reset.ms:
                 reset.ms, reset.header = ms, (reset.name, duration(ms))
             headers += (limit, (name, b"%d" % raw[left]), reset.header)
-        return Permit(self.limiter, lease, cost.prompt)
+        return Permit(self.limiter, lease, cost.prompt, question)
 
 
 class _Reset(Struct):
@@ -175,18 +176,20 @@ def _describe(decision: Decision, headers: Headers) -> None:
 
 
 class Permit(Struct, eq=False):
-    """One admitted request. Implements core.ports.Permit. prompt: its estimated tokens."""
+    """One admitted request. Implements core.ports.Permit. prompt: its estimated tokens. question: it uses none."""
 
     limiter: Limiter
     lease: Lease
     prompt: int
+    question: bool = False
 
     def settle(self, record: RequestRecord) -> None:
         """See core.ports.Permit."""
         lease = self.lease
         if not lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
-            self.limiter.settle(lease, _used(record, outcome, self.prompt), outcome)
+            used = 0 if self.question else _used(record, outcome, self.prompt)
+            self.limiter.settle(lease, used, outcome)
 
     def withdraw(self) -> None:
         """See core.ports.Permit."""

@@ -100,6 +100,7 @@ end
 
 local function delay(w, key, cost, shape)
   local wait = 0
+  if cost == 0 then return wait end
   local over = w.u + cost - shape[2]
   if over > 0 then
     local order, live = slices(w, key)
@@ -132,6 +133,7 @@ end
 
 local function charge(w, cost, shape)
   local slice = max(floor(now / shape[3]), w.h)
+  if cost == 0 then return slice end
   add(w, slice, cost)
   w.t = max(w.t, slice)
   if shape[5] > 0 then w.p = max(w.p, now) + cost * (SLICES * shape[3] / shape[2]) end

@@ -81,9 +81,11 @@ class Window:
             self.used -= slices.pop(oldest)
 
     def delay(self, now: int, cost: int, shape: Shape) -> int:
-        """Microseconds until `cost` fits; 0 when it fits now. Forgets what no longer counts."""
+        """Microseconds until `cost` fits; 0 when it fits now, as a cost of 0 does. Forgets what no longer counts."""
         if now >= self.stale:
             self.slide(now, shape)
+        if not cost:
+            return 0
         over = self.used + cost - shape[1]
         wait = 0
         if over > 0:
@@ -103,7 +105,7 @@ class Window:
     def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
         """Charges `cost`, after `delay`. Returns what `state` does, and the slice that holds it."""
         index = self.charge(now, cost, shape)
-        if shape[4]:
+        if shape[4] or not cost:
             return (*self.state(now, shape), index)
         left = shape[1] - self.used
         return left if left > 0 else 0, (index + 1) * shape[2] + shape[6] - now if self.used > 0 else 0, index
@@ -113,6 +115,8 @@ class Window:
         index = now // shape[2]
         if index < self.floor:
             index = self.floor
+        if not cost:
+            return index
         slices = self.slices
         slices[index] = slices.get(index, 0) + cost
         self.used += cost

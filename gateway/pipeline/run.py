@@ -12,7 +12,7 @@ from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route, header_value
-from gateway.core.messages import QUESTIONS, Chat, Complete, ListModels, Op, Settled
+from gateway.core.messages import Chat, Complete, ListModels, Op, Settled
 from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
 from gateway.core.trace_context import trace_context
 from gateway.drive import Running, running
@@ -197,7 +197,7 @@ class Run:
         left_out = refuse_beyond(op, served.can)
         if left_out:
             self.reply.name_dropped(left_out)
-        if runtime.gate is not None and type(op) not in QUESTIONS:
+        if runtime.gate is not None:
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         waits = self._waits
         if waits is not None:
