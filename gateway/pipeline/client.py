@@ -73,8 +73,12 @@ class Client(Protocol):
         """Carries what is written to the client, until `until` is done."""
         ...
 
+    def end(self) -> None:
+        """Ends a streamed response with what was written last. Idempotent; `finish` is still to come."""
+        ...
+
     async def finish(self, data: bytes) -> None:
-        """Sends `data` and ends a streamed response in order."""
+        """Sends `data` and ends a streamed response in order, unless it has ended."""
         ...
 
     async def cut(self, data: bytes) -> None:
@@ -161,6 +165,7 @@ class AsgiClient(_Base):
         self._queued = 0
         self._paused = False
         self._wake = asyncio.Event()
+        self._last = False  # nothing more will be written
         self._whole = False
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -211,19 +216,25 @@ class AsgiClient(_Base):
             await self._flush()
 
     async def _flush(self) -> None:
-        while self._queue:
+        while self._queue or (self._last and not self._whole):
             data = b"".join(self._queue)
             self._queue.clear()
             self._queued = 0
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._whole = self._last
+            await self._send({"type": "http.response.body", "body": data, "more_body": not self._last})
         if self._paused and self._resume is not None:
             self._paused = False
             self._resume()
 
+    def end(self) -> None:
+        self._last = True
+        self._wake.set()
+
     async def finish(self, data: bytes) -> None:
+        if data:
+            self._queue.append(data)
+        self.end()
         await self._flush()
-        self._whole = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def cut(self, data: bytes) -> None:
         """ASGI has no call for it: the response is left incomplete, and the server then closes the connection."""
@@ -249,6 +260,7 @@ class DirectClient(_Base):
         self._send = send
         self._downstream = downstream
         self.write = downstream.write  # one call fewer for every chunk
+        self.end = downstream.end
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
         body = self._downstream.body()
@@ -282,8 +294,10 @@ class DirectClient(_Base):
         self.started = True
 
     async def finish(self, data: bytes) -> None:
-        self._downstream.flush()
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        if data:
+            self._downstream.write(data)
+        self._downstream.end()
+        await self._downstream.taken()
 
     async def cut(self, data: bytes) -> None:
         if data:

@@ -120,6 +120,8 @@ class Pump:
                 self.on_token()
 
     def _end(self) -> None:
+        if self.lane.done and self.lane.error is None:
+            self._reply.end()
         self.open()
         if not self._over.done():
             self._over.set_result(None)

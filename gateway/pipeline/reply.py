@@ -218,8 +218,13 @@ class ClientReply:
         """Carries what is written to the client until `until` is done."""
         await self._client.carry(until)
 
+    def end(self) -> None:
+        """The attached stream is whole: it ends with what was written last, if that goes to the client already."""
+        if self._flowing:
+            self._client.end()
+
     async def finish(self) -> None:
-        """Ends the stream: it is whole."""
+        """Ends the stream: it is whole. Returns when the client has been handed all of it."""
         await self._client.finish(b"")
 
     def interrupt(self, error: GatewayError) -> None:

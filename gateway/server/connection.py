@@ -213,8 +213,8 @@ class Connection(asyncio.Protocol):
             self._stall.cancel()
             self._stall = None
         self._let_write()
-        if self.running is not None and self.running.on_resume is not None:
-            self.running.on_resume()
+        if self.running is not None:
+            self.running.caught_up()
         self.steer_reading()
 
     def _let_write(self) -> None:

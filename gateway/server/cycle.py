@@ -22,6 +22,7 @@ _JOINED_BYTES = 65536
 # In one turn of the loop several blocks of a worker may be written. More than this is sent before the turn ends, since
 # only the socket can tell that its client reads nothing.
 _MOST_PENDING_BYTES = 65536
+_LAST_CHUNK = b"0\r\n\r\n"
 _FAILED = b"Internal Server Error"
 _NAME = itemgetter(0)
 
@@ -72,9 +73,9 @@ class RequestCycle:
     """
 
     __slots__ = (
-        "_arrival", "_bodiless", "_body", "_chunked", "_left", "_news", "_pending", "_until_close", "awaits_100",
-        "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume", "refused", "scope",
-        "started", "wire",
+        "_arrival", "_bodiless", "_body", "_chunked", "_ended", "_left", "_news", "_pending", "_until_close",
+        "awaits_100", "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume",
+        "refused", "scope", "started", "wire",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +104,7 @@ class RequestCycle:
         self._arrival: asyncio.Event | None = None  # made only when somebody waits: mostly all has arrived already
         self._pending = b""  # written, and to be sent at the end of the loop's turn
         self._chunked = False
+        self._ended = False  # complete as soon as the client has caught up
         self._bodiless = False
         self._until_close = False  # the response's body lasts until the connection ends
         self._left = 0  # bytes of the response's body that its content-length still promises
@@ -210,7 +212,7 @@ class RequestCycle:
         if self._chunked:
             block = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more_body:
-                block += b"0\r\n\r\n"
+                block += _LAST_CHUNK
             if block:
                 transport.write(block)
         elif not self._bodiless and body:
@@ -285,6 +287,35 @@ class RequestCycle:
             return
         self._pending = b"%x\r\n%b\r\n" % (len(data), data)
         self.wire.work.send(self)
+
+    def end(self) -> None:
+        """The response ends here and now: a client may leave as soon as it has read the last block, before this request
+        runs again."""
+        if self.gone or self.complete or self._ended or self.wire.transport.is_closing():
+            return
+        small = len(self._pending) <= _MOST_PENDING_BYTES and not self.wire.write_paused
+        if small and self.keep_alive and self.wire.work.in_round:
+            if not self._pending:
+                self.wire.work.send(self)
+            self._pending += _LAST_CHUNK
+        else:  # before a connection is closed all must be written, and only a socket can report a slow client
+            self._pending += _LAST_CHUNK
+            self.flush()
+            if self.wire.write_paused:
+                self._ended = True
+                return
+        self._complete()
+
+    async def taken(self) -> None:
+        if self._ended:
+            await self.wire.writable()
+
+    def caught_up(self) -> None:
+        """Called by the connection: the client reads again."""
+        if self._ended:
+            self._complete()
+        elif self.on_resume is not None:
+            self.on_resume()
 
     def flush(self) -> None:
         pending, self._pending = self._pending, b""

@@ -58,6 +58,15 @@ class Downstream(Protocol):
         head was sent by ASGI."""
         ...
 
+    def end(self) -> None:
+        """Ends the chunked response, in one write with the block before. Idempotent. A client that leaves from then on
+        has had its whole response, unless the client is paused: then it has once it has caught up."""
+        ...
+
+    async def taken(self) -> None:
+        """Returns when a client that was paused at `end` has caught up or left; else at once."""
+        ...
+
     def flush(self) -> None:
         """Sends what was written now, instead of at the end of the turn."""
         ...
