@@ -267,7 +267,7 @@ class Gateway:
         for model in old.pools:
             self._lead(model)
         for model, address in old.workers.keys() - self.state.workers.keys():
-            self.metrics.ready.remove(model, address)
+            self.metrics.worker_left(model, address)
         await old.runtime.running.empty(None)
         self._states.remove(old)
         await old.close()

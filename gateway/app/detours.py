@@ -73,8 +73,6 @@ def quarantine(
         metrics.quarantined.labels(model).inc()
         log.event("warning", "request quarantined", model=model, digest=digest)
 
-    for name in config.models:  # so that the first one is seen as an increase
-        metrics.quarantined.labels(name)
     found = known or Quarantine(hold_s, death_of, held, time.monotonic)
     found.hold_s, found.death_of = hold_s, death_of
     return found

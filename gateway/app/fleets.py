@@ -172,13 +172,13 @@ class Fleets:
             del self.workers[model, worker.address]
             if self.health is not None:
                 self.health.remove(worker)
-                self._metrics.ready.remove(model, worker.address)
+                self._metrics.worker_left(model, worker.address)
             self._log.event("info", "worker left", model=model, worker=worker.address)
         for worker in workers:
             if worker not in before:
                 self._log.event("info", "worker joined", model=model, worker=worker.address)
                 if self.health is not None:
-                    self._metrics.ready.labels(model, worker.address).set(worker.ready)
+                    self._metrics.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
 
     def probe_client(self, model: str) -> httpx.AsyncClient:
@@ -216,7 +216,7 @@ class Fleets:
         self.health = Health(self.workers, policy, self.probe_client, self._changed, probed, ask)
         await self.health.start()
         for (model, address), worker in self.workers.items():
-            self._metrics.ready.labels(model, address).set(worker.ready)
+            self._metrics.worker(model, address, worker.ready)
         self._known_workers, self._known_fleets, self._known_policies = {}, {}, {}
 
     async def rest(self) -> None:
@@ -261,7 +261,7 @@ class Fleets:
         self._log.event("debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes)
 
     def _changed(self, model: str, worker: Worker) -> None:
-        self._metrics.ready.labels(model, worker.address).set(worker.ready)
+        self._metrics.worker(model, worker.address, worker.ready)
         level = "info" if worker.ready else "warning"
         self._log.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
         if worker.ready:

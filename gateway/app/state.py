@@ -164,6 +164,7 @@ class State:
         options: ModelOptions,
         created: int,
     ) -> ServedModel:
+        self._metrics.serves(name)
         backend = backends.create(options.backend)
         pool = self.fleets.serve(name, options.workers, backend)
         prefill = None

@@ -35,6 +35,14 @@ GROUPS = (
                 rate("dragoman_requests_total", "model", "outcome"),
             ),
             Figure(
+                "dragoman_model_requests_total",
+                "counter",
+                ("model", "outcome"),
+                "The same by model and outcome alone. Every configured model has all four series from the start, so "
+                "that its first failure is seen as an increase.",
+                rate("dragoman_model_requests_total", "model", "outcome"),
+            ),
+            Figure(
                 "dragoman_requests_running",
                 "gauge",
                 ("dialect",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
@@ -21,6 +22,7 @@ from gateway.observe.genai import GenAi
 from gateway.observe.siblings import Siblings
 
 _TOGETHER = 256
+_OUTCOMES = ("ok", "refused", "failed", "cancelled")
 MOST_TEAMS = 100
 """Teams that have series of their own; the rest together are `other`."""
 
@@ -85,6 +87,15 @@ class Metrics:
         self.quarantined = _counter("dragoman_quarantined_requests_total", registry)
         self.prefills = _counter("dragoman_prefills_total", registry)
         self.queue_refused = _counter("dragoman_queue_refused_total", registry)
+        # Prometheus sees an increase only from a value that it has read before: what alerts watch begins at 0.
+        for counter, values in (
+            (self.reloads, ("done", "refused")),
+            (self.refused, ("400", "408", "431", "503")),
+            (self.shed, ("lag", "streams", "connections")),
+        ):
+            for value in values:
+                counter.labels(value)
+        self._models: dict[str, None] = {}
         self._running: dict[str, int] = {}
         self._pending: list[RequestRecord] = []
         self._series: dict[tuple[Any, ...], _Series] = {}
@@ -107,6 +118,22 @@ class Metrics:
             self._genai = GenAi()
 
     # -- numbers that other rooms add to; they outlive a reload ----------------------------------------------------
+
+    def serves(self, model: str) -> None:
+        """Shows what alerts watch of `model`, which is configured, before its first request."""
+        self._models[model] = None
+        self.retries.labels(model)
+        self.quarantined.labels(model)
+
+    def worker(self, model: str, address: str, ready: bool) -> None:
+        """Shows whether a worker is ready, and how often it was ejected, from the moment that it is known."""
+        self.ready.labels(model, address).set(ready)
+        self.ejected.labels(model, address)
+
+    def worker_left(self, model: str, address: str) -> None:
+        """Shows nothing more of a worker."""
+        self.ready.remove(model, address)
+        self.ejected.remove(model, address)
 
     def gaps(self, model: str) -> Histogram:
         """Seconds between two pieces of output of a stream of `model`."""
@@ -213,6 +240,7 @@ class Metrics:
             lambda key: (key.dialect, key.operation, key.model, str(key.status), key.outcome),
             lambda one: one.count,
         )
+        yield self._outcomes()
         for name, pick in _TIMES.items():
             family = exposition.histogram(name)
             for labels, times in self._times.items():
@@ -264,6 +292,17 @@ class Metrics:
                 values = labels(series.key)
                 sums[values] = sums.get(values, 0) + count
         family = exposition.counter(name)
+        for values, total in sums.items():
+            family.add_metric(values, total)
+        return family
+
+    def _outcomes(self) -> Metric:
+        sums = dict.fromkeys(product(self._models, _OUTCOMES), 0)
+        for series in self._series.values():
+            place = (series.key.model, series.key.outcome)
+            if place in sums:
+                sums[place] += series.count
+        family = exposition.counter("dragoman_model_requests_total")
         for values, total in sums.items():
             family.add_metric(values, total)
         return family

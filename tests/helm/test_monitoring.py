@@ -17,6 +17,7 @@ from tests.helm.chart import CHART, VALUES, copy, find, objects, parsed, templat
 from tests.repo.tree import ROOT
 
 ALERTS = sorted((CHART / "alerts").glob("*.yaml"))
+ANY = '{job!=""}'
 METRIC = re.compile(r"\bdragoman_[a-z_]+")
 DOCUMENTED = {
     name for page in ("production.md", "metrics.md") if (ROOT / "docs" / page).exists()
@@ -44,9 +45,14 @@ def test_alerts_ask_for_metrics_that_there_are_and_say_what_they_mean(path: Path
 
 
 def test_prometheus_reads_the_files_that_the_chart_renders() -> None:
-    """Of each file, the object's spec is its content."""
+    """Of each file, the object's spec is its content; gateways are those of the release, if its Service is scraped."""
+    own = '{namespace="llm",job="dragoman-metrics"}'
     among = [one for one in objects("everything") if one["kind"] == "PrometheusRule"]
+    assert [one["spec"] for one in among] == [yaml.safe_load(path.read_text().replace(ANY, own)) for path in ALERTS]
+    unknown = template(VALUES / "everything.yaml", CHART, "--set", "monitoring.serviceMonitor.enabled=false")
+    among = [one for one in parsed(unknown) if one["kind"] == "PrometheusRule"]
     assert [one["spec"] for one in among] == [yaml.safe_load(path.read_text()) for path in ALERTS]
+    assert any(ANY in path.read_text() for path in ALERTS)
 
 
 def test_runbooks_are_where_the_values_say() -> None:

@@ -10,8 +10,22 @@ from msgspec import Struct, field
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\d[\w.]*|[A-Za-z_:][\w:]*|[=!]~|[=!<>]=|\S')
 _WORD = re.compile(r"[A-Za-z_:]")
 _GROUPING = {"by", "without", "on", "ignoring", "group_left", "group_right"}
-_FUNCTIONS = {"rate", "increase", "sum", "avg", "min", "max", "count", "topk", "absent", "deriv", "resets", "vector"}
-_FUNCTIONS |= {"histogram_quantile", "last_over_time", "min_over_time", "max_over_time"}
+_FUNCTIONS = {
+    "rate",
+    "increase",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "count",
+    "group",
+    "topk",
+    "absent",
+    "deriv",
+    "resets",
+    "vector",
+}
+_FUNCTIONS |= {"histogram_quantile", "last_over_time", "min_over_time", "max_over_time", "round"}
 _OPERATORS = {"and", "or", "unless", "bool", "offset"}
 
 
