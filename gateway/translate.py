@@ -178,16 +178,15 @@ def _streamed(lane: Lane, stream: bytes) -> bytes:
 # -- what a configuration cannot carry ------------------------------------------------------------------------------
 
 
-def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> list[str]:
-    """One line for each operation of `dialect` that workers of `backend` with these features cannot fully serve. It
-    names the refused fields, or says that the whole operation is refused."""
-    found = []
+def holes(dialect: Dialect, backend: Backend, can: Capabilities) -> dict[str, str]:
+    """Each operation of `dialect` that workers of `backend` with these features cannot fully serve -> the refused
+    fields, or a sentence that the whole operation is refused."""
+    found = {}
     for operation, fields in dialect.fields.items():
         example = dialect.examples[operation][0]
-        where = f"{dialect.name} {operation}, model {model} ({backend.name})"
         message = _refusal(dialect, backend, can, example, example.body)
         if message is not None:
-            found.append(f"{where}: cannot be served: {message}")
+            found[operation] = f"cannot be served: {message}"
             continue
         lost = [
             field.name
@@ -198,7 +197,7 @@ def holes(dialect: Dialect, model: str, backend: Backend, can: Capabilities) -> 
             and _refusal(dialect, backend, can, example, with_field(example.body, field, field.sample)) is not None
         ]
         if lost:
-            found.append(f"{where}: refused there: {', '.join(lost)}")
+            found[operation] = f"refused there: {', '.join(lost)}"
     return found
 
 

@@ -198,24 +198,22 @@ def test_embeddings() -> None:
 
 @pytest.mark.parametrize("dialect", dialects.REGISTRY)
 def test_everything_that_is_declared_reaches_vllm(dialect: str) -> None:
-    assert holes(dialects.create(dialect, Settings()), "m", backends.create("vllm"), CAN) == []
+    assert holes(dialects.create(dialect, Settings()), backends.create("vllm"), CAN) == {}
 
 
 def test_holes_of_a_backend() -> None:
-    found = holes(dialects.create("openai", Settings()), "m", backends.create("tgi"), CAN)
-    assert [line.partition(":")[0] for line in found] == [
-        f"openai {operation}, model m (tgi)" for operation in ("chat", "complete", "embed")
-    ]
-    assert found[2].endswith("cannot be served: a tgi worker makes no embeddings")
-    assert {"presence_penalty", "n", "logit_bias"} <= set(found[0].rpartition("there: ")[2].split(", "))
+    found = holes(dialects.create("openai", Settings()), backends.create("tgi"), CAN)
+    assert list(found) == ["chat", "complete", "embed"]
+    assert found["embed"] == "cannot be served: a tgi worker makes no embeddings"
+    assert {"presence_penalty", "n", "logit_bias"} <= set(found["chat"].rpartition("there: ")[2].split(", "))
 
 
 def test_holes_of_declared_features() -> None:
     can = Capabilities("m", features=frozenset({"completions", "json", "json_schema"}))
-    found = holes(dialects.create("openai", Settings()), "m", backends.create("vllm"), can)
-    assert "tools" in found[0]
-    assert "response_format" not in found[0]
-    assert found[-1].endswith("makes no embeddings")
+    found = holes(dialects.create("openai", Settings()), backends.create("vllm"), can)
+    assert "tools" in found["chat"]
+    assert "response_format" not in found["chat"]
+    assert found["embed"].endswith("makes no embeddings")
 
 
 CONFIG = """

@@ -43,17 +43,19 @@ def run(options: argparse.Namespace) -> int:
 
 def _holes(config: Config, offered: list[Dialect]) -> list[str]:
     """What a dialect or an option offers and a model's workers cannot do, one sentence each."""
-    holes = [
-        hole
-        for dialect in offered
-        for name, model in config.models.items()
-        for hole in translate.holes(
-            dialect,
-            name,
-            backends.create(model.backend),
-            Capabilities(model.upstream_model or name, model.max_context, model.features),
-        )
-    ]
+    holes = []
+    for dialect in offered:
+        # Models whose workers are alike have the same holes: finding them takes milliseconds for each dialect.
+        known: dict[tuple[str, int | None, frozenset[str] | None], dict[str, str]] = {}
+        for name, model in config.models.items():
+            alike = model.backend, model.max_context, model.features
+            if alike not in known:
+                can = Capabilities(model.upstream_model or name, model.max_context, model.features)
+                known[alike] = translate.holes(dialect, backends.create(model.backend), can)
+            holes += [
+                f"{dialect.name} {operation}, model {name} ({model.backend}): {what}"
+                for operation, what in known[alike].items()
+            ]
     if config.cache_salt is not None:
         holes += [
             f"cache_salt, model {name} ({model.backend}): all callers share what its workers cache"
@@ -71,17 +73,20 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
 def _small_limits(config: Config) -> list[str]:
     """Token limits that one request without an output cap uses up, because it reserves a model's whole context."""
     found: dict[str, None] = {}
-    for rule in rules(config):
-        if rule.kind != "tokens" or rule.shadow:
-            continue
+    limits = [
+        (rule.name, rule.limit, tuple(rule.match.get("model", ())))
+        for rule in rules(config)
+        if rule.kind == "tokens" and not rule.shadow
+    ]
+    for limit_name, limit, matched in dict.fromkeys(limits):  # thousands of keys may have the same one
         for name, model in config.models.items():
-            context, matched = model.max_context, rule.match.get("model")
-            if context is None or rule.limit > context or (matched and name not in matched):
+            context = model.max_context
+            if context is None or limit > context or (matched and name not in matched):
                 continue
             if model.features is None or not model.features <= _WITHOUT_OUTPUT:
                 found[
-                    f"limit {rule.name}, model {name}: a request without max_tokens reserves all of the limit of "
-                    f"{rule.limit}, which is not above max_context ({context})"
+                    f"limit {limit_name}, model {name}: a request without max_tokens reserves all of the limit of "
+                    f"{limit}, which is not above max_context ({context})"
                 ] = None
     return list(found)
 

@@ -1,83 +1,53 @@
-"""Fallbacks that lead back, in configurations with many models."""
+"""Options that name other models, in configurations with many of them."""
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
+import argparse
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.config import Config, ConfigError, Model, load
-from gateway.config.between_models import between_models
-
-COUNT = 2000
+from gateway.app import KNOWN
+from gateway.cli import check
+from gateway.config import load
+from tests.steps import steps
 
 
-def models(folder: Path, fallbacks: dict[str, str]) -> Path:
-    path = folder / "gateway.yaml"
-    entries = [f"  m{number}: {{backend: b, workers: [http://w]}}\n" for number in range(COUNT)]
-    for name, fallback in fallbacks.items():
-        number = int(name[1:])
-        entries[number] = f"  {name}: {{backend: b, workers: [http://w], fallback: [{fallback}]}}\n"
+def models(path: Path, count: int, fallbacks: int) -> Path:
+    """Each model names the `fallbacks` models after it, so that all of them lead back."""
+    entries = []
+    for number in range(count):
+        others = ", ".join(f"m{(number + 1 + step) % count}" for step in range(fallbacks))
+        limits = f"max_context: 1000, fallback: [{others}], fallback_on: [context_length]"
+        entries.append(f"  m{number}: {{backend: vllm, workers: [http://w], {limits}}}\n")
     path.write_text("models:\n" + "".join(entries))
     return path
 
 
-def test_a_long_chain_of_fallbacks_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once more for each model in it."""
-    asked: Counter[str] = Counter()
-
-    def resolve(config: Config, name: str) -> str | None:
-        asked[name] += 1
-        return config.model_names.get(name)
-
-    monkeypatch.setattr(Config, "resolve", resolve)
-    load(models(tmp_path, {f"m{number}": f"m{number + 1}" for number in range(COUNT - 1)}), environ={})
-    assert 0 < asked.total() < 5 * COUNT
+def test_models_may_back_each_other_up(tmp_path: Path) -> None:
+    path = models(tmp_path / "gateway.yaml", 2, 1)
+    config = load(path, KNOWN, environ={})
+    assert {name: model.fallback for name, model in config.models.items()} == {"m0": ("m1",), "m1": ("m0",)}
 
 
-def test_a_long_ring_of_fallbacks_is_told_in_few_words(tmp_path: Path) -> None:
-    path = models(tmp_path, {f"m{number}": f"m{(number + 1) % COUNT}" for number in range(COUNT)})
-    with pytest.raises(ConfigError) as caught:
-        load(path, environ={})
-    said = [str(fault).split(": ", 1)[1] for fault in caught.value.faults]
-    assert len(said) == 101
-    way = "m3 -> m4 -> m5 -> m6 -> m7 -> m8 -> ... -> m3"
-    assert said[3] == f"models.m3.fallback.0: leads back to this model: {way}"
-    assert said[100] == f"(file): and {COUNT - 100} more faults from here on"
+def test_checking_costs_in_proportion_to_the_fallbacks(tmp_path: Path) -> None:
+    """The second has twice the models, the third twice the fallbacks of each."""
+    counts = []
+    for number, (count, fallbacks) in enumerate(((30, 5), (60, 5), (30, 10))):
+        path = models(tmp_path / f"{number}.yaml", count, fallbacks)
+        load(path, KNOWN, environ={})
+        counts.append(steps(lambda path=path: load(path, KNOWN, environ={}), "line"))  # type: ignore[misc]
+    assert counts[1] < 2.1 * counts[0]
+    assert counts[2] < 2.1 * counts[0]
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=12))
-def test_a_fallback_leads_back_exactly_where_a_walk_comes_back(edges: list[tuple[int, int]]) -> None:
-    ahead = {number: sorted({to for at, to in edges if at == number and to != number}) for number in range(8)}
-    config = Config(
-        models={
-            f"m{at}": Model(backend="b", workers=("http://w",), fallback=tuple(f"m{to}" for to in others))
-            for at, others in ahead.items()
-        }
-    )
-    expected = {(at, to) for at, others in ahead.items() for to in others if at in _reached(ahead, to)}
-    ways: dict[tuple[int, int], list[int]] = {}
-    for path, message in between_models(config, set(config.models)):
-        at, index = int(str(path[1])[1:]), int(path[3])
-        what, _, steps = str(message).partition(": ")
-        assert what == "leads back to this model"
-        ways[at, ahead[at][index]] = [int(step[1:]) for step in steps.split(" -> ")]
-    assert ways.keys() == expected
-    for (at, to), way in ways.items():
-        assert way[:2] == [at, to]
-        assert way[-1] == at
-        assert all(step in ahead[before] for before, step in itertools.pairwise(way))
-
-
-def _reached(ahead: dict[int, list[int]], start: int) -> set[int]:
-    found, todo = set[int](), [start]
-    while todo:
-        for to in ahead[todo.pop()]:
-            if to not in found:
-                found.add(to)
-                todo.append(to)
-    return found
+def test_what_workers_cannot_do_is_found_once_for_models_that_are_alike(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    counts = []
+    for count in (2, 40):
+        options = argparse.Namespace(file=None, config=str(models(tmp_path / f"{count}.yaml", count, 1)), strict=False)
+        check.run(options)
+        counts.append(steps(lambda options=options: check.run(options), "line", "gateway/translate"))  # type: ignore[misc]
+    assert counts[0] == counts[1] > 0
+    assert "openai chat" not in capfd.readouterr().err

@@ -167,6 +167,21 @@ def test_the_next_fallback_is_asked_and_the_first_failure_is_told_at_last() -> N
         assert 'dragoman_detours_total{asked="first",model="m",why="overloaded"} 1.0' in shown
 
 
+def test_models_that_back_each_other_up_are_asked_once_each() -> None:
+    models = {
+        "up": {"fallback": ["down"]},
+        "down": {"worker": "away", "fallback": ["up"]},
+        "busy": {"worker": "status:429", "fallback": ["full"]},
+        "full": {"worker": "status:429", "fallback": ["busy"]},
+    }
+    with fleet({"retry": {"attempts": 1}}, **models) as stack:
+        way = usual("openai")
+        answer = ask(stack, way, "down")
+        assert (answer.status_code, answer.headers["x-dragoman-model"]) == (200, "up")
+        assert ask(stack, way, "busy").status_code == 429
+        assert [len(answered(sim)) for sim in stack.sims[2:]] == [1, 1]
+
+
 def test_what_a_model_cannot_do_is_done_by_its_fallback() -> None:
     """The request as it came: what the first model's abilities left out of it is there again."""
     models: dict[str, dict[str, Any]] = {"plain": {"worker": "status:429", "features": ["tools"], "fallback": ["m"]}}
