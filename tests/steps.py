@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal
@@ -27,3 +28,24 @@ def steps(work: Callable[[], object], unit: Literal["opcode", "line"] = "opcode"
     finally:
         sys.settrace(before)
     return count
+
+
+def lines(work: Callable[[], object], within: str) -> Counter[tuple[str, int]]:
+    """How often `work` runs each line of files whose path holds `within`: (file, line) -> times. A loop in one line
+    counts each round."""
+    counts: Counter[tuple[str, int]] = Counter()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if within not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            counts[frame.f_code.co_filename, frame.f_lineno] += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return counts

@@ -36,6 +36,9 @@ MOST_FOUND = 1 << 13
 # hold the interpreter's lock.
 MOST_NAMES = 1000
 
+# The most objects around one that is searched. Each is decoded once more for every object around it.
+_DEEPEST = 16
+
 NOTHING: Tree = {}
 # The first byte after `[` if the first item may be an object. b"" means that much whitespace follows.
 _OF_OBJECTS = (b"{", b"]", b"")
@@ -72,7 +75,8 @@ def as_extra(kept: Tree) -> Nested | None:
 
 def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown | None:
     """The members inside the top-level members of `body` that `view` does not know. None if there are none, if the body
-    is not JSON, or if it has more than `MOST_OBJECTS` objects to search. Null members are taken out too, and count as
+    is not JSON, or if it has more than `MOST_OBJECTS` objects to search. Objects in more than 16 others are kept whole:
+    their reader refuses what it does not know. Null members are taken out too, and count as
     absent. `forms` gives the known members of objects by the name of the member that holds them, alone or in an array.
 
     Raises GatewayError(BAD_REQUEST) when more than `MOST_FOUND` objects hold something unknown, when one of them or all
@@ -107,6 +111,7 @@ class _Splitter:
         self._forms = forms
         self._objects = 0
         self._found = 0
+        self._depth = 0
 
     def value(self, name: str, raw: Raw, view: View | None) -> tuple[Raw, Tree]:
         """(the value of the member `name` without the unknown members in it or in the objects of its array, those
@@ -133,7 +138,7 @@ class _Splitter:
         return (Raw(encode(items)) if changed else raw), found
 
     def _object(self, raw: Raw, view: View | None, form: Form | None) -> tuple[Raw, Tree]:
-        if not _begins(raw, b"{"):
+        if self._depth > _DEEPEST or not _begins(raw, b"{"):
             return raw, NOTHING
         members = _object.decode(raw)
         known = form(members) if form is not None else known_to(view) if view is not None else None
@@ -143,6 +148,7 @@ class _Splitter:
             raise _too_many(f"an object of the request has more than {MOST_NAMES} members")
         found: Tree = {}
         left: dict[str, Raw | None] = {}  # the new value; None: removed
+        self._depth += 1
         for name, value in members.items():
             if name not in known:
                 left[name] = None
@@ -154,6 +160,7 @@ class _Splitter:
                     left[name] = inner
                     if taken:
                         found[name] = taken
+        self._depth -= 1
         if not left:
             return raw, NOTHING
         self._found += 1

@@ -1,8 +1,17 @@
-"""No pass over a request takes longer than in proportion to it: twice as much of anything is about twice the work."""
+"""No pass over a request takes longer than in proportion to it: twice as much of anything, or of any two things that
+refer to each other, is at most twice the work.
+
+Work is counted for each line of code by itself, so that a loop in a loop is seen among any amount of other work.
+"""
 
 from __future__ import annotations
 
 import json
+import linecache
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -11,25 +20,23 @@ from gateway import backends, dialects
 from gateway.core import totals
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError
+from gateway.core.messages import QUESTIONS
 from gateway.core.ports import Capabilities, Settings
 from gateway.limits.estimate import Estimator
 from tests.chaos.hostile import KINDS
-from tests.clients import WAYS, Way
+from tests.chaos.row import FULL, SEED
+from tests.clients import DIALECTS, WAYS, Way
+from tests.dialects.crowds import crowded, crowds
 from tests.fidelity.matrix import asking
-from tests.steps import steps
+from tests.steps import lines
 
-# Beyond the bounds of what is bounded to fewer, such as stop strings, and below all others.
-FEW, MANY = 70, 210
-# Three times as much may be four times the work: a step that is linear is not exactly so.
-MOST = 4.0
+# Four times as many. Below all bounds of what is bounded to fewer would be too few to see anything.
+FEW, MANY = 16, 64
+# A line may run so often for each thing, whatever it does when there are few: some are reached only if there are many.
+FREE = 8
+DRAWN = 100
 SOME = frozenset({"vision", "tools", "reasoning", "json", "json_schema", "regex", "completions", "embeddings"})
-CASES = [
-    pytest.param(way, kind, id=f"{way}-{kind}")
-    for way in WAYS
-    for kind in KINDS.get(way.operation, ())
-    # Paths of one route are read by the same code.
-    if way.route is next(one.route for one in WAYS if one.example is way.example)
-]
+Make = Callable[[int], dict[str, Any]]
 
 
 def handle(way: Way, members: dict[str, Any]) -> None:
@@ -38,35 +45,113 @@ def handle(way: Way, members: dict[str, Any]) -> None:
     dialect = dialects.create(way.dialect, Settings(extras="pass"))
     before = list(backends.REGISTRY)[: None if way.dialect == WAYS[0].dialect else 1]
     request = asking(way.example, members)
-    op = None
+    op: Any = None
     try:
         op = dialect.read(request)
-        refuse_beyond(op, Capabilities("m", 4096, SOME))  # type: ignore[arg-type]  # no route here lists models
-        Estimator().cost(op, 4096)  # type: ignore[arg-type]
+        if type(op) in QUESTIONS:
+            return
+        refuse_beyond(op, Capabilities("m", 4096, SOME))
+        Estimator().cost(op, 4096)
         for name in before:
             try:
-                backends.create(name).write(totals.without(op), Capabilities("m"))  # type: ignore[arg-type,type-var]
+                backends.create(name).write(totals.without(op), Capabilities("m"))
             except GatewayError as error:
-                dialect.refuse(error, request, op)  # type: ignore[arg-type]
+                dialect.refuse(error, request, op)
     except GatewayError as error:
-        dialect.refuse(error, request, op)  # type: ignore[arg-type]
+        dialect.refuse(error, request, op)
 
 
-@pytest.mark.parametrize(("way", "kind"), CASES)
-def test_three_times_as_much_is_three_times_the_work(way: Way, kind: str) -> None:
-    make = KINDS[way.operation][kind]
-    few, many = make(FEW), make(MANY)
-    size = len(json.dumps(many)) / len(json.dumps(few))
-    handle(way, many)  # what is looked up once is looked up
-    cost = steps(lambda: handle(way, few)), steps(lambda: handle(way, many))
-    assert cost[1] / cost[0] <= MOST * max(1.0, size / (MANY / FEW)), cost
+def superlinear(work: Callable[[int], object], within: str = "/gateway/") -> dict[tuple[str, int], tuple[int, int]]:
+    """The lines that run too often in files whose path holds `within`: (file, line) -> (times with FEW things, times
+    with MANY)."""
+    many = lines(lambda: work(MANY), within)
+    often = {line: times for line, times in many.items() if times > FREE * MANY}
+    few = lines(lambda: work(FEW), within) if often else {}
+    return {line: (few[line], times) for line, times in often.items() if times > FREE * MANY + MANY // FEW * few[line]}
+
+
+def bodies(way: Way) -> Iterator[tuple[str, Make]]:
+    """Every kind of hostile body, and pairs of lists that refer to each other: all of those if FULL, else some."""
+    yield from KINDS.get(way.operation, {}).items()
+    found = list(crowds(way.dialect, way.operation))
+    random.Random(SEED).shuffle(found)
+    for body, one, other, naming in islice(found, None if FULL else DRAWN):
+        yield f"{one} and {other}, {naming}", partial(crowded, body, one, other, naming)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_loop_in_a_loop_over_what_a_client_sends(dialect: str) -> None:
+    seen = set()
+    for way in WAYS:
+        if way.dialect != dialect or way.operation in seen:
+            continue
+        seen.add(way.operation)
+        for name, make in bodies(way):
+            found = superlinear(lambda n, way=way, make=make: handle(way, make(n)))  # type: ignore[misc]
+            assert not found, (str(way), name)
+
+
+def _nested(around: str, inner: Any) -> Any:
+    text = json.dumps(inner)
+    for _ in range(DEEP):
+        text = around.replace("INNER", text, 1)
+    return json.loads(text)
+
+
+DEEP, DECODED = 150, 24
+_TOOL = {"type": "function", "name": "f", "zz": 1}
+NESTED: list[tuple[str, Make]] = [
+    (dialect, partial(make, around))
+    for dialect, make, arounds in (
+        (
+            "anthropic",
+            lambda around, _: {
+                "max_tokens": 5,
+                "messages": [{"role": "user", "content": [_nested(around, {"type": "text", "text": "a", "zz": 1})]}],
+            },
+            (
+                '{"type":"tool_result","tool_use_id":"c","content":[INNER]}',
+                '{"type":"search_result","content":[INNER]}',
+                '{"type":"document","source":{"type":"content","content":[INNER]}}',
+            ),
+        ),
+        (
+            "responses",
+            lambda around, _: {"input": "a", "tools": [_nested(around, _TOOL)]},
+            ('{"type":"namespace","name":"n","tools":[INNER]}',),
+        ),
+        (
+            "responses",
+            lambda around, _: {"input": [_nested(around, _TOOL)]},
+            ('{"type":"additional_tools","tools":[INNER]}',),
+        ),
+    )
+    for around in arounds
+]
+
+
+@pytest.mark.parametrize(("dialect", "make"), NESTED)
+def test_what_is_nested_is_not_decoded_for_each_level_around_it(dialect: str, make: Make) -> None:
+    way = next(way for way in WAYS if way.dialect == dialect)
+    members = make(0)
+    counted = lines(lambda: handle(way, members), "/gateway/")
+    decoded = {
+        line: times
+        for line, times in counted.items()
+        if times > DECODED and any(word in linecache.getline(*line) for word in (".decode(", "encode("))
+    }
+    assert not decoded
 
 
 def test_what_is_quadratic_is_seen() -> None:
     def quadratic(n: int) -> None:
-        waiting = list(range(n))
-        while waiting:
-            waiting = [one for one in waiting if one != waiting[-1]]
+        """A quarter of the pairs is enough."""
+        for one in range(n):
+            [other for other in range(one // 2) if other != one]
 
-    assert steps(lambda: quadratic(MANY)) / steps(lambda: quadratic(FEW)) > 2 * MOST
-    assert steps(lambda: sum(one for one in range(MANY))) / steps(lambda: sum(one for one in range(FEW))) < MOST
+    def work(n: int) -> None:
+        sum(one for one in range(n))
+        quadratic(n)
+
+    assert superlinear(work, __file__)
+    assert not superlinear(lambda n: sum(one for one in range(n)), __file__)

@@ -24,6 +24,8 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 # never match.
 _BILLING = "x-anthropic-billing-header"
 _ERROR = "Error: "
+# A block's content is decoded once for every block around it. Clients nest two.
+_DEEPEST = 8
 
 
 class Conversation:
@@ -32,7 +34,7 @@ class Conversation:
     messages   the turns in canonical form
     continues  the last message is the assistant's, and the reply continues it
     referred   the names of deferred tools that a `tool_reference` has shown to the model
-    added      tools that a system turn added
+    added      tools that a system turn added, by name; of several with one name the last
     removed    the names of tools that a system turn removed
     dropped    the names of what is left out, each once
     """
@@ -41,9 +43,10 @@ class Conversation:
         self.messages: list[Message] = []
         self.continues = False
         self.referred: set[str] = set()
-        self.added: list[ToolIn] = []
+        self.added: dict[str, ToolIn] = {}
         self.removed: set[str] = set()
         self._dropped: dict[str, None] = {}
+        self._depth = 0
         # System turns that came between calls and their results; they go behind the results.
         self._held: list[Message] = []
         leading = self._system_text(system, "system")
@@ -152,12 +155,12 @@ class Conversation:
             return
         if block.type == "tool_removal":
             self.removed.add(name)
-            self.added = [one for one in self.added if one.name != name]
+            self.added.pop(name, None)
             return
         self.removed.discard(name)
         self.referred.add(name)
         if tool is not None:
-            self.added.append(tool)
+            self.added[name] = tool
 
     # -- blocks -----------------------------------------------------------------------------------------------------
 
@@ -190,7 +193,12 @@ class Conversation:
             return ""
         if isinstance(found, str):
             return found
+        if self._depth == _DEEPEST:
+            self.drop("messages[].content[].content")
+            return ""
+        self._depth += 1
         parts = [part for inner in found for part in self._part(inner, place)]
+        self._depth -= 1
         return "\n".join(self._texts(parts, place))
 
     def _result(self, block: BlockIn, place: str) -> tuple[str, list[Part]]:

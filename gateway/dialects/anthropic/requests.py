@@ -81,7 +81,7 @@ def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
     """The tools that the model sees, in order. Tools without a schema are left out: Anthropic's servers execute them,
     our workers cannot. Deferred tools are left out until a `tool_reference` names them."""
     shown: dict[str, Tool] = {}
-    for tool in [*found, *talk.added]:
+    for tool in [*found, *talk.added.values()]:
         if tool.name in talk.removed:
             continue
         serverside = tool.type not in (None, "custom") and tool.input_schema == NULL

@@ -45,6 +45,8 @@ class Toolbox:
         self.tools: dict[str, Tool] = {}
         self.dropped: dict[str, None] = {}
         self._origins: dict[str, Origin] = {}
+        # A client's name for a tool -> the model's names for such tools.
+        self._named: dict[str, dict[str, None]] = {}
 
     def add(self, found: list[Raw], place: str, namespace: str | None = None) -> None:
         """Adds tools. Raises GatewayError(BAD_REQUEST) for a malformed function, custom tool or namespace."""
@@ -58,6 +60,8 @@ class Toolbox:
             if tool is None:
                 self.dropped[f"tools.{(kind or '?')[:64]}"] = None
             elif tool.type == "namespace":
+                if namespace is not None:  # each level would be read once more for every level around it
+                    raise _wrong(at, "a namespace cannot stand in a namespace")
                 self.add(tool.tools or [], f"{at}.tools", tool.name)
             else:
                 self._add(tool, namespace)
@@ -70,7 +74,11 @@ class Toolbox:
         else:
             parameters = None if tool.parameters == NULL else tool.parameters
             self.tools[name] = Tool(name, tool.description, parameters, tool.strict)
+        before = self._origins.get(name)
+        if before is not None:
+            del self._named[before.name][name]
         self._origins[name] = Origin(tool.name, namespace, custom)
+        self._named.setdefault(tool.name, {})[name] = None
 
     @property
     def origins(self) -> dict[str, Origin]:
@@ -90,8 +98,8 @@ class Toolbox:
             return f"{namespace}__{name}"
         if name in self.tools:
             return name
-        found = [one for one, origin in self._origins.items() if origin.name == name]
-        return found[0] if len(found) == 1 else name
+        found = self._named.get(name, ())
+        return next(iter(found)) if len(found) == 1 else name
 
     def choose(self, op: Chat, found: str | ChoiceIn | None) -> tuple[str, ...]:
         """Writes the tool choice into `op`, and returns the names of what is dropped. A choice of a tool that was left
