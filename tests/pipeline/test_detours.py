@@ -178,7 +178,7 @@ def test_models_that_back_each_other_up_are_asked_once_each() -> None:
         way = usual("openai")
         answer = ask(stack, way, "down")
         assert (answer.status_code, answer.headers["x-dragoman-model"]) == (200, "up")
-        assert ask(stack, way, "busy").status_code == 429
+        assert ask(stack, way, "busy").status_code in (429, 503)
         assert [len(answered(sim)) for sim in stack.sims[2:]] == [1, 1]
 
 
