@@ -15,9 +15,12 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway import cli
+from gateway.app import KNOWN
+from gateway.config import load
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.siblings import Siblings
 from tests.commands import Serving, dragoman
@@ -25,6 +28,7 @@ from tests.harness import Stack, until
 from tests.ports import free_port
 
 CHAT = "/v1/chat/completions"
+HASH = "sha256:" + "ab" * 32
 STALLED = "sim:" + json.dumps({"text": "a b c", "fault": "stall@1"})
 
 
@@ -162,20 +166,48 @@ def test_the_children_end_with_their_parent(pair: Serving) -> None:
     assert len(own) == 2
 
 
-@pytest.mark.parametrize(
-    ("kept", "named"),
-    [
-        ("limits: [{name: all, kind: requests, limit: 5}]\nlimiter: {store: memory}\n", "limiter.store"),
-        ("store: {where: memory}\n", "store.where"),
-    ],
-)
-def test_what_is_kept_by_one_process_is_refused(tmp_path: Path, kept: str, named: str) -> None:
-    (tmp_path / "gateway.yaml").write_text(
-        f"models: {{m: {{backend: vllm, workers: ['http://127.0.0.1:1']}}}}\n{kept}listen: {{port: 0}}\n"
-    )
-    found = dragoman("serve", "--processes", "2", folder=tmp_path)
-    assert found.returncode == 2
-    assert named in found.stderr
+MEMORY = "is counted in memory, by each of 2 processes for itself: --processes needs"
+KEPT: dict[str, tuple[dict[str, Any], str]] = {
+    f"a key's {kind}": ({"keys": {"a": {"hash": HASH, "limits": {kind: 5}}}}, f"keys.a.limits.{kind}: {MEMORY}")
+    for kind in ("requests", "tokens", "concurrency")
+} | {
+    "a limit": ({"limits": [{"name": "all", "kind": "requests", "limit": 5}]}, f"limits.0: {MEMORY} a section redis"),
+    "a limit beside Redis": (
+        {
+            "limits": [{"name": "all", "kind": "requests", "limit": 5}],
+            "limiter": {"store": "memory"},
+            "redis": {"url": "redis://127.0.0.1:1"},
+        },
+        f"limits.0: {MEMORY} limiter.store redis",
+    ),
+    "responses": ({"store": {"where": "memory"}}, "store.where: is of each of 2 processes for itself"),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_each_process_would_keep_for_itself_is_refused(
+    tmp_path: Path, kept: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections, named = KEPT[kept]
+    path = tmp_path / "gateway.yaml"
+    models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
+    path.write_text(yaml.safe_dump({"models": models, "listen": {"port": 0}, **sections}))
+    assert cli.main(["serve", "--processes", "2", "--config", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(rf"^{re.escape(str(path))}:\d+: {re.escape(named)}", said.partition("dragoman: ")[2] or said, re.M)
+    assert load(path, KNOWN, environ={}).models, "one process may have it"
+
+
+def test_a_limit_that_a_reload_adds_is_refused_by_every_process(pair: Serving, workers: Stack) -> None:
+    for kept in ("a key's requests", "a limit"):
+        sections, named = KEPT[kept]
+        pair.write(
+            {**pair.sections, **sections, "auth": "open"} if "keys" not in sections else {**pair.sections, **sections}
+        )
+        pair.process.send_signal(signal.SIGHUP)
+        for _ in range(2):
+            assert any(named in fault for fault in pair.event("reload refused, the old configuration stays")["faults"])
+        assert [chat(pair.url).status_code for _ in range(12)] == [200] * 12, "the old configuration knows no limit"
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "257"])

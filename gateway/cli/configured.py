@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from gateway.app import KNOWN
 from gateway.config import Config, ConfigError, config_file, load
@@ -13,14 +14,15 @@ _NO_FILE = (
 )
 
 
-def configuration(given: str | None) -> tuple[Config, str | None]:
-    """The configuration, and the file it was read from; None if it is from the environment alone.
+def configuration(given: str | None, processes: int = 1) -> tuple[Config, str | None]:
+    """The configuration, and the file it was read from; None if it is from the environment alone. processes: how many
+    will serve by it together.
 
     Raises `ConfigError`.
     """
     path = given if given is not None else config_file()
     try:
-        return load(path, KNOWN), path
+        return load(path, replace(KNOWN, processes=processes)), path
     except ConfigError as error:
         if path is not None:
             raise

@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def _count(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    config, path = configuration(options.config)
+    config, path = configuration(options.config, options.processes)
     places = [(config.listen.host, config.listen.port)]
     if config.metrics.listen is not None:
         places.append(split_address(config.metrics.listen))
@@ -63,14 +64,6 @@ def run(options: argparse.Namespace) -> int:
     if options.processes == 1:
         log = Log(config.log.level, config.log.requests, form=config.log.format)
         return _serve(config, path, shares[0], log)
-    if config.limits and config.limiter.store == "memory":
-        print("dragoman: limits that are kept in memory are those of one process: --processes needs", file=sys.stderr)
-        print("dragoman: a section redis, and limiter.store redis", file=sys.stderr)
-        return 2
-    if config.store.where == "memory":
-        print("dragoman: responses that are stored in memory are those of one process: --processes", file=sys.stderr)
-        print("dragoman: needs a section redis, and store.where redis", file=sys.stderr)
-        return 2
     return _serve_together(config, path, shares)
 
 
@@ -103,7 +96,7 @@ def _serve_together(config: Config, path: str | None, shares: Sequence[Sequence[
             current = config
             if again:  # with the file of today, or that of the start while today's is faulty
                 with contextlib.suppress(ConfigError):
-                    current = load(path, KNOWN)
+                    current = load(path, replace(KNOWN, processes=count))
             return _serve(current, path, shares[number], log_of(current), Siblings(Path(folder), number, count))
 
         def died(number: int, process: int, status: int) -> None:
@@ -134,6 +127,7 @@ class _Serving:
     ) -> None:
         self._config = config
         self._path = path
+        self._known = replace(KNOWN, processes=siblings.count) if siblings is not None else KNOWN
         self._listener, *self._more = listeners
         self._log = log
         self._ended = False
@@ -201,7 +195,7 @@ class _Serving:
             gc.disable()
             try:
                 looked = await self._reader(self._watch.look)
-                changed = await self._reader(partial(load, self._path, KNOWN))
+                changed = await self._reader(partial(load, self._path, self._known))
                 await self._reader(partial(self._watch.take, changed.caller_files, looked))
                 await self._gateway.reload(changed)
             except ConfigError as error:

@@ -18,6 +18,7 @@ class Available:
     telling   those of them whose workers tell what is in their prefix caches
     kv_events  says whether what reads that is installed
     tracing   says whether what traces need is installed
+    processes  that serve together by this configuration and share no memory
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
@@ -30,6 +31,7 @@ class Available:
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None
+    processes: int = 1
 
 
 def listed(names: Collection[str]) -> str:

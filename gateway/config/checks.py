@@ -47,6 +47,8 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
     yield from between_models(config, names)
     if known is not None:
         yield from [*_known(config, known), *_prefixes(config, known)]
+        if known.processes > 1:
+            yield from _kept_in_memory(config, known.processes)
 
 
 def _written_names(raw: Mapping[str, Any]) -> set[str]:
@@ -312,6 +314,21 @@ def _limits(config: Config, names: set[str]) -> Found:
                 stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
                 if known is not None and value not in known and not stranger and (known or dimension != "model"):
                     yield (*path, "match", dimension, at), Unknown(_STRANGERS[dimension], value, known)
+
+
+def _kept_in_memory(config: Config, processes: int) -> Found:
+    """What each of several processes would keep for itself: together they would admit as many times the limit."""
+    if config.redis is None or config.limiter.store == "memory":
+        way = "a section redis" if config.redis is None else "limiter.store redis"
+        wrong = f"is counted in memory, by each of {processes} processes for itself: --processes needs {way}"
+        for name, key in config.keys.items():
+            for kind in ("requests", "tokens", "concurrency"):
+                if getattr(key.limits, kind, None) is not None:
+                    yield ("keys", name, "limits", kind), wrong
+        for index in range(len(config.limits)):
+            yield ("limits", index), wrong
+    if config.store.where == "memory":
+        yield ("store", "where"), f"is of each of {processes} processes for itself: --processes needs redis here"
 
 
 def _is_address(text: str) -> bool:
