@@ -18,7 +18,7 @@ from gateway.core.trace_context import trace_context
 from gateway.drive import Running, running
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.client import Receive, Scope, Send, connect
-from gateway.pipeline.deadlines import Waits, client_waits, for_request, shorten
+from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request, sooner
 from gateway.pipeline.detours import CONTEXT_LENGTH, NONE, SPLIT, Detours, detour_headers, reason_of
 from gateway.pipeline.first_step import FirstStep
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
@@ -72,7 +72,7 @@ class Run:
     trace: RequestTrace | None = None
     _task: Running | None = None
     _deadline: asyncio.TimerHandle | None = None
-    # When its own deadline ends it, in seconds of the runtime's clock.
+    # When nobody waits for it any more, in seconds of the runtime's clock.
     _until: float | None = None
     _interrupted: GatewayError | None = None
     _error: GatewayError | None = None
@@ -200,13 +200,11 @@ class Run:
         if runtime.gate is not None:
             self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
         waits = self._waits
-        if waits is not None:
-            if waits.outlasts(served.deadlines):
-                waits = None
-            else:
-                shorten(op, waits, served.deadlines)
-        if (op.timeout is not None or served.total_s is not None) and self._deadline is None:
-            self._set_deadline(op, served)
+        if waits is not None and waits.outlasts(served.deadlines):
+            waits = None
+        patience = waits.whole(op.stream, served.deadlines) if waits is not None else None
+        if self._deadline is None:
+            self._set_deadline(op.timeout, served.total_s, patience)
         # With a tracer each attempt has a context of its own.
         context = self._context if self.trace is None else []
         outgoing = Outgoing(op, served, record.id, large, context)
@@ -374,13 +372,20 @@ class Run:
             self.record.outcome, self.record.code = "failed", endpoint.dialect.errors[Kind.NO_WORKER][2]
         await self.reply.respond(answer)
 
-    def _set_deadline(self, op: Op, served: ServedModel) -> None:
-        seconds = min(limit for limit in (op.timeout, served.total_s) if limit is not None)
+    def _set_deadline(self, own: float | None, total_s: float | None, patience: float | None) -> None:
+        """By the request's own field, by configuration, and by how long its client announced to wait."""
+        seconds = sooner(sooner(own, total_s), None if patience is None else patience + MARGIN_S)
+        if seconds is None:
+            return
         late = GatewayError(
-            Kind.TIMEOUT, f"the request took longer than {seconds:g} s", blame=Blame.US, code="deadline_exceeded"
+            Kind.TIMEOUT,
+            f"the request took longer than {seconds:g} s",
+            param="timeout" if seconds == own else None,
+            blame=Blame.US,
+            code="deadline_exceeded",
         )
         self._deadline = asyncio.get_running_loop().call_later(seconds, self.interrupt, late)
-        self._until = self.runtime.clock() + seconds
+        self._until = self.runtime.clock() + min(seconds, patience or seconds)
 
     # -- endings ----------------------------------------------------------------------------------------------------
 

@@ -123,3 +123,14 @@ def test_no_key() -> None:
         with pytest.raises(anthropic.AuthenticationError):
             client.messages.create(**asking(text="hi"))
         assert len(stack.records()) == 1, "it does not try again"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("again", range(10))
+def test_a_clients_time_out_is_its_own(stack: Stack, stream: bool, again: int) -> None:
+    """Never an error of ours at the same moment, which is another class of exceptions."""
+    before = stack.sim.ledger.aborted
+    late = pytest.raises(anthropic.APITimeoutError)
+    with anthropic.Anthropic(base_url=stack.url, api_key="k", max_retries=0, timeout=0.1) as client, late:
+        client.messages.create(**asking(text="a", fault="stall@before"), stream=stream)
+    stack.run(stack.sim.ledger.wait(aborted=before + 1))

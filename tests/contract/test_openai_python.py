@@ -269,3 +269,14 @@ def test_a_key_is_asked_for(stack: Stack) -> None:
             assert client.with_options(api_key=key).models.list().data
         assert httpx.get(locked.url + "/v1/models", headers={"api-key": key}).status_code == 200
         assert key not in locked.output.getvalue().decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("again", range(10))
+def test_a_clients_time_out_is_its_own(stack: Stack, stream: bool, again: int) -> None:
+    """Never an error of ours at the same moment, which is another class of exceptions."""
+    before = stack.sim.ledger.aborted
+    late = pytest.raises(openai.APITimeoutError)
+    with OpenAI(base_url=stack.url + "/v1", api_key="none", max_retries=0, timeout=0.1) as client, late:
+        client.chat.completions.create(model="m", messages=said(text="a", fault="stall@before"), stream=stream)
+    stack.run(stack.sim.ledger.wait(aborted=before + 1))

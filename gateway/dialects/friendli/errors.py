@@ -55,7 +55,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
 def _in_own_words(error: GatewayError, request: Request | None, op: Op | None, kind: Kind) -> _Told:
     """The error with the caller's name for the field, including the field of its deadline."""
     param, message = error.param, error.message
-    if error.code == "deadline_exceeded" and isinstance(op, (Chat, Complete)) and op.timeout is not None:
+    if error.code == "deadline_exceeded" and param == "timeout":
         param = TIMEOUT.name
     if param is not None:
         own = _own_name(param, request, op)
