@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from gateway import dialects
 from gateway.core.fields import WORDS, Example, Field, with_field
-from gateway.core.http import Route
+from gateway.core.http import Response, Route
 from gateway.core.messages import Score
 from gateway.core.ports import Settings
+from gateway.wire import sse
 
 DIALECTS = {name: dialects.create(name, Settings()) for name in dialects.REGISTRY}
 
@@ -82,6 +83,13 @@ def like_openai(dialect: str) -> bool:
     """Whether the chats of `dialect` have the members of OpenAI's."""
     names = {field.name for field in DIALECTS[dialect].fields.get("chat", ())}
     return {"messages", "response_format"} <= names or {"messages", "temperature", "tools", "seed"} <= names
+
+
+def refusal(response: Response) -> bytes:
+    """The JSON document of a refusal: the body, or the data of its first event."""
+    if response.header(b"content-type") == b"application/json":
+        return response.body
+    return sse.Reader().feed(response.body)[0].data
 
 
 def target(dialect: str, route: Route, model: str = "ep") -> str:

@@ -462,3 +462,23 @@ def test_names_are_fit_for_a_header_and_bounded() -> None:
     many = header(tuple(f"n{index}" for index in range(40)))
     assert many.startswith(b"n0, n1, ")
     assert many.endswith(b", n31, +8")
+
+
+_REPLAYED = "provider_specific_fields"
+
+
+@pytest.mark.parametrize("policy", [None, *POLICIES])
+@pytest.mark.parametrize(
+    ("dialect", "backend"), [(one.values[0], one.values[2]) for one in PAIRS if one.values[1] == "chat"]
+)
+def test_what_client_libraries_replay_is_taken(dialect: str, backend: str, policy: ExtrasPolicy | None) -> None:
+    """LiteLLM adds a member to the messages of a reply, and to their calls, and sends both back."""
+    body = rich(dialect, "chat", backend)
+    replayed = [place for place in objects(body) if place[0] in ("messages", "input") and not is_free(dialect, place)]
+    messages = [place for place in replayed if len(place) == 2 or "tool_calls" in place]
+    assert messages
+    for place in messages:
+        sent = put(body, place, _REPLAYED, {"x": 1})
+        met = handling(dialect, "chat", backend, policy, sent, (*place, _REPLAYED), {"x": 1})
+        own_messages = policy == "error" and not like_openai(dialect)
+        assert met.word in ({"refused"} if own_messages else {"named", "carried", "moved"}), (place, met)

@@ -18,7 +18,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.wire import awsevent
-from tests.clients import GENERATING
+from tests.clients import GENERATING, refusal
 from tests.conformance.cases import BACKENDS, DIALECTS, PAIRS, Case, run
 
 ODD = (
@@ -125,7 +125,7 @@ def told(case: Case, error: GatewayError) -> None:
     assert error.kind is not Kind.INTERNAL
     response = DIALECTS[case.client.dialect].refuse(error, case.client.ask(case.scenario, stream=True), case.op())[0]
     assert 400 <= response.status < 600
-    strict(response.body)
+    strict(refusal(response))
     for name, value in response.headers:
         assert name.isascii()
         assert value.decode("ascii").isprintable()

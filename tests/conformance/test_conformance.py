@@ -464,7 +464,6 @@ def refused(case: Case, error: GatewayError) -> int:
     """The status that the client sees; the answer must be one that it understands."""
     request = case.client.ask(case.scenario, stream=True)
     response = DIALECTS[case.client.dialect].refuse(error, request, case.op())[0]
-    assert (response.header(b"content-type") or b"").startswith(b"application/json")
     assert case.client.refused(response)
     return response.status
 

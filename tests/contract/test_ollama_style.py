@@ -102,12 +102,16 @@ CUT = ERROR % ("the worker's reply ended before it was complete", "server_error"
 @pytest.mark.parametrize("path", ["/chat/completions", "/chat/sse"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_regular_error(http: httpx.Client, path: str, stream: bool) -> None:
-    """Before anything is streamed an error has its status. Where lines of JSON were asked for it is one of them."""
+    """Before anything is streamed an error has its status, and the form of the reply that was asked for."""
     reply = http.post(path, json=chat(said(), model="nobody", stream=stream))
     message = "the model 'nobody' does not exist or you do not have access to it"
     assert reply.status_code == 404
-    end = ',"done":true}\n' if stream and path == "/chat/completions" else "}"
-    assert reply.text == '{"error":' + ERROR % (message, "invalid_request_error", "model_not_found") + end
+    told = ERROR % (message, "invalid_request_error", "model_not_found")
+    if path == "/chat/sse":
+        assert reply.text == f"event: error\ndata: {told}\n\ndata: [END]\n\n"
+        assert reply.headers["content-type"] == "text/event-stream"
+        return
+    assert reply.text == '{"error":' + told + (',"done":true}\n' if stream else "}")
     assert reply.headers["content-type"] == "application/json"
 
 
@@ -178,7 +182,8 @@ def test_every_failed_stream_says_so_and_ends_in_order(http: httpx.Client, path:
 def test_a_worker_that_fails_at_once_is_a_status(http: httpx.Client, path: str) -> None:
     reply = http.post(path, json=chat(said(fault="error-frame"), stream=True))
     assert reply.status_code == 502
-    assert list(reply.json()["error"]) == ["message", "type", "code"]
+    error = json.loads(reply.text.splitlines()[1].removeprefix("data: ")) if path == "/chat/sse" else None
+    assert list(error or reply.json()["error"]) == ["message", "type", "code"]
 
 
 def test_keepalives() -> None:

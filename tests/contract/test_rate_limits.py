@@ -194,7 +194,8 @@ def test_ollama_style(stack: Stack, keys: dict[str, str], path: str) -> None:
     ask()
     refused = ask()
     assert refused.status_code == 429
-    error = refused.json()["error"]
+    event, _, data = refused.text.partition("\n") if path == "/chat/sse" else ("", "", "")
+    error = json.loads(data.splitlines()[0].removeprefix("data: ")) if event else refused.json()["error"]
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert error["message"].startswith("limit 'requests' reached")
     # A window of 60 s, and at most one more, over which waits are spread.

@@ -13,6 +13,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.ports import Dialect, Settings
 from gateway.dialects import create
+from tests.clients import refusal
 from tests.repo.tree import ROOT
 
 DIALECTS: dict[str, Dialect] = {name: create(name, Settings(extras="pass")) for name in ("azure", "ollama")}
@@ -46,7 +47,7 @@ def test_it_is_read_or_refused(name: str, body: dict[str, Any]) -> None:
         except GatewayError as error:
             response = dialect.refuse(error, request, None)[0]
             assert 400 <= response.status < 500
-            assert isinstance(json.loads(response.body), dict)
+            assert isinstance(json.loads(refusal(response)), dict)
 
 
 @pytest.mark.parametrize("name", DIALECTS)

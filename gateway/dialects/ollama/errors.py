@@ -11,10 +11,13 @@ from gateway.core.fields import own_words
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Chat, Op
 from gateway.dialects.ollama.fields import FIELDS
-from gateway.wire.json import encode, find, sent_names
+from gateway.wire import sse
+from gateway.wire.json import encode, encode_line, find, sent_names
 from gateway.wire.openai import writing
 
 ERRORS = writing.ERRORS
+END = b"data: [END]\n\n"
+"""Ends every stream of events."""
 
 
 def error_object(error: GatewayError, request: Request | None = None) -> dict[str, Any]:
@@ -26,11 +29,20 @@ def error_object(error: GatewayError, request: Request | None = None) -> dict[st
 
 
 def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-    """(the answer, its code). If the client asked for lines of JSON, the answer is like a stream's last line."""
+    """(the answer, its code). A refusal has an error's status and the form of the reply that the client asked for: a
+    stream of events, the last line of a stream of lines, or a whole body."""
     status = ERRORS[error.kind][0]
+    headers = writing.error_headers(error, status)
     told = error_object(error, request)
+    if request is not None and request.route == "sse":
+        return Response(status, [*sse.HEADERS, *headers], error_events(told)), told["code"]
     body = encode({"error": told, "done": True}) + b"\n" if _asked_for_lines(request, op) else encode({"error": told})
-    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], body), told["code"]
+    return Response(status, [JSON_TYPE, *headers], body), told["code"]
+
+
+def error_events(told: dict[str, Any]) -> bytes:
+    """The end of a stream of events that failed. `[END]` also ends a stream that succeeded."""
+    return sse.frame(encode_line(told), b"error") + END
 
 
 def _asked_for_lines(request: Request | None, op: Op | None) -> bool:

@@ -13,6 +13,7 @@ from gateway.core.events import Delta, End, Event, Failed, PartEnd, PartStart
 from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.lifecycle import Reply, ReplyPart
 from gateway.core.messages import Op
+from gateway.dialects.ollama.errors import END, error_events
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai import writing
@@ -140,13 +141,12 @@ class EventWriter(_Writer):
     """Server-sent events, `done: false` throughout; `[END]` ends success and failure alike."""
 
     headers = [*sse.HEADERS, _KEPT]
-    END = b"data: [END]\n\n"
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, End):
-            return self.END
+            return END
         if isinstance(event, Failed):
-            return sse.frame(encode_line(self._error_object(event.error)), b"error") + self.END
+            return error_events(self._error_object(event.error))
         chunk = self.chunk(event)
         return b"data: " + chunk + b"\n\n" if chunk else b""
 

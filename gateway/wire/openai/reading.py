@@ -29,6 +29,8 @@ Read = TypeVar("Read", bound=Chat | Complete)
 _chat = msgspec.json.Decoder(ChatBody)
 _text = msgspec.json.Decoder(TextBody)
 _embed = msgspec.json.Decoder(EmbedBody)
+# Members that client libraries add to the messages of a reply and send back. No dialect refuses them: LiteLLM.
+_REPLAYED = frozenset({"provider_specific_fields"})
 # Digits only: `int` also reads `1_0`, ` 7` and `-1`, which are not token ids.
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
@@ -89,13 +91,14 @@ def _settled(
     kind: Kind,
 ) -> Read:
     """The request that `read` makes of the extra and dropped members. Unknown members inside its objects are kept or
-    dropped by policy. Errors in the known members are raised first."""
+    dropped by policy; `_REPLAYED` are dropped instead of refused. Errors in the known members are raised first."""
     if policy == "pass":
         op = read(_with_options(extra, unknown.found), dropped, kept=unknown.found)
         op.unnamed = (*unknown.places, *op.unnamed)
         return op
     op = read(extra, (*dropped, *unknown.places))
-    sort_extras(policy, unknown.places.values(), kind=kind)
+    refusable = (place for name, place in unknown.places.items() if name.rpartition(".")[2] not in _REPLAYED)
+    sort_extras(policy, refusable, kind=kind)
     raw.update({name: value for name, value in unknown.changed.items() if name in raw})
     return op
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gateway.core.http import Response
 from tests.conformance.clients.heard import Client, Heard, HeardChoice, events
 from tests.conformance.clients.openai import refused_openai
 
@@ -34,6 +35,11 @@ def hear_ollama_sse(stream: bytes) -> Heard:
             hear_ollama_chunk(heard, chunk)
     assert ended or heard.error is None, "an error is followed by [END]"
     return heard
+
+
+def refused_sse(response: Response) -> str:
+    assert response.header(b"content-type") == b"text/event-stream"
+    return hear_ollama_sse(response.body).error or ""
 
 
 def hear_ollama_chunk(heard: Heard, chunk: dict[str, Any]) -> None:
@@ -94,7 +100,7 @@ CLIENTS: tuple[Client, ...] = (
         "sse",
         hear_ollama_sse,
         read_ollama,
-        refused_openai,
+        refused_sse,
         blind=_OLLAMA,
         asks_to_stream=False,
     ),

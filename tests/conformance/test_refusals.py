@@ -1,0 +1,46 @@
+"""A refusal before a stream begins has the form that the dialect's specification, or its recorded clients, expect.
+
+Sources: the specification of each dialect; for the others what their own servers and clients do (docs/dialects).
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import Request, Response
+from gateway.wire import sse
+from tests.clients import DIALECTS, WAYS, Way
+
+# (dialect, route) -> the type of the answer to a request for a stream, if it is not a whole JSON document. The
+# specification of `ollama` is the only one that writes a refusal as events: "SSE Streaming Error Responses".
+EVENTS = {("ollama", "sse"): b"text/event-stream"}
+STREAMED = {f"{way}": way for way in WAYS if way.answers(stream=True)}
+
+
+def refused(way: Way, error: GatewayError) -> Response:
+    body = json.dumps(way.body(model="m", stream=True)).encode()
+    request = Request("POST", way.route.path, [(b"content-type", b"application/json")], body, route=way.route.name)
+    return DIALECTS[way.dialect].refuse(error, request, None)[0]
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("way", STREAMED.values(), ids=STREAMED)
+def test_the_form_of_a_refusal(way: Way, kind: Kind) -> None:
+    response = refused(way, GatewayError(kind, "not this way"))
+    wanted = EVENTS.get((way.dialect, way.route.name), b"application/json")
+    assert (response.header(b"content-type") or b"").split(b";")[0] == wanted
+    assert response.status >= 400
+    if wanted == b"application/json":
+        assert json.loads(response.body)
+        return
+    first, last = sse.Reader().feed(response.body)
+    told = json.loads(first.data)
+    assert (first.event, told["message"], list(told)) == (b"error", "not this way", ["message", "type", "code"])
+    assert last == sse.Frame(b"[END]")
+
+
+def test_each_exception_is_a_way() -> None:
+    assert {(way.dialect, way.route.name) for way in STREAMED.values()} >= EVENTS.keys()
