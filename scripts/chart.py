@@ -28,6 +28,7 @@ OWN_OPTIONS = {
     "Listen": ("host", "port"),
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
+    "Seal": ("secret_env",),
     "Model": ("backend", "workers", "discover", "api_key_file", "api_key_env", "ca_file"),
 }
 _COMMENT = re.compile(r"^(?P<indent> *)# ?(?P<text>.*)$")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Available, Config, ConfigError, Deadlines, Fault, Key, Listen, Model, Watch, load
+from gateway.config import (
+    Available,
+    Config,
+    ConfigError,
+    Deadlines,
+    Fault,
+    Key,
+    Listen,
+    Model,
+    Watch,
+    json_schema,
+    load,
+)
 from gateway.config.faults import masked
 from gateway.config.kinds import OWN_HEADERS
+from gateway.config.loading import _Gathered
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import resolve
 
@@ -186,6 +200,41 @@ def test_names_of_files_that_are_none(tmp_path: Path, option: str, name: str) ->
     assert len(said) == 1
     assert said[0].startswith(f"gateway.yaml:5: models.small.{option}: names a file that ")
     assert "names a file that cannot be read" in faults(tmp_path, f"{text}keys_file: {name}\n")[0]
+
+
+def files_of_options(schema: dict[str, Any], name: str, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every option that names a file; `*` stands for a name in a mapping."""
+    for option, one in schema["$defs"].get(name, schema)["properties"].items():
+        if option.endswith("_file"):
+            yield (*at, option)
+        for inner, more in (
+            (one, ()),
+            *((kind, ()) for kind in one.get("anyOf", ())),
+            (one.get("additionalProperties"), ("*",)),
+        ):
+            if isinstance(inner, dict) and "$ref" in inner:
+                yield from files_of_options(schema, inner["$ref"].rpartition("/")[2], (*at, option, *more))
+
+
+FILES = sorted(files_of_options(json_schema(), ""))
+
+
+@pytest.mark.parametrize("path", FILES, ids=".".join)
+def test_every_file_is_relative_to_the_folder_of_the_configuration(path: tuple[str, ...], tmp_path: Path) -> None:
+    gathered = {"models": {"small": {"backend": "vllm", "workers": ["https://127.0.0.1:1"]}}}
+    inner: dict[str, Any] = gathered
+    for part in path[:-1]:
+        inner = inner.setdefault("small" if part == "*" else part, {})
+    inner[path[-1]] = "named"
+    (tmp_path / "gateway.yaml").write_text(json.dumps(gathered))
+    values: Any = _Gathered(tmp_path / "gateway.yaml", {}).values
+    for part in path:
+        values = values["small" if part == "*" else part]
+    assert values == str(tmp_path / "named")
+
+
+def test_all_options_that_name_files_are_found() -> None:
+    assert {("console", "key_file"), ("keys_file",), ("models", "*", "ca_file"), ("jwt", "jwks_file")} < set(FILES)
 
 
 # ---- what is read

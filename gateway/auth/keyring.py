@@ -21,6 +21,7 @@ from gateway.auth.headers import KEY_HEADERS, WHERE, find_key, refused
 from gateway.auth.jwt import Bearer, Tokens
 from gateway.auth.keys import well_formed
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
+from gateway.auth.sealing import SealingSecrets
 from gateway.config import CacheSalt, Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -52,6 +53,7 @@ class Keyring:
         self._resolve = config.resolve
         self._salt = _salts(config.cache_salt)
         self._tokens = tokens
+        self._sealing = SealingSecrets(config.seal, config.keys)
         self._streams = config.listen.max_streams_per_key
         self._connections = config.listen.max_connections_per_key
         for name, key in config.keys.items():
@@ -68,6 +70,8 @@ class Keyring:
                 self._salt(name, key.team),
                 own.streams if own is not None and own.streams is not None else self._streams,
                 own.connections if own is not None and own.connections is not None else self._connections,
+                self._sealing.of(key),
+                self._sealing.find,
             )
             entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
@@ -127,7 +131,16 @@ class Keyring:
             models = frozenset(self._resolve(one) or one for one in models)
         key = "jwt:" + bearer.subject
         salt = self._salt(key, bearer.team)
-        return Principal(key, bearer.team, models, salt=salt, streams=self._streams, connections=self._connections)
+        return Principal(
+            key,
+            bearer.team,
+            models,
+            salt=salt,
+            streams=self._streams,
+            connections=self._connections,
+            secret=self._sealing.of(None),
+            find_secret=self._sealing.find,
+        )
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
         """The caller has shown the right secret, so it may learn that its key is disabled or has expired."""

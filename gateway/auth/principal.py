@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gateway.core.sealing import Sealing
+
 
 class Principal(Struct, frozen=True):
     """On whose behalf a request runs, and what it may do.
@@ -17,6 +19,7 @@ class Principal(Struct, frozen=True):
     priority  among waiting requests the highest goes first
     streams   most streams at once in one process, or None
     connections  likewise
+    secret    seals the texts that it keeps for the gateway; find_secret gives other secrets that are known, by name
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     """
 
@@ -28,15 +31,22 @@ class Principal(Struct, frozen=True):
     salt: str | None = None
     streams: int | None = None
     connections: int | None = None
+    secret: bytes = b""
+    find_secret: Callable[[bytes], bytes | None] | None = None
 
     def __repr__(self) -> str:
-        return f"Principal({self.key!r}, team={self.team!r})"  # who knows the salt can find out what is cached
+        # A caller that knows the salt can find out what is cached.
+        return f"Principal({self.key!r}, team={self.team!r})"
 
     @property
     def tenant(self) -> str:
         """Who shares what is stored, and takes turns with others where requests wait: its team, else the key alone. No
         team is called like a key."""
         return f"team {self.team}" if self.team is not None else f"key {self.key}"
+
+    def sealing(self) -> Sealing:
+        """By what the texts of its tenant are sealed."""
+        return Sealing(self.tenant, self.secret, self.find_secret)
 
     def may_use(self, model: str) -> bool:
         """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""

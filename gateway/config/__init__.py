@@ -22,7 +22,7 @@ from gateway.config.model import (
 from gateway.config.reference import json_schema, reference_markdown
 from gateway.config.routing import Queue
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics, is_loopback
-from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis
+from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal
 from gateway.config.tracing import Tracing
 from gateway.config.watch import Watch
 
@@ -54,6 +54,7 @@ __all__ = [
     "Redis",
     "Relay",
     "Retry",
+    "Seal",
     "TooSlow",
     "Tracing",
     "Watch",

@@ -39,7 +39,7 @@ def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_
         *_cors(config),
         *_sharing(config),
         *_jwt(config),
-        *_cache_salt(config),
+        *_shared_secrets(config),
         *_tracing(config, known),
         *unused(config, raw),
     ]
@@ -238,15 +238,15 @@ def _jwt(config: Config) -> Found:
         yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
 
 
-def _cache_salt(config: Config) -> Found:
-    salt = config.cache_salt
-    if salt is None:
-        return
-    if config.auth == "open":
-        yield ("cache_salt",), "has no effect with auth: open, where all callers are one"
-    if salt.secret_file is None and salt.secret_env is None:
-        yield ("cache_salt", "secret_file"), "or secret_env is needed"
-    yield from not_both(("cache_salt",), salt, "secret")
+def _shared_secrets(config: Config) -> Found:
+    for name, section in (("cache_salt", config.cache_salt), ("seal", config.seal)):
+        if section is None:
+            continue
+        if config.auth == "open":
+            yield (name,), "has no effect with auth: open, where all callers are one"
+        if section.secret_file is None and section.secret_env is None:
+            yield (name, "secret_file"), "or secret_env is needed"
+        yield from not_both((name,), section, "secret")
 
 
 def _sharing(config: Config) -> Found:

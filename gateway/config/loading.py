@@ -161,7 +161,7 @@ class _Gathered:
         for options in [
             *(models.values() if isinstance(models, dict) else ()),
             *(keys.values() if isinstance(keys, dict) else ()),
-            *map(self.values.get, ("redis", "jwt", "cache_salt")),
+            *self.values.values(),
             self.values,
         ]:
             for name, value in options.items() if isinstance(options, dict) else ():

@@ -33,7 +33,7 @@ from gateway.config.kinds import (
 from gateway.config.routing import KvEvents, Policy, Prefill, Queue, Routing, WorkerOptions
 from gateway.config.section import Section
 from gateway.config.serving import Console, Cors, Listen, Log, Metrics
-from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Store
+from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal, Store
 from gateway.config.tracing import Tracing
 
 PREFIX = "DRAGOMAN_"
@@ -388,6 +388,11 @@ class Config(BaseModel):
         default=None,
         description="Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."
         " Absent: all share them.",
+    )
+    seal: Seal | None = Field(
+        default=None,
+        description="What encrypts the reasoning that clients keep for the gateway; see docs/keys.md. Absent: each"
+        " key's own hash.",
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
     store: Store = Field(

@@ -20,12 +20,12 @@ from gateway.config.kinds import redis_server
 from gateway.config.model import Config, Key, Model
 from gateway.config.section import Section
 from gateway.config.serving import Console
-from gateway.config.sharing import CacheSalt, Redis
+from gateway.config.sharing import Redis, SharedSecret
 
 MOST_SECRET_BYTES = 16384
 MOST_FILE_BYTES = 1 << 22
 """Certificate bundles and key sets. That of all public authorities has some 230 KB."""
-_LEAST_SALT = 32
+_LEAST_SECRET = 32
 _LEAST_CONSOLE_KEY = 16
 
 S = TypeVar("S", bound=Section)
@@ -46,12 +46,8 @@ def read_secrets(
         reading.redis(config.redis)
     if config.jwt is not None and config.jwt.jwks_file is not None:
         reading.key_set(config.jwt.jwks_file, known)
-    if config.cache_salt is not None:
-        option = reading.secret(("cache_salt",), config.cache_salt, "secret")
-        secret = reading.secrets.get(("cache_salt", "secret"))
-        if secret is not None and len(secret) < _LEAST_SALT:
-            needed = f"must lead to {_LEAST_SALT} characters or more, such as `openssl rand -hex 32` makes"
-            reading.findings.append((("cache_salt", option), needed))
+    for name in ("cache_salt", "seal"):
+        reading.shared_secret(name, getattr(config, name))
     reading.console(config)
     for name, key in config.keys.items():
         reading.secret(("keys", name), key, "aws_secret")
@@ -65,7 +61,7 @@ def read_secrets(
 def with_secrets(config: Config, secrets: Secrets) -> Config:
     """A copy of `config` whose sections hold `secrets`."""
     changed: dict[str, Any] = {}
-    for name in ("redis", "jwt", "cache_salt", "console"):
+    for name in ("redis", "jwt", "cache_salt", "seal", "console"):
         section = getattr(config, name)
         if section is not None:
             changed[name] = _holding(section, (name,), secrets)
@@ -94,7 +90,7 @@ class _Reading:
         self._environ = environ
         self._bundles: dict[str, str | None] = {}
 
-    def secret(self, at: Path, options: Key | Model | CacheSalt | Redis | Console, name: str) -> str:
+    def secret(self, at: Path, options: Key | Model | SharedSecret | Redis | Console, name: str) -> str:
         """Reads what NAME_env or NAME_file of the section at `at` leads to; returns which of the two it was, or ""."""
         variable: str | None = getattr(options, f"{name}_env")
         file_name: str | None = getattr(options, f"{name}_file")
@@ -118,6 +114,16 @@ class _Reading:
         else:
             self._wrong((*at, option), "must lead to one line of printable ASCII without spaces")
         return option
+
+    def shared_secret(self, section: str, options: SharedSecret | None) -> None:
+        """A secret that all gateways share: long enough not to be guessed."""
+        if options is None:
+            return
+        option = self.secret((section,), options, "secret")
+        secret = self.secrets.get((section, "secret"))
+        if secret is not None and len(secret) < _LEAST_SECRET:
+            needed = f"must lead to {_LEAST_SECRET} characters or more, such as `openssl rand -hex 32` makes"
+            self._wrong((section, option), needed)
 
     def console(self, config: Config) -> None:
         """The console's key: long enough, and nobody else's."""

@@ -198,16 +198,13 @@ class Jwt(Section):
         return self._keys_text
 
 
-class CacheSalt(Section):
-    """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."""
+class SharedSecret(Section):
+    """A section with a secret that all gateways of a deployment share."""
 
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["secret_file"]}, {"required": ["secret_env"]}]}
     )
 
-    by: Literal["team", "key"] = Field(
-        default="team", description="Who shares a cache: the keys of a team, or nobody. A key without a team is alone."
-    )
     secret_file: str | None = Field(
         default=None,
         min_length=1,
@@ -222,6 +219,18 @@ class CacheSalt(Section):
     def secret(self) -> str:
         """Read by `load` from `secret_file` or `secret_env`."""
         return self._secret.get_secret_value() if self._secret else ""
+
+
+class CacheSalt(SharedSecret):
+    """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."""
+
+    by: Literal["team", "key"] = Field(
+        default="team", description="Who shares a cache: the keys of a team, or nobody. A key without a team is alone."
+    )
+
+
+class Seal(SharedSecret):
+    """What encrypts the reasoning that clients keep for the gateway."""
 
 
 class Store(Section):

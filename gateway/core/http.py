@@ -5,10 +5,12 @@ No framework and no socket. Header names are lower-case bytes, as ASGI and httpt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
+
+from gateway.core.sealing import Sealing
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -40,6 +42,7 @@ class Request(Struct):
              `refuse` may set them
     recalled on the client's side what is stored for this caller under the names that the dialect's `read` asked for
              (`Recall`), None for a name that is not there; None where nothing is stored
+    sealing  on the client's side gives what the caller's texts are sealed by; None while the caller is not known
     dropped  on the worker's side the names of what the client asked for and this request does not carry
     """
 
@@ -54,6 +57,7 @@ class Request(Struct):
     memory: dict[str, Any] = {}
     reply: Headers = []
     recalled: Mapping[str, bytes | None] | None = None
+    sealing: Callable[[], Sealing] | None = None
     dropped: tuple[str, ...] = ()
 
     def header(self, name: bytes) -> bytes | None:

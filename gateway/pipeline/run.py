@@ -155,6 +155,7 @@ class Run:
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)
         principal = self._authenticate(pending)
+        request.sealing = principal.sealing
         if runtime.log_prompt is not None:
             runtime.log_prompt(record.id, request.body)
         large = is_heavy(request.body)

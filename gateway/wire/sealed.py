@@ -1,70 +1,72 @@
 """Texts that a client stores for the gateway and sends back: encrypted and authenticated, for one caller.
 
-The cipher is AES-SIV (RFC 5297). Its key is derived (HKDF, RFC 5869) from the caller's credentials. So nothing is
-stored, every gateway can open what another one sealed, and no other caller can read it. Only the gateway's own keys are
-known to be random enough for that. Any other credential is mixed with a secret of this process, so that a leaked text
-does not help to guess a password.
+The cipher is AES-SIV (RFC 5297). Its key is derived (HKDF, RFC 5869) from a secret and from the caller's identity, as
+the gateway has authenticated it: the headers of a request have no part in it. So nothing is stored, every gateway with
+the same secrets opens what another one sealed, and no other caller can read it. A sealed text names its secret: texts
+stay readable while the secret is known, also after the caller got a new key.
 """
 
 from __future__ import annotations
 
-import re
-import secrets
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from collections.abc import Callable
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gateway.core.http import Headers
+from gateway.core.sealing import NAME_BYTES, Sealing, secret_name
 
-_MARK = "dgs1."
+_MARK = "dgs2."
 _KEY_BYTES = 64
-_OWN = secrets.token_bytes(32)
-_KEY_HEADERS = (b"authorization", b"api-key", b"x-api-key")
-_BEARER = re.compile(rb"bearer[: \t]+", re.IGNORECASE)
-# A signature differs in every request; the part before the slash is the key's id.
-_SIGNED = re.compile(rb"AWS4-HMAC-SHA256\s+Credential=([^/,\s]+)")
-# A key of ours has 256 random bits.
-_STRONG = re.compile(rb"dgm_[0-9a-z]{4,32}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}\Z")
+_UNKNOWN = Sealing("", b"")
 
 
 class Seal:
-    """Seals and opens texts of the caller with these request headers. use: the purpose; a text that was sealed for one
-    purpose is not opened for another."""
+    """Seals and opens texts. sealing: `Request.sealing`; None where nobody has authenticated the caller, as in a
+    translation. use: the purpose; a text that was sealed for one purpose is not opened for another."""
 
-    def __init__(self, headers: Headers, use: bytes) -> None:
-        self._caller = _caller(headers)
+    def __init__(self, sealing: Callable[[], Sealing] | None, use: bytes) -> None:
+        self._sealing = sealing
         self._use = use
-        self._cipher: AESSIV | None = None
+        self._known: Sealing | None = None
+        self._ciphers: dict[bytes, AESSIV] = {}
 
     def close(self, text: str) -> str:
         """`text`, sealed. Equal texts give equal results."""
-        sealed = self._keyed().encrypt(text.encode("utf-8", "surrogatepass") + b"\0", [self._use])
-        return _MARK + urlsafe_b64encode(sealed).decode()
+        secret = self._caller().secret
+        sealed = self._cipher(secret).encrypt(text.encode("utf-8", "surrogatepass") + b"\0", [self._use])
+        return _MARK + urlsafe_b64encode(secret_name(secret) + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
-        """The text, or None if it was not sealed here for this caller."""
+        """The text, or None if it was not sealed for this caller by a secret that is known here."""
         if not sealed.startswith(_MARK):
             return None
         try:
             found = b64decode(sealed.removeprefix(_MARK), b"-_", validate=True)
-            return self._keyed().decrypt(found, [self._use])[:-1].decode()
+            secret = self._named(found[:NAME_BYTES])
+            if secret is None:
+                return None
+            return self._cipher(secret).decrypt(found[NAME_BYTES:], [self._use])[:-1].decode()
         except (InvalidTag, Base64Error, ValueError):
             return None
 
-    def _keyed(self) -> AESSIV:
-        if self._cipher is None:
-            salt = None if _STRONG.match(self._caller) else _OWN
-            self._cipher = AESSIV(HKDF(SHA256(), _KEY_BYTES, salt, b"dragoman sealed text").derive(self._caller))
-        return self._cipher
+    def _caller(self) -> Sealing:
+        if self._known is None:
+            self._known = self._sealing() if self._sealing is not None else _UNKNOWN
+        return self._known
 
+    def _named(self, name: bytes) -> bytes | None:
+        caller = self._caller()
+        if name == secret_name(caller.secret):
+            return caller.secret
+        return caller.find(name) if caller.find is not None else None
 
-def _caller(headers: Headers) -> bytes:
-    """The caller's credentials: a key, a token, or the id of a signature's key; b"" if there are none."""
-    shown = dict(reversed(headers))
-    value = next((shown[name] for name in _KEY_HEADERS if shown.get(name)), b"").strip()
-    signed = _SIGNED.match(value)
-    return signed.group(1) if signed is not None else _BEARER.sub(b"", value, count=1)
+    def _cipher(self, secret: bytes) -> AESSIV:
+        cipher = self._ciphers.get(secret)
+        if cipher is None:
+            about = b"dragoman sealed text for " + self._caller().owner.encode()
+            cipher = self._ciphers[secret] = AESSIV(HKDF(SHA256(), _KEY_BYTES, None, about).derive(secret))
+        return cipher

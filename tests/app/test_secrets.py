@@ -13,6 +13,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.auth import Principal
 from gateway.config import load
 from gateway.core.ports import dialect
+from gateway.core.sealing import Sealing
 from gateway.observe.log import Log
 from gateway.observe.tracing import TraceSettings
 from gateway.pipeline.models import ServedModel
@@ -29,11 +30,12 @@ models:
     headers: {x-key: canary-of-a-header}
 redis: {addresses: ["127.0.0.1:1"], password_env: REDIS}
 cache_salt: {secret_env: SALT}
+seal: {secret_env: SEAL}
 console: {enabled: true, key_env: CONSOLE}
 metrics: {listen: "127.0.0.1:9090"}
 tracing: {endpoint: "http://127.0.0.1:1/v1/traces", headers: {authorization: Bearer canary-of-the-collector}}
 """
-SECRETS = {name: f"canary-{name}-{'x' * 32}" for name in ("AWS", "WORKER", "REDIS", "SALT", "CONSOLE")}
+SECRETS = {name: f"canary-{name}-{'x' * 32}" for name in ("AWS", "WORKER", "REDIS", "SALT", "SEAL", "CONSOLE")}
 WITHOUT_SECRETS = (dialect.Settings,)
 """Settings that hold no secret."""
 
@@ -61,6 +63,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
         (config.keys["signer"], SECRETS["AWS"] in str(config.keys["signer"].aws_secret)),
         (config.models["m"], SECRETS["WORKER"] in str(config.models["m"].api_key)),
         (config.cache_salt, True),
+        (config.seal, SECRETS["SEAL"] in str(config.seal and config.seal.secret)),
         (config.console, SECRETS["CONSOLE"] in str(config.console.key)),
         (config.redis, True),
         (config.redis.server, SECRETS["REDIS"] in str(config.redis.server.password)),
@@ -69,7 +72,8 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
         (redis, SECRETS["REDIS"] in str(redis.password)),
         (state.tracing._settings, "canary" in str(state.tracing._settings.headers)),
         (model, "canary-of-a-header" in str(model.headers) and SECRETS["WORKER"] in str(model.headers)),
-        (Principal("a", salt="canary"), True),
+        (Principal("a", salt="canary", secret=b"canary"), True),
+        (Sealing("a", b"canary"), True),
     ]
     await gateway.close()
     await asyncio.to_thread(log.close)

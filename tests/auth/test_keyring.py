@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pydantic import SecretStr
 
 from gateway.auth import ANONYMOUS, Keyring, Principal, checksum, find_key, keyring, keys, new_key, well_formed
@@ -159,7 +160,8 @@ def test_find_key_returns_what_stands_there(value: bytes) -> None:
 def test_a_principal_carries_what_its_entry_says() -> None:
     keyring = ring(a=entry(KEY, team="search", models=["mini", "large"], dialects=["openai"], priority=5))
     principal = keyring.authenticate(bearer(KEY), "openai")
-    assert principal == Principal("a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5)
+    plain = replace(principal, secret=b"", find_secret=None)
+    assert plain == Principal("a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5)
     assert principal.may_use("small")
     assert not principal.may_use("mini")
     assert not principal.may_use("other")
@@ -333,7 +335,8 @@ def test_the_entry_can_be_pasted_into_the_file(tmp_path: Path, name: str) -> Non
     models = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
     (tmp_path / "gateway.yaml").write_text(f"{models}keys:\n{indented}", encoding="utf-8")
     config = load(tmp_path / "gateway.yaml", None, {})
-    assert Keyring(config).authenticate(bearer(key)) == Principal(name, name)
+    who = Keyring(config).authenticate(bearer(key))
+    assert (who.key, who.team) == (name, name)
     (tmp_path / "keys.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "gateway.yaml").write_text(f"{models}keys_file: keys.yaml\n")
     assert load(tmp_path / "gateway.yaml", None, {}) != config  # the same keys, but another place

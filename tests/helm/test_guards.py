@@ -49,6 +49,11 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         {**OPEN, "gateway": {"config": {"cache_salt": {"secret_file": "/x"}}}},
     ),
     (
+        "gateway.config.seal",
+        "has no effect with auth.mode: open, where all callers are one",
+        {**OPEN, "gateway": {"config": {"seal": {"secret_file": "/x"}}}},
+    ),
+    (
         "console.existingSecret",
         "name the Secret with the console's key: other Pods can call its port",
         {"console": {"enabled": True}},

@@ -73,7 +73,7 @@ class Responses:
         raw = members(request)
         name_deployment(request, raw)
         extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras)
-        given = Given(Seal(request.headers, b"reasoning"), request.recalled)
+        given = Given(Seal(request.sealing, b"reasoning"), request.recalled)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
         return read_chat(raw, extra, dropped, self.extras, request.id, given)

@@ -11,7 +11,9 @@
 {{- else -}}
   {{- if $v.auth.existingSecret -}}{{- fail "auth.existingSecret: has no effect with auth.mode: open" -}}{{- end -}}
   {{- if $config.jwt -}}{{- fail "gateway.config.jwt: has no effect with auth.mode: open" -}}{{- end -}}
-  {{- if $config.cache_salt -}}{{- fail "gateway.config.cache_salt: has no effect with auth.mode: open, where all callers are one" -}}{{- end -}}
+  {{- range $name := list "cache_salt" "seal" -}}
+    {{- if index $config $name -}}{{- fail (printf "gateway.config.%s: has no effect with auth.mode: open, where all callers are one" $name) -}}{{- end -}}
+  {{- end -}}
 {{- end -}}
 
 {{- if and $v.console.enabled (not $v.console.existingSecret) -}}{{- fail "console.existingSecret: name the Secret with the console's key: other Pods can call its port" -}}{{- end -}}

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from gateway import backends
 from gateway.auth import new_key
@@ -527,6 +529,33 @@ def test_law_13_reasoning_of_ours_comes_back_to_the_model(also: dict[str, Any]) 
             assert named == (heard is None)
             told = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
             assert told["messages"][1].get("reasoning_content") == heard
+
+
+def test_law_13_reasoning_opens_for_its_tenant_on_every_gateway_by_any_header() -> None:
+    """Two gateways with one configuration: the issue's callers by `ocp-apim-subscription-key`, and by `api-key` beside
+    an Authorization header that is empty or equal."""
+    made = {name: new_key(name) for name in ("a", "a2", "b")}
+    keys = {name: {**yaml.safe_load(text)[name], "team": name[0]} for name, (_, text) in made.items()}
+    include = {"include": ["reasoning.encrypted_content"]}
+    forms: tuple[Callable[[str], dict[str, str]], ...] = (
+        lambda key: {"authorization": f"Bearer {key}"},
+        lambda key: {"ocp-apim-subscription-key": key},
+        lambda key: {"api-key": key, "authorization": ""},
+        lambda key: {"api-key": key, "authorization": "Bearer"},
+        lambda key: {"x-api-key": key, "authorization": f"Bearer {key}"},
+    )
+    config = {"auth": "keys", "keys": keys}
+    with Stack(config=config) as one, Stack(config=config) as other:
+        for name, form in product(made, forms):
+            headers = form(made[name][0])
+            with httpx.Client(base_url=one.url, headers=headers) as client:
+                thought = post(client, scripted(also=include, reasoning="hm", text="a"))["output"][0]
+            items = [message("user", "a"), {**thought, "content": None, "summary": []}, message("user", "c")]
+            for reader, reads in product(made, forms):
+                reply = httpx.post(other.url + "/v1/responses", json=body(input=items), headers=reads(made[reader][0]))
+                assert reply.status_code == 200
+                named = "input[].reasoning.encrypted_content" in reply.headers.get("x-dragoman-dropped", "")
+                assert named == (keys[name]["team"] != keys[reader]["team"])
 
 
 def test_law_14_a_web_socket_is_refused_at_once(client: httpx.Client) -> None:

@@ -1,0 +1,47 @@
+"""By which secrets the texts of callers are sealed (gateway/wire/sealed.py).
+
+A configured secret (`seal`) serves all callers. Without it a key has a secret of its own, known to every gateway that
+has the same configuration: for one of our keys its hash, else the secret of its AWS pair. A key that was made elsewhere
+may be weak, and a token comes with no secret: for their callers there is only a secret of this process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from gateway.config import Key, Seal
+from gateway.core.sealing import secret_name
+
+# `serve --processes` forks after it was made: all processes have the same one.
+_PROCESS = secrets.token_bytes(32)
+
+
+class SealingSecrets:
+    """The secrets of one configuration."""
+
+    def __init__(self, seal: Seal | None, keys: Mapping[str, Key]) -> None:
+        self._common = seal.secret.encode() if seal is not None else None
+        self._keys = keys
+        # By name; made when a text is sealed by another secret than its caller's.
+        self._by_name: dict[bytes, bytes] = {}
+
+    def __repr__(self) -> str:
+        return "SealingSecrets()"
+
+    def of(self, key: Key | None) -> bytes:
+        """What seals the texts of a caller with `key`; None is the bearer of a token."""
+        if self._common is not None:
+            return self._common
+        if key is not None and key.id is not None and key.hash is not None:
+            return bytes.fromhex(key.hash.removeprefix("sha256:"))
+        if key is not None and key.aws_secret is not None:
+            return key.aws_secret.encode()
+        return _PROCESS
+
+    def find(self, name: bytes) -> bytes | None:
+        """The secret with this name, None if it is not known here."""
+        if not self._by_name:
+            every = {self.of(None), *map(self.of, self._keys.values())}
+            self._by_name = {secret_name(one): one for one in every}
+        return self._by_name.get(name)

@@ -1,0 +1,32 @@
+"""Whose texts are sealed, and by which secrets. The seal itself is wire/sealed.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+from msgspec import Struct
+
+NAME_BYTES = 8
+
+
+class Sealing(Struct, frozen=True):
+    """By what the texts of one caller are sealed.
+
+    owner   who the caller is. A text of one owner is opened for no other one
+    secret  seals the owner's new texts
+    find    the name of a secret, as a sealed text has it -> the secret, or None where it is not known; None where no
+            other secret than `secret` is known
+    """
+
+    owner: str
+    secret: bytes
+    find: Callable[[bytes], bytes | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Sealing({self.owner!r})"
+
+
+def secret_name(secret: bytes) -> bytes:
+    """The name by which a sealed text says which secret it needs. Nothing of a random secret can be learnt from it."""
+    return sha256(b"dragoman sealed text " + secret).digest()[:NAME_BYTES]
