@@ -54,7 +54,7 @@ def started(stack: ExitStack, scratch: Path, worker: int, count: int) -> tuple[i
     command = [*dragoman_command(folder, port, worker), "--processes", str(count)]
     process = Process(f"{count} processes", command, measured | rest, folder / "log")
     stack.callback(process.stop)
-    process.wait_ready(f"http://{HOST}:{port}/readyz")
+    process.wait_ready(f"http://{HOST}:{port}/readyz?model")
     return port, process
 
 

@@ -163,13 +163,13 @@ SUBJECTS = {
     for subject in (
         Subject("nginx", nginx_command, nginx_version, "/health"),
         Subject("bare", relay_command, lambda: f"uvloop {importlib.metadata.version('uvloop')}", "/health"),
-        Subject("dragoman", dragoman_command, lambda: importlib.metadata.version("dragoman"), "/readyz", True),
-        Subject("traced", traced_command, lambda: importlib.metadata.version("dragoman"), "/readyz", True),
+        Subject("dragoman", dragoman_command, lambda: importlib.metadata.version("dragoman"), "/readyz?model", True),
+        Subject("traced", traced_command, lambda: importlib.metadata.version("dragoman"), "/readyz?model", True),
         Subject(
             LIMITED,
             limited_command,
             lambda: importlib.metadata.version("dragoman"),
-            "/readyz",
+            "/readyz?model",
             True,
             redis_command,
             LIMITER_ROW,

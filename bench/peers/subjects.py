@@ -206,7 +206,7 @@ PEERS: dict[str, Peer] = {
             "dragoman",
             _dragoman,
             lambda: importlib.metadata.version("dragoman"),
-            "/readyz",
+            "/readyz?model",
             "keys, three limits in Redis, prefix-aware routing, metrics, a log record a request, retries, breaker; no "
             "traces",
             headers=lambda setup: {"authorization": "Bearer " + (setup.directory / "key").read_text()},

@@ -87,7 +87,7 @@ def commands(name: str, directory: Path, workers: Sequence[Simulated]) -> list[t
         }
         path = setup.write(f"gateway{number}.yaml", json.dumps(config))
         command = str(Path(sys.executable).with_name("dragoman"))
-        found.append((port, [command, "serve", "--config", path], "/readyz"))
+        found.append((port, [command, "serve", "--config", path], "/readyz?model"))
     return found
 
 

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import parse_qs
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
@@ -176,13 +177,16 @@ class Gateway:
         # Nearly every request has one of a few literal paths.
         self._literal: dict[str, Any] = {path: browsers(endpoint) for path, endpoint in paths.literal.items()}
         own = {"/livez": _live, "/readyz": self._readyz}
-        with_metrics = {**own, "/metrics": self._metrics} if state.config.metrics.enabled else own
-        self._literal.update(own if self._apart else with_metrics)
-        self._operations: dict[str, Any] = with_metrics
+        # What models there are is shown only where operators look: who may ask for one could find out.
+        operations = {**own, "/readyz": self._readyz_of_model}
+        if state.config.metrics.enabled:
+            operations["/metrics"] = self._metrics
+        self._literal.update(own if self._apart else operations)
+        self._operations: dict[str, Any] = operations
         place = state.config.metrics.listen
         if place is not None:
             local = is_loopback(place.rpartition(":")[0].strip("[]"))
-            self._operations = {**with_metrics, **self._console.endpoints(state.config.console, local)}
+            self._operations = {**operations, **self._console.endpoints(state.config.console, local)}
 
     def _watched(self) -> Watched:
         state = self.state
@@ -340,12 +344,21 @@ class Gateway:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether this gateway can answer. It can without workers: 503 with `Retry-After`, in the client's dialect."""
         if self.draining:
             await _plain(scope, send, 503, b"draining\n")
-        elif not self.state.fleets.ready:
-            await _plain(scope, send, 503, b"no model has a ready worker\n")
         else:
             await _plain(scope, send, 200, b"ready\n")
+
+    async def _readyz_of_model(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `_readyz`; `?model=NAME` asks for a ready worker of that model, too, and `?model` for one of any model."""
+        asked = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get("model", [])
+        models = self.state.runtime.models
+        served = [models.get(name) for name in asked] if any(asked) else list(models.values())
+        if asked and not self.draining and not any(one is not None and one.pool.ready for one in served):
+            await _plain(scope, send, 503, b"no ready worker\n")
+        else:
+            await self._readyz(scope, receive, send)
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         accept = header_value(scope["headers"], b"accept") or b""

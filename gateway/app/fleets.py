@@ -124,8 +124,8 @@ class Fleets:
 
     @property
     def ready(self) -> bool:
-        """Some model has a worker, or requests wait for its first one: who refused them would never see one start."""
-        return any(pool.ready or pool.awaited for pool in self.pools.values())
+        """Whether some model has a ready worker."""
+        return any(pool.ready for pool in self.pools.values())
 
     # -- who they are -----------------------------------------------------------------------------------------------
 

@@ -101,11 +101,6 @@ class Pool:
     def waiting(self) -> int:
         return self._waiting.queue.count
 
-    @property
-    def awaited(self) -> bool:
-        """Requests wait for the first worker."""
-        return self._waiting.policy.cold_start_s > 0
-
     def demand(self, op: Op, headers: Headers, apart: str | None = None) -> Demand:
         """What `op` brings to the pick: some 50 us for 400 KB of a prompt, nothing for a pool of one. Prompts with
         another `apart` share no cache."""

@@ -22,9 +22,39 @@ def test_livez_touches_nothing() -> None:
         before = stack.gateway.metrics.page()
         reply = httpx.get(stack.url + "/livez")
         assert (reply.status_code, reply.text) == (200, "alive\n")
-        assert httpx.get(stack.url + "/readyz").text == "no model has a ready worker\n"
+        assert httpx.get(stack.url + "/readyz").text == "ready\n", "it can answer: that it has no worker"
         assert stack.records() == []
         assert _counts(stack.gateway.metrics.page()) == _counts(before)
+
+
+def ready(stack: Stack, question: str = "") -> tuple[int, str]:
+    reply = httpx.get(f"{stack.admin_url or stack.url}/readyz{question}")
+    return reply.status_code, reply.text
+
+
+MODELS = ("?model", "?model=m", "?model=alias", "?model=gone&model=m")
+
+
+def test_a_gateway_whose_last_worker_is_gone_is_ready_and_says_so_to_who_asks_for_workers() -> None:
+    """Else balancers take it out, and clients are refused a connection instead of a 503 with Retry-After."""
+    with Stack(config={"models": {"x": GONE}}) as stack:
+        assert {ready(stack, question) for question in ("", "?", "?other=1", *MODELS)} == {(200, "ready\n")}
+        assert ready(stack, "?model=x") == ready(stack, "?model=gone") == (503, "no ready worker\n")
+        stack.run(stack.sim.stop())
+        assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 502
+        until(lambda: ready(stack, "?model") == (503, "no ready worker\n"))
+        refused = httpx.post(stack.url + "/v1/chat/completions", json=CHAT)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert {ready(stack, question) for question in MODELS} == {(503, "no ready worker\n")}
+        assert ready(stack) == (200, "ready\n")
+        stack.run(stack.gateway.drain())
+        assert {ready(stack, question) for question in ("", *MODELS)} == {(503, "draining\n")}
+
+
+def test_clients_do_not_learn_by_it_what_models_there_are() -> None:
+    with Stack(config={"models": {"x": GONE}, "metrics": {"listen": "127.0.0.1:9090"}}) as stack:
+        assert ready(stack, "?model=x") == (503, "no ready worker\n")
+        assert {httpx.get(stack.url + f"/readyz?model={name}").text for name in ("m", "x", "gone")} == {"ready\n"}
 
 
 def _counts(page: bytes) -> list[bytes]:

@@ -130,7 +130,7 @@ async def roll(at: House) -> None:
         status = await old.process.wait()
         assert status == 0, old.log.read_text()[-2000:]
         at.gateways[number] = await old.again()
-        await at.gateways[number].ready("/readyz")
+        await at.gateways[number].ready("/readyz?model")
         await asyncio.sleep(3 * CHECK_S)
 
 

@@ -174,7 +174,7 @@ async def house(
                 words = ["tests.chaos.skewed", str(ahead), *words] if ahead else [*under, *words]
                 found.gateways.append(await start(found.folder, f"gateway{number}", *words, port=port))
             await asyncio.gather(*(worker.ready("/health") for worker in found.workers))
-            await asyncio.gather(*(gateway.ready("/readyz") for gateway in found.gateways))
+            await asyncio.gather(*(gateway.ready("/readyz?model") for gateway in found.gateways))
             yield found
         finally:
             await asyncio.gather(*(one.stop() for one in [*found.gateways, *found.others, *found.workers]))

@@ -243,7 +243,7 @@ def test_no_worker_is_a_503_at_once(wrap: Callable[[Any], Any]) -> None:
         assert time.monotonic() - began < 20  # no deadline of its own is that short
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_worker_available")
         assert reply.headers["retry-after"] == "1"
-        assert httpx.get(stack.url + "/readyz").status_code == 503
+        assert httpx.get(stack.url + "/readyz?model").status_code == 503
 
 
 def test_worker_that_dies_is_noticed_and_returns(stack: Stack) -> None:
