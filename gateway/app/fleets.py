@@ -26,6 +26,8 @@ from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 
 _ORDINARY = WorkerOptions()
+_PREFILL_WAIT_S = 30.0
+"""Longest wait for a worker that computes a prompt. Then the worker that generates computes it."""
 
 
 class Fleets:
@@ -94,10 +96,11 @@ class Fleets:
         if policy is None or policy.name != wanted:
             policy = POLICIES[wanted]()
         queue = self._config.queue_for(model)
+        timeout_s = queue.timeout_s if generate else min(queue.timeout_s, _PREFILL_WAIT_S)
         return Pool(
             [self._worker(model, address) for address in addresses],
             policy,
-            QueuePolicy(queue.max_waiting, queue.timeout_s, queue.max_bytes, queue.cold_start_s if generate else 0.0),
+            QueuePolicy(queue.max_waiting, timeout_s, queue.max_bytes, queue.cold_start_s if generate else 0.0),
             self._config.breaker.max_eject_share,
             clock=time.monotonic,
             on_suspect=lambda worker: self._suspect(model, worker),

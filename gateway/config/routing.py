@@ -62,7 +62,7 @@ class Queue(Section):
         default=1 << 28, ge=1024, le=1 << 40, description="Most bytes of their bodies; one alone may be larger."
     )
     timeout_s: Seconds = Field(
-        default=30.0,
+        default=600.0,
         gt=0,
         le=86400,
         description="Longest wait; then the request is refused, or at once where its wait is expected to be longer.",

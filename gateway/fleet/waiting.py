@@ -32,7 +32,7 @@ class QueuePolicy(Struct, frozen=True):
     """
 
     max_waiting: int = 1000
-    timeout_s: float = 30.0
+    timeout_s: float = 600.0
     max_bytes: int = 1 << 28
     cold_start_s: float = 0.0
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -10,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.errors import Kind
+from gateway.fleet import waiting as waiting_room
 from tests.clients import DIALECTS, usual
 from tests.harness import Stack
 
@@ -165,10 +168,67 @@ def test_without_a_first_worker_in_time_it_is_a_503() -> None:
         assert not stack.events("queue refuses")
 
 
+class Hurried:
+    """An event loop whose queue has timers that are a hundred times as fast."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.create_future = loop.create_future
+        self._loop = loop
+
+    def call_later(self, delay: float, *call: Any) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay / 100, *call)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(get_running_loop=lambda: Hurried(asyncio.get_running_loop()))
+    monkeypatch.setattr(waiting_room, "asyncio", found)
+
+
+STREAMS = {**BODY, "stream": True, "max_tokens": 20, "ignore_eos": True}
+
+
+@pytest.mark.usefixtures("hurried")
+def test_who_waits_for_workers_that_generate_is_served() -> None:
+    """16 streams, 8 places: the second eight wait for more than a second, as if for two minutes."""
+
+    async def ask(stack: Stack) -> list[httpx.Response]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            return await asyncio.gather(*(client.post(stack.url + URL, json=STREAMS) for _ in range(16)))
+
+    config = {"models": {"m": {"max_in_flight": 8}}, "relay": {"keepalive_s": 0.2}}
+    with Stack(({"slots": 8, "itl_ms": 60},), config) as stack:
+        replies = stack.run(ask(stack), 60)
+        assert [reply.content.count(b"[DONE]") for reply in replies] == [1] * 16
+        assert max(record["queue_ms"] for record in stack.records()) > 300, "they waited"
+        assert {record["outcome"] for record in stack.records()} == {"ok"}
+
+
+@pytest.mark.parametrize("fault", ["stall@2", "stall@before", "reset@before"])
+def test_who_waits_for_a_worker_that_stands_still_gets_an_error(fault: str) -> None:
+    async def content(client: httpx.AsyncClient, url: str) -> bytes:
+        found = b""
+        async with client.stream("POST", url, json=STREAMS) as reply:
+            with contextlib.suppress(httpx.RemoteProtocolError):  # an error in a stream has no orderly end
+                async for block in reply.aiter_raw():
+                    found += block
+        return found
+
+    async def ask(stack: Stack) -> list[bytes]:
+        async with httpx.AsyncClient(timeout=60) as client:
+            return await asyncio.gather(*(content(client, stack.url + URL) for _ in range(4)))
+
+    config = {"deadlines": {"first_byte_s": 0.2, "idle_s": 0.2}, "retry": {"attempts": 1}}
+    with Stack(({"fault": fault},), narrow({}, **config)) as stack:
+        replies = stack.run(ask(stack), 60)
+        assert all(b"[DONE]" not in reply and b'"error"' in reply for reply in replies)
+        assert {record["outcome"] for record in stack.records()} == {"failed"}
+
+
 def test_a_reload_changes_the_queue() -> None:
     with Stack(STALLED, narrow({"max_waiting": 5})) as stack:
         bounds = stack.gateway.state.pools["m"]._waiting.policy
-        assert (bounds.max_waiting, bounds.timeout_s, bounds.max_bytes) == (5, 30.0, 1 << 28)
+        assert (bounds.max_waiting, bounds.timeout_s, bounds.max_bytes) == (5, 600.0, 1 << 28)
         queue = {"max_waiting": 7, "timeout_s": 9, "max_bytes": 4096, "cold_start_s": 3}
         config = stack.config({"queue": queue, "models": {"m": {"queue": {"max_waiting": 6}}}})
         stack.run(stack.gateway.reload(config))
