@@ -11,6 +11,7 @@ from gateway.core.demand import Demand
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
 from gateway.core.lanes import lane_for
+from gateway.core.lifecycle import Reply
 from gateway.core.messages import Embed
 from gateway.core.ports import Dialect, Exchange, Lane, RequestRecord, RequestTrace, WorkerHandle
 from gateway.core.usage import Usage
@@ -75,6 +76,7 @@ class Attempts:
         self._lane: Lane | None = None
         # Of a whole reply.
         self._usage: Usage | None = None
+        self._finishes: list[str] = []
         # Another worker's answer came before this one's, and the pool knows.
         self._outrun = False
         # The second worker of an attempt of which both failed, and how.
@@ -360,10 +362,20 @@ class Attempts:
         passthrough = dialect.passthrough.get(backend.wire_of(op))
         if passthrough is not None:
             out, self._usage = passthrough.whole(response, op)
+            if self._trace is not None and self._trace.id is not None:
+                self._finishes = passthrough.finishes(out)
             return out
         reply = read_whole(backend, response, op)
         self._usage = reply.usage
+        if isinstance(reply, Reply):
+            self._finishes = [choice.reason for choice in reply.choices]
         return dialect.write(reply, op)
+
+    @property
+    def finishes(self) -> list[str]:
+        """Why the choices of the reply ended, in the order of their indices; of a plain one only where it is traced."""
+        lane = self._lane
+        return self._finishes if lane is None else [reason for _, reason in sorted(lane.finishes.items())]
 
     def used(self) -> Usage | None:
         """The usage that the worker reported; else an estimate; None if it is unknown.

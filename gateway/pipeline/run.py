@@ -45,15 +45,17 @@ class Endpoint:
 
     routes         what is at this path, by method; empty where there is nothing
     default_model  the model of requests that name none, or None
+    path           the path with the dialect's prefix, in Starlette's syntax; "" where there is nothing
     """
 
     def __init__(
-        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None
+        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None, path: str = ""
     ) -> None:
         self.runtime = runtime
         self.dialect = dialect
         self.routes = routes
         self.default_model = default_model
+        self.path = path
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         return Run(self, scope, receive, send).go()
@@ -123,7 +125,7 @@ class Run:
         self.runtime.running.add(self)
         self.runtime.observer.begun(self.record.dialect)
         if self.runtime.tracer is not None:
-            self.trace = self.runtime.tracer.begin(self._context)
+            self.trace = self.runtime.tracer.begin(self._context, self.request.method, self.endpoint.path)
             self.record.trace = self.trace.id
         try:
             await self._serve()
@@ -464,12 +466,13 @@ class Run:
         self._settle()
         if record.outcome == "cancelled":
             record.phase = self._phase()
+        finishes = self.attempts.finishes if self.attempts is not None and self.trace is not None else []
         self.attempts = None  # it holds this request by `on_done`: a cycle for the collector
         self.reply.close()
         record.ms = round((runtime.clock() - self._began) * 1000, 3)
         record.overhead_ms = round(max(0.0, record.ms - record.queue_ms - record.upstream_ms), 3)
         if self.trace is not None:
-            self.trace.finished(record)
+            self.trace.finished(record, finishes)
         runtime.observer.finished(record)
 
     def _phase(self) -> str:
