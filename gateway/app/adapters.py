@@ -140,5 +140,6 @@ def _adapted(served: ServedModel, adapter: str) -> ServedModel:
         aliases=(),
         adapter=adapter,
         detours=None,
-        mirror=None,
+        watchers=(),
+        stages=(),
     )

@@ -39,7 +39,11 @@ def detours(config: Config, name: str) -> Detours | None:
 
 
 def mirrors(
-    config: Config, models: Mapping[str, ServedModel], estimate: Callable[[Op], int], metrics: Metrics
+    config: Config,
+    models: Mapping[str, ServedModel],
+    estimate: Callable[[Op], int],
+    quarantine: Quarantine | None,
+    metrics: Metrics,
 ) -> list[Mirror]:
     """Gives each of `models` its mirror, and returns all of them. estimate: tokens of a prompt."""
     found = []
@@ -47,8 +51,8 @@ def mirrors(
         if options.mirror is not None:
             to = config.model_names[options.mirror.model]
             count = partial(_count, metrics, name, to)
-            mirror = Mirror(to, options.mirror.share, options.mirror.max_in_flight, count, models, estimate)
-            models[name].mirror = mirror
+            mirror = Mirror(to, options.mirror.share, options.mirror.max_in_flight, count, models, estimate, quarantine)
+            models[name].watchers += (mirror.watch,)
             found.append(mirror)
     return found
 

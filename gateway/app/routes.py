@@ -97,7 +97,7 @@ def router(config: Config, runtime: Runtime) -> Paths:
         for path, methods in paths(dialect).items():
             if "GET" in methods:
                 methods = {**methods, "HEAD": methods["GET"]}
-            placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default, path))
+            placed.setdefault(path, []).append(Endpoint(runtime, dialect, methods, default))
         test = next((route.when for route in dialect.routes if route.when is not None), None)
         nothing = Endpoint(runtime, dialect, {}, default)
         for place in sorted(_places(dialect)):
@@ -180,7 +180,7 @@ class _SharedPath:
         first = endpoints[0]
         every = {method: route for endpoint in endpoints for method, route in endpoint.routes.items()}
         # For methods that none of them has: its refusal names those that there are.
-        self._no_method = Endpoint(first.runtime, first.dialect, every, first.default_model, first.path)
+        self._no_method = Endpoint(first.runtime, first.dialect, every, first.default_model)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         candidates = self._by_method.get(scope["method"])

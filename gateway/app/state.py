@@ -41,8 +41,11 @@ from gateway.pipeline import Running, Runtime, ServedModel
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import Prefill
+from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.shelf import Shelf
+from gateway.pipeline.tracing import debug, explain_always, explain_asked, spans
+from gateway.pipeline.watch import MakeWatcher
 from gateway.redis import RedisSettings, connect
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
@@ -131,7 +134,7 @@ class State:
         def estimate(op: Op) -> int:
             return guess.cost(op).prompt
 
-        self._mirrors = mirrors(config, models, estimate, metrics)
+        self._mirrors = mirrors(config, models, estimate, self.quarantine, metrics)
         self.runtime = Runtime(
             models=models,
             identify=self._keyring.identify,
@@ -149,11 +152,9 @@ class State:
             guard=guard or new_guard(log, metrics),
             caps=caps or new_caps(metrics),
             estimate=estimate,
-            explain="" if config.routing.explain == "never" else config.routing.explain,
             gate=limiting if limiting is not None and limiting.any else None,
-            trace=trace,
-            tracer=tracing.tracer if tracing is not None else None,
-            quarantine=self.quarantine,
+            watchers=self._watchers(trace),
+            stages=() if self.quarantine is None else (self.quarantine.check,),
             shelf=self.shelf,
             log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
         )
@@ -199,9 +200,20 @@ class State:
             hedge_s=options.hedge_s,
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             prefill=prefill,
-            tells=options.kv_events is not None,
+            stages=() if options.kv_events is None else (ask_tokens,),
             hear=hear,
         )
+
+    def _watchers(self, debug_log: Callable[..., None] | None) -> tuple[MakeWatcher, ...]:
+        """What looks at the steps of every request."""
+        explain = {"asked": explain_asked, "always": explain_always}.get(self.config.routing.explain)
+        found = [
+            None if self.tracing is None else spans(self.tracing.tracer),
+            None if debug_log is None else debug(debug_log),
+            None if self.quarantine is None else self.quarantine.watch,
+            explain,
+        ]
+        return tuple(make for make in found if make is not None)
 
     @property
     def priorities(self) -> set[int]:

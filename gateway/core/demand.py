@@ -62,6 +62,11 @@ class Demand(Struct):
     exact: bool = False
     charged: int = 0
 
+    def take_over(self, other: Demand) -> None:
+        """The facts that are the same for every pick of one request."""
+        self.tenant, self.size, self.until = other.tenant, other.size, other.until
+        self.tokens, self.salt = other.tokens, other.salt
+
     def forget_prompt(self) -> None:
         """There will be no other pick. What the prompt was known by may be much, and a stream lasts long."""
         self.keys = self.ends = self.tokens = self.beginning = self.opening = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from gateway.core.errors import GatewayError, reply_too_large
-from gateway.core.events import Delta, End, Failed, Finish, UsageReport
+from gateway.core.events import Delta, End, Failed, UsageReport
 from gateway.core.http import Headers
 from gateway.core.messages import Generate
 from gateway.core.ports import Backend, Dialect, Lane, StreamReader, StreamWriter
@@ -38,7 +38,6 @@ class EventLane:
         self.error: GatewayError | None = None
         self.usage: Usage | None = None
         self.produced = 0
-        self.finishes: dict[int, str] = {}
         self._reader = reader
         self._writer = writer
         self._max_buffered_bytes = max_buffered_bytes
@@ -62,8 +61,6 @@ class EventLane:
                 self.usage = event.usage  # type: ignore[union-attr]  # narrowed by identity of the class
             elif kind is End:
                 self.done = True
-            elif kind is Finish:
-                self.finishes[event.choice] = event.reason  # type: ignore[union-attr]  # as above
             elif kind is Failed:
                 self.error = event.error  # type: ignore[union-attr]  # narrowed by identity of the class
                 break

@@ -1,16 +1,22 @@
 """One request from the client to a worker and back.
 
 run.py          the steps of one request, top to bottom; `Endpoint` is what routes lead to
+call.py         the material of one request, with one owner
 runtime.py      what the requests of one configuration share, and which are under way
 models.py       the models: which one a request means
 detours.py      other models: fallback, split
-mirror.py       copies for another model, whose replies are dropped
-hedge.py        a second worker where the first is late
+attempts.py     the attempts: pick a worker, send, learn, retry; strategies.py says which kind a request needs:
+hedge.py        a second worker if the first is late
+prefill.py      one worker computes the prompt, another one generates
+visit.py        one worker's part in a request: the only place from which a pool learns outcomes
+watch.py        what looks at the steps of requests:
+tracing.py      spans, the log at level debug, headers that explain
 quarantine.py   requests of which workers died
+mirror.py       copies for another model, whose replies are dropped
+prompt_tokens.py  a stage: the tokens of a prompt, for the pick
 deadlines.py    how long a request may take
 request_ids.py  ids of requests, for clients and for workers
 outgoing.py     what a worker is sent
-attempts.py     the attempts: pick a worker, send, learn, retry
 reply.py        what the client has seen: headers, keep-alives, whether anything went out; respond, refuse
 pump.py         a worker's stream on its way through a lane to the client
 client.py       the client's connection: plain ASGI (the reference) and direct

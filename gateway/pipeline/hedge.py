@@ -6,105 +6,107 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from msgspec import Struct
-
 from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
-from gateway.core.http import Response
-from gateway.core.ports import Pool, WorkerHandle
+from gateway.core.http import Request, Response
+from gateway.core.ports import WorkerHandle
+from gateway.pipeline.attempts import Attempts
+from gateway.pipeline.visit import Visit
 
-Send = Callable[[WorkerHandle], Coroutine[Any, Any, Response]]
-
-
-class Hedged(Struct):
-    """What became of it. other: the second worker, None where none was asked. won: its answer is the one that counts,
-    and the pool knows the outcome of the first one."""
-
-    response: Response
-    other: WorkerHandle | None = None
-    won: bool = False
+Send = Callable[[Visit], Coroutine[Any, Any, Response]]
 
 
-async def hedged(
-    send: Send,
-    pool: Pool,
-    worker: WorkerHandle,
-    generation: int,
-    delay_s: float,
-    may_ask: Callable[[], bool],
-    on_asked: Callable[[], None],
-    on_both: Callable[[WorkerHandle, GatewayError], None],
-) -> Hedged:
-    """The answer of `worker`, or of another one that is asked too after `delay_s` seconds without one.
+class HedgedAttempts(Attempts):
+    """Of an operation that may run on two workers (embeddings)."""
 
-    send     sends to a worker; gives its whole answer or raises GatewayError
-    may_ask  whether a second worker may be asked
-    on_asked called when one is asked, whatever comes of it
-    on_both  told of the second worker and its failure, where the first one failed too
+    # The second worker of the last attempt, if one was asked.
+    _second: Visit | None = None
 
-    The second one is asked only if it is free, and is given back here. The loser is cancelled, which closes its
-    connection. Raises what `send` raised for `worker` if both fail.
-    """
-    loop = asyncio.get_running_loop()
-    first = loop.create_task(send(worker))
-    try:
-        await asyncio.wait([first], timeout=delay_s)
-        demand = Demand()
-        other = pool.spare([worker], demand) if not first.done() and may_ask() else None
-        if other is None:
-            return Hedged(await first)
+    async def _exchange(self, visit: Visit, request: Request) -> None:
+        call = self._call
+        record, runtime, hedge_s = call.record, call.runtime, call.served.hedge_s
+        assert hedge_s is not None  # `strategies.attempts_for` chose this class by it
+
+        def send(to: Visit) -> Coroutine[Any, Any, Response]:
+            return to.ask(request, call.outgoing.deadlines, runtime.max_reply_bytes, self._fault)
+
+        winner = visit
         try:
-            on_asked()
-            return await _race(send, pool, worker, generation, first, other, on_both)
+            response, winner = await first_answer(visit, send, hedge_s, self._ask_second)
+        except GatewayError:
+            second = self._second
+            if second is not None and second.error is not None:
+                for watcher in call.watchers:
+                    watcher.left(second, second.error)
+            raise
         finally:
-            pool.release(other, demand)
-    finally:
-        await _end(first)
+            if self._second is not None:
+                runtime.observer.hedged(record.model, winner is not visit)
+        record.worker = winner.worker.address
+        await self._respond(response)
+
+    def _ask_second(self, first: Visit) -> Visit | None:
+        """A visit to another worker that is free now, if the retry budget has room for it."""
+        call = self._call
+        if not call.runtime.may_retry():
+            return None
+        demand = Demand()
+        worker = call.served.pool.spare([first.worker], demand)
+        if worker is None:
+            return None
+        call.record.attempts += 1
+        self._second = Visit(call.served.pool, worker, demand, call.served.transport)
+        return self._second
+
+    def _unfit(self, visit: Visit) -> list[WorkerHandle]:
+        second, self._second = self._second, None
+        return super()._unfit(visit) + ([] if second is None else [second.worker])
 
 
-async def _race(
-    send: Send,
-    pool: Pool,
-    worker: WorkerHandle,
-    generation: int,
-    first: asyncio.Task[Response],
-    other: WorkerHandle,
-    on_both: Callable[[WorkerHandle, GatewayError], None],
-) -> Hedged:
-    other_generation = other.generation
-    second = asyncio.get_running_loop().create_task(send(other))
-    told = False
-    failure: GatewayError | None = None
+async def first_answer(
+    first: Visit, send: Send, delay_s: float, ask_second: Callable[[Visit], Visit | None]
+) -> tuple[Response, Visit]:
+    """The answer of `first`, or of a second worker that is asked too after `delay_s` seconds without one; and whose
+    answer it is. The loser is cancelled, which closes its connection; both pools learn the outcome.
+
+    send returns the whole answer of a worker or raises GatewayError; ask_second returns None if no second worker may be
+    asked. Raises what `send` raised for `first` if both fail.
+    """
+    asked = asyncio.get_running_loop().create_task(send(first))
     try:
-        waiting = {first, second}
+        await asyncio.wait([asked], timeout=delay_s)
+        second = None if asked.done() else ask_second(first)
+        if second is None:
+            return await asked, first
+        with second:
+            return await _race(first, asked, second, send)
+    finally:
+        await _end(asked)
+
+
+async def _race(first: Visit, asked: asyncio.Task[Response], second: Visit, send: Send) -> tuple[Response, Visit]:
+    also = asyncio.get_running_loop().create_task(send(second))
+    try:
+        waiting = {asked, also}
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if second in done and isinstance(error := second.exception(), GatewayError):
-                pool.failed(other, other_generation, error)
-                told, failure = True, error
-            if first in done and first.exception() is None:
+            if also in done and isinstance(error := also.exception(), GatewayError):
+                second.failed(error)
+            if asked in done and asked.exception() is None:
                 break
-            if second in done and not told:
-                answer = second.result()  # or a bug of ours
-                pool.succeeded(other, other_generation)
-                told = True
-                _tell_loser(pool, worker, generation, first)
-                return Hedged(answer, other, True)
-        if failure is not None and first.exception() is not None:
-            on_both(other, failure)
-        return Hedged(await first, other)
+            if also in done and second.outcome is None:
+                answer = also.result()  # or a bug of ours
+                error = asked.exception() if asked.done() else None
+                if isinstance(error, GatewayError):
+                    first.failed(error)
+                else:
+                    first.abandoned()
+                second.succeeded()
+                return answer, second
+        return await asked, first
     finally:
-        if not told:
-            pool.abandoned(other, other_generation)
-        await _end(second)
-
-
-def _tell_loser(pool: Pool, worker: WorkerHandle, generation: int, first: asyncio.Task[Response]) -> None:
-    error = first.exception() if first.done() else None
-    if isinstance(error, GatewayError):
-        pool.failed(worker, generation, error)
-    else:
-        pool.abandoned(worker, generation)
+        second.abandoned()  # unless the outcome is known
+        await _end(also)
 
 
 async def _end(task: asyncio.Task[Response]) -> None:
@@ -112,4 +114,4 @@ async def _end(task: asyncio.Task[Response]) -> None:
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # it was told, or does not matter any more
+        task.exception()  # asked for, so that asyncio does not log it

@@ -6,16 +6,18 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import partial
 
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.messages import Op
-from gateway.core.ports import WorkerHandle
-from gateway.pipeline.faults import fault_of
+from gateway.pipeline.call import Call
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.quarantine import Quarantine, looks_deadly
+from gateway.pipeline.visit import Visit, error_of
+from gateway.pipeline.watch import Watcher
 
 _LONGEST_S = 3600.0
 _MAX_COUNT_BYTES = 1 << 16
@@ -30,6 +32,7 @@ class Mirror:
     count     told what became of each: answered | failed | refused (the model cannot do it) | skipped (too many are
               under way, no worker is free, the request is heavy, or two of the model's workers died of copies of it)
     models    by name
+    quarantine  None if requests of which workers died are sent on
     estimate  tokens of a prompt
     """
 
@@ -41,6 +44,7 @@ class Mirror:
         count: Callable[[str], None],
         models: Mapping[str, ServedModel],
         estimate: Callable[[Op], int],
+        quarantine: Quarantine | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.model = model
@@ -49,10 +53,15 @@ class Mirror:
         self._count = count
         self._models = models
         self._estimate = estimate
+        self._quarantine = quarantine
         self._draw = draw
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def copy(self, op: Op, request_id: str, request: Request, large: bool, quarantine: Quarantine | None) -> None:
+    def watch(self, call: Call) -> Watcher:
+        """Copies a request when its first worker is about to be sent it."""
+        return _Copying(self, call)
+
+    def copy(self, op: Op, request_id: str, request: Request, large: bool) -> None:
         """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. request is the
         client's; large: to write it takes milliseconds."""
         if self._share < 1 and self._draw() >= self._share:
@@ -62,20 +71,20 @@ class Mirror:
             return
         # Copies are known by a digest of their own: what the mirror's workers die of is refused to no client.
         known = Request(request.method, f"{self.model} {request.path}", request.headers, body=request.body)
-        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, known, quarantine))
+        task = asyncio.get_running_loop().create_task(self._send(copy(op), request_id, known))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, op: Op, request_id: str, known: Request, quarantine: Quarantine | None) -> None:
-        served = self._models[self.model]
+    async def _send(self, op: Op, request_id: str, known: Request) -> None:
+        served, quarantine = self._models[self.model], self._quarantine
         if quarantine is not None and await _is_held(quarantine, known):
             self._count("skipped")
             return
         try:
             refuse_beyond(op, served.can)
-            outgoing = Outgoing(op, served, request_id, False, [])
-            outgoing.write()
-            outgoing.check(self._estimate)
+            outgoing = Outgoing(served, request_id, False, [])
+            outgoing.write(op)
+            outgoing.check(op, self._estimate)
         except GatewayError:
             self._count("refused")
             return
@@ -85,31 +94,22 @@ class Mirror:
         if worker is None:
             self._count("skipped")
             return
-        generation = worker.generation
         try:
-            async with asyncio.timeout(_LONGEST_S):
-                late_failure = await _drop_reply(outgoing, served, worker)
+            with Visit(pool, worker, demand, served.transport) as visit:
+                async with asyncio.timeout(_LONGEST_S):
+                    await _drop_reply(outgoing, op, visit)
         except GatewayError as error:
-            pool.failed(worker, generation, error)
             if quarantine is not None and looks_deadly(error):
                 quarantine.suspect(self.model, worker, known)
-            self._count("failed")
-        except BaseException as error:
-            pool.abandoned(worker, generation)
-            if not isinstance(error, TimeoutError):
-                raise
-            self._count("failed")
+        except TimeoutError:
+            pass
         else:
-            if late_failure is not None:
-                pool.failed(worker, generation, late_failure)
-                self._count("failed")
+            if visit.outcome == "succeeded":
+                if quarantine is not None and (quarantine.noted or quarantine.held):
+                    await quarantine.clear(known)
+                self._count("answered")
                 return
-            pool.succeeded(worker, generation)
-            if quarantine is not None and (quarantine.noted or quarantine.held):
-                await quarantine.clear(known)
-            self._count("answered")
-        finally:
-            pool.release(worker, demand)
+        self._count("failed")
 
     async def settled(self) -> None:
         """Returns when none is under way."""
@@ -122,6 +122,17 @@ class Mirror:
         await self.settled()
 
 
+class _Copying(Watcher):
+    def __init__(self, mirror: Mirror, call: Call) -> None:
+        self._mirror: Mirror | None = mirror
+        self._call = call
+
+    def visiting(self, visit: Visit) -> None:
+        mirror, self._mirror, call = self._mirror, None, self._call
+        if mirror is not None and not call.question:
+            mirror.copy(call.asked, call.record.id, call.reply.request, call.large)
+
+
 async def _is_held(quarantine: Quarantine, known: Request) -> bool:
     if quarantine.held:
         try:
@@ -131,23 +142,19 @@ async def _is_held(quarantine: Quarantine, known: Request) -> bool:
     return False
 
 
-async def _drop_reply(outgoing: Outgoing, served: ServedModel, worker: WorkerHandle) -> GatewayError | None:
-    """Returns the error that broke off a reply amid its body; raises GatewayError for what a client would be told
-    before, and looks for nothing that is wrong inside a stream."""
+async def _drop_reply(outgoing: Outgoing, op: Op, visit: Visit) -> None:
+    """Reads the reply and drops it. Raises GatewayError for a failure before its first byte; a reply that breaks off
+    later is a failed visit. Errors inside a stream are not detected."""
     if outgoing.unmeasured:
-        await outgoing.measure(worker, _MAX_COUNT_BYTES)
-    exchange = await served.transport.send(outgoing.request, worker.address, served.deadlines)
+        await outgoing.measure(visit, op, _MAX_COUNT_BYTES)
+    exchange = await visit.send(outgoing.request, outgoing.served.deadlines)
+    if exchange.status != 200:
+        raise await error_of(exchange, partial(outgoing.served.backend.fault, op=op))
+    begun = False
     try:
-        if exchange.status != 200:
-            raise await fault_of(exchange, served, outgoing.op)
-        begun = False
-        try:
-            while await exchange.read():
-                begun = True
-        except GatewayError as error:
-            if not begun:
-                raise
-            return error
-    finally:
-        exchange.close()
-    return None
+        while await exchange.read():
+            begun = True
+    except GatewayError as error:
+        if not begun:
+            raise
+        visit.failed(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -11,20 +11,14 @@ from msgspec import Struct
 from gateway.auth import Principal
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
-from gateway.core.http import Headers, Request, Response
+from gateway.core.http import Headers, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
 from gateway.core.ports import Backend, Capabilities, Deadlines, Handover, Pool, Transport
 from gateway.pipeline.detours import UNAVAILABLE, Detours
-from gateway.pipeline.quarantine import Quarantine
 
-
-class Copies(Protocol):
-    """Takes copies of a model's requests for another one (`mirror.Mirror`)."""
-
-    def copy(self, op: Op, request_id: str, request: Request, large: bool, quarantine: Quarantine | None) -> None:
-        """Called with a request that is about to be sent. request is its client's; large: to write it takes
-        milliseconds."""
-        ...
+if TYPE_CHECKING:
+    from gateway.pipeline.call import Stage
+    from gateway.pipeline.watch import MakeWatcher
 
 
 class Prefill(Struct):
@@ -44,11 +38,11 @@ class ServedModel(Struct):
     paths    the workers' paths that may be used; None for all
     gaps     seconds between two pieces of output of its streams, counted by the pump
     detours  to other models; None where there are none
-    mirror   takes copies of its requests; None without one
+    watchers  of its requests, beside `Runtime.watchers`
+    stages   that its requests pass before a worker is picked, after `Runtime.stages`
     hedge_s  seconds after which a second worker is asked for embeddings; None for never
     first_byte_per_token  seconds that each token of a prompt adds to the first-byte deadline
     prefill  workers that compute its prompts; None where those that generate do
-    tells    its workers may tell what they have cached, so that the pick can use a prompt's tokens
     hear     told (worker, the head of each whole 200) where that may tell its load; None where it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
@@ -66,12 +60,12 @@ class ServedModel(Struct):
     aliases: tuple[str, ...] = ()
     paths: frozenset[str] | None = None
     detours: Detours | None = None
-    mirror: Copies | None = None
+    watchers: tuple[MakeWatcher, ...] = ()
+    stages: tuple[Stage, ...] = ()
     hedge_s: float | None = None
     first_byte_per_token: float = 0.0
     prefill: Prefill | None = None
     adapter: str | None = None
-    tells: bool = False
     hear: Callable[[Any, Headers], None] | None = None
 
     def __repr__(self) -> str:

@@ -8,13 +8,14 @@ from typing import cast
 from gateway.core import totals
 from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Headers, Request, Response
+from gateway.core.http import Headers, Request
 from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
-from gateway.core.ports import Ask, Counting, WorkerHandle
+from gateway.core.ports import Ask, Counting
 from gateway.core.whole import ask
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import offload
 from gateway.pipeline.request_ids import worker_request_id
+from gateway.pipeline.visit import Visit
 
 
 class Outgoing:
@@ -23,8 +24,8 @@ class Outgoing:
     It is written once. Only where prompt and output together are limited, it is written again when the first worker has
     told the prompt's length (core/totals.py).
 
-    op          what is asked for, until `forget`
     request     for a worker, once `write` was called, and unless `unmeasured`
+    handed_on   the request that carries a computed prompt, if there is one
     deadlines   of each attempt; the model's, unless they are changed for this request
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     question    set if `op` is one that the worker's model does not answer: it reads the answer to `request`
@@ -33,10 +34,10 @@ class Outgoing:
     """
 
     request: Request
+    handed_on: Request | None = None
     question: Ask | None = None
 
-    def __init__(self, op: Op, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
-        self.op = op
+    def __init__(self, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
         self.served = served
         self.unmeasured = False
         self.large = large
@@ -45,9 +46,9 @@ class Outgoing:
         self._counting: Counting | None = None
         self._context = context
 
-    def write(self) -> None:
-        """Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
-        op, served = self.op, self.served
+    def write(self, op: Op) -> None:
+        """Writes the request for `op`. Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
+        served = self.served
         if type(op) in QUESTIONS:
             self.question = ask(cast(Question, op), served.backend, served.can)
             self.request = self.question.request
@@ -55,13 +56,13 @@ class Outgoing:
         else:
             self._write(totals.without(op))
 
-    def check(self, estimate: Callable[[Op], int]) -> tuple[str, ...]:
-        """Returns the names of what the model's context does not allow, as far as that is known before a worker is
+    def check(self, op: Op, estimate: Callable[[Op], int]) -> tuple[str, ...]:
+        """Returns the names of what the model's context does not allow `op`, as far as that is known before a worker is
         asked. estimate: tokens of a prompt.
 
         Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
         length of a prompt that must be known."""
-        op, served = self.op, self.served
+        served = self.served
         self._check_path(self.request)
         if type(op) is Chat and not op.fit_output:
             return ()
@@ -79,20 +80,17 @@ class Outgoing:
             self._write(op)
         return cut
 
-    async def measure(self, worker: WorkerHandle, max_reply_bytes: int) -> tuple[str, ...]:
-        """Asks `worker` for the prompt's length and writes the request that fits it. Returns the names of what the
-        model's context does not allow. Raises GatewayError: what sending raises, BAD_REQUEST where the totals leave
-        nothing to generate, and CONTEXT_LENGTH where the context does not."""
-        counting, op, served = self._counting, self.op, self.served
+    async def measure(self, visit: Visit, op: Op, max_reply_bytes: int) -> tuple[str, ...]:
+        """Asks the visited worker for the length of the prompt of `op`, and writes the request that fits it.
+
+        Returns the names of what the model's context does not allow. Raises GatewayError: what sending raises;
+        BAD_REQUEST if the totals leave nothing to generate, CONTEXT_LENGTH if the context leaves nothing."""
+        counting, served = self._counting, self.served
         assert counting is not None
         assert isinstance(op, (Chat, Complete))  # no other has limits on prompt and output
-        exchange = await served.transport.send(counting.request, worker.address, self.deadlines)
+        response = await visit.ask(counting.request, self.deadlines, max_reply_bytes)
         try:
-            body = await exchange.body(max_reply_bytes)
-        finally:
-            exchange.close()
-        try:
-            length = counting.read(Response(exchange.status, exchange.headers, body))
+            length = counting.read(response)
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED or not isinstance(op, Chat):
                 raise
@@ -111,9 +109,10 @@ class Outgoing:
             raise GatewayError(Kind.UNSUPPORTED, "this model does not offer this operation", code="beyond_model")
 
     def forget(self) -> None:
-        """The request is sent for the last time: neither it nor what it was made of is kept."""
-        del self.op
+        """The request is sent for the last time: its body is not kept."""
         self.request.body = b""
+        if self.handed_on is not None:
+            self.handed_on.body = b""
 
     def carry(self, context: Headers) -> None:
         """Replaces the request's trace headers by these."""

@@ -1,17 +1,15 @@
-"""Asks a worker for the tokens of a prompt, before one is picked for it, where engines tell what they have cached."""
+"""A stage: asks a worker for the tokens of a prompt, before one is picked for it, if engines report what they cache."""
 
 from __future__ import annotations
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
-from gateway.core.http import Response
-from gateway.core.lifecycle import Tokens, WholeReply
-from gateway.core.messages import Audio, Chat, Complete, Image, Op, Opaque, Tokenize
-from gateway.core.ports import Ask, Deadlines, RequestRecord
+from gateway.core.lifecycle import Tokens
+from gateway.core.messages import Audio, Chat, Complete, Image, Opaque, Tokenize
+from gateway.core.ports import Ask, Deadlines
+from gateway.pipeline.call import Call
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import offload
-from gateway.pipeline.runtime import Runtime
-from gateway.pipeline.timing import milliseconds
+from gateway.pipeline.visit import Visit
 
 _LONGEST_S = 0.5
 """Until the tokens' head comes, and between two pieces of them. After it the pick goes by what workers were sent."""
@@ -21,11 +19,11 @@ _READ = ("chat_template_kwargs",)
 """Members without a canonical name that a chat template reads."""
 
 
-async def ask_tokens(
-    op: Op, served: ServedModel, demand: Demand, runtime: Runtime, record: RequestRecord, large: bool
-) -> None:
-    """Writes into `demand` the tokens of its prompt, if a worker tells them in time. Nothing is asked of prompts too
-    short for a pick by their beginning, of sessions, and of what a text does not say: images, salts of the client's."""
+async def ask_tokens(call: Call) -> None:
+    """Writes the tokens of the prompt into `call.demand`, if a worker returns them in time. No worker is asked about
+    prompts too short for a pick by their beginning, about sessions, and about what a text does not show: images, and
+    salts that clients chose."""
+    op, served, demand = call.op, call.served, call.demand
     silent = served.pool.silent
     if (
         silent is None
@@ -41,39 +39,27 @@ async def ask_tokens(
         return
     if isinstance(op, Chat) and any(isinstance(part, _MEDIA) for message in op.messages for part in message.parts):
         return
-    try:
-        prompt = op if isinstance(op, Chat) else first
-        ask = await offload(_question, op, prompt, served) if large else _question(op, prompt, served)
-        worker = served.pool.lend(silent)
-    except GatewayError as error:  # these workers cannot tell, or there is none now: the attempts will say so
-        error.release_frames()
-        return
-    generation, began = worker.generation, runtime.clock()
     deadlines = Deadlines(min(_LONGEST_S, served.deadlines.connect), _LONGEST_S, _LONGEST_S)
     try:
-        exchange = await served.transport.send(ask.request, worker.address, deadlines)
-        try:
-            response = Response(exchange.status, exchange.headers, await exchange.body(_MAX_BYTES))
-        finally:
-            exchange.close()
-        found: WholeReply = await offload(ask.read, response) if large else ask.read(response)
-    except GatewayError as error:
+        prompt = op if isinstance(op, Chat) else first
+        ask = await offload(_question, op, prompt, served) if call.large else _question(op, prompt, served)
+        worker = served.pool.lend(silent)
+        with Visit(served.pool, worker, None, served.transport, call, watched=False) as visit:
+            try:
+                response = await visit.ask(ask.request, deadlines, _MAX_BYTES)
+                found = await offload(ask.read, response) if call.large else ask.read(response)
+            except GatewayError:
+                visit.abandoned()  # the answer may be late only because the worker has much to read
+                raise
+    except GatewayError as error:  # these workers cannot, or none is there now: the attempts will show
         error.release_frames()
-        # Whether it is ill, requests tell: this answer may be late only because it has much to read.
-        served.pool.abandoned(worker, generation)
-    except BaseException:
-        served.pool.abandoned(worker, generation)
-        raise
-    else:
-        served.pool.succeeded(worker, generation)
-        assert isinstance(found, Tokens)
-        demand.tokens, demand.salt = found.tokens, op.salt
-    finally:
-        record.upstream_ms += milliseconds(runtime.clock() - began)
+        return
+    assert isinstance(found, Tokens)
+    demand.tokens, demand.salt = found.tokens, op.salt
 
 
 def _question(op: Chat | Complete, prompt: Chat | str, served: ServedModel) -> Ask:
-    """Raises GatewayError(UNSUPPORTED) for what these workers cannot tell."""
+    """Raises GatewayError(UNSUPPORTED) if these workers cannot return tokens."""
     extra = {name: op.extra[name] for name in _READ if name in op.extra}
     asked = Tokenize(model=op.model, prompt=prompt, special=isinstance(prompt, str), extra=extra)
     ask = served.backend.tokenize(asked, served.can)

@@ -36,14 +36,24 @@ class Pump:
                      will be sent the request
     """
 
-    def __init__(self, exchange: Exchange, lane: Lane, reply: ClientReply, gaps: Histogram) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        lane: Lane,
+        reply: ClientReply,
+        gaps: Histogram,
+        *,
+        on_first: Callable[[], None] | None = None,
+        on_token: Callable[[], None] | None = None,
+        on_done: Callable[[], None] | None = None,
+    ) -> None:
         self.lane = lane
         self._gaps = gaps
         self.written_at = 0.0
         self.first_output_at: float | None = None
-        self.on_first: Callable[[], None] | None = None
-        self.on_done: Callable[[], None] | None = None
-        self.on_token: Callable[[], None] | None = None
+        self._on_first = on_first
+        self._on_done = on_done
+        self._on_token = on_token
         self._beginning = True  # `on_token` is still to come
         self._exchange = exchange
         self._reply = reply
@@ -73,8 +83,8 @@ class Pump:
                 self.written_at = now
                 self._write(out)
             if lane.error is not None or lane.done:
-                if lane.error is None and self.on_done is not None:
-                    self.on_done()
+                if lane.error is None and self._on_done is not None:
+                    self._on_done()
                 self._end()
             elif out and self._beginning:
                 self._begun()
@@ -107,8 +117,8 @@ class Pump:
 
     def _first(self, now: float) -> None:
         self.first_output_at = now
-        if self.on_first is not None:
-            self.on_first()
+        if self._on_first is not None:
+            self._on_first()
 
     def _begun(self) -> None:
         """Something was sent, or is to be."""
@@ -116,8 +126,8 @@ class Pump:
             self.open()
         elif self.lane.produced:
             self._beginning = False
-            if self.on_token is not None:
-                self.on_token()
+            if self._on_token is not None:
+                self._on_token()
 
     def _end(self) -> None:
         if self.lane.done and self.lane.error is None:
@@ -163,7 +173,7 @@ class Pump:
         finally:
             reply.detach()
             # They hold whoever is told, and that holds this pump: a cycle for the collector.
-            self.on_done = self.on_token = None
+            self._on_done = self._on_token = None
             exchange.close()
 
     async def _conclude(self) -> None:

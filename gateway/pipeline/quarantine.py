@@ -17,12 +17,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from math import ceil
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import WorkerHandle
 from gateway.pipeline.offload import offload
+from gateway.pipeline.watch import Watcher
+
+if TYPE_CHECKING:
+    from gateway.pipeline.call import Call
+    from gateway.pipeline.visit import Visit
 
 V = TypeVar("V")
 
@@ -95,6 +100,15 @@ class Quarantine:
             _bound(self.held)
             self._on_held(model, digest.hex())
 
+    def watch(self, call: Call) -> Watcher | None:
+        """Watches a request."""
+        return QuarantineWatch(self, call)
+
+    async def check(self, call: Call) -> None:
+        """A stage: refuses what is held. Raises GatewayError as `refuse_held` does."""
+        if self.held and not call.question:
+            await self.refuse_held(call.reply.request)
+
     async def clear(self, request: Request) -> None:
         """A worker has answered `request`."""
         self._expire()
@@ -125,6 +139,40 @@ class Quarantine:
                 blame=Blame.US,
                 retryable=False,
             )
+
+
+class QuarantineWatch(Watcher):
+    """Of one request: which of its workers may have died of it, and whether it may be sent to another one."""
+
+    def __init__(self, quarantine: Quarantine, call: Call) -> None:
+        self._quarantine = quarantine
+        self._call = call
+        # Each ends when it is known whether a worker died.
+        self._deaths: list[asyncio.Task[None]] = []
+
+    @property
+    def keeps_prompt(self) -> bool:
+        """A request is known by a hash of its body."""
+        return bool(self._quarantine.noted or self._quarantine.held)
+
+    async def before_worker(self) -> None:
+        call = self._call
+        if len(self._deaths) >= _DEATHS:
+            since = call.runtime.clock()
+            await asyncio.wait(self._deaths)
+            call.waited(since)
+            await self._quarantine.refuse_held(call.reply.request)
+
+    def left(self, visit: Visit, error: GatewayError | None) -> None:
+        call = self._call
+        silent = call.lane is None or not call.lane.produced
+        if error is not None and visit.outcome == "failed" and silent and not call.question and looks_deadly(error):
+            self._deaths.append(self._quarantine.suspect(call.record.model, visit.worker, call.reply.request))
+
+    async def answered(self) -> None:
+        quarantine, request = self._quarantine, self._call.reply.request
+        if (quarantine.noted or quarantine.held) and request.body and not self._call.question:
+            await quarantine.clear(request)
 
 
 def looks_deadly(error: GatewayError) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
 from gateway.core.ports import Dialect, Lane, Observer, RequestRecord
 from gateway.pipeline.client import Client
+from gateway.pipeline.watch import Watcher
 
 # How much is named of what was dropped, in a header and in a record. Names are the client's own words.
 _MOST_NAMES = 32
@@ -55,7 +56,7 @@ class ClientReply:
     headers    that any reply carries, those of the request's dialect aside
     request    the client's
     committed  see above
-    explain    more headers, of how the request came to its worker, where they are wanted
+    watchers   they may add headers
     """
 
     committed = False
@@ -77,16 +78,17 @@ class ClientReply:
         record: RequestRecord,
         observer: Observer,
         keepalive_s: float,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.headers: Headers = [(b"x-request-id", record.id.encode())]
         self._client = client
-        self._dialect = dialect
+        self.dialect = dialect
+        self._watchers = watchers
         self.request = request
         self._record = record
         self._observer = observer
         self._keepalive_s = keepalive_s
         self._dropped: tuple[str, ...] = ()
-        self.explain: Callable[[], Headers] | None = None
 
     @property
     def unseen(self) -> bool:
@@ -102,8 +104,8 @@ class ClientReply:
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
-        explained = self.explain() if self.explain is not None else []
-        return [*self.headers, *dropped, *explained, *self.request.reply]
+        added = [header for watcher in self._watchers for header in watcher.headers()]
+        return [*self.headers, *dropped, *added, *self.request.reply]
 
     def mark(self) -> tuple[Headers, tuple[str, ...]]:
         """What is to be told until now, for `return_to`."""
@@ -141,7 +143,7 @@ class ClientReply:
             self._failed(error, outcome)
             await client.cut(b"")
         else:
-            response, code = self._dialect.refuse(error, self.request, op)
+            response, code = self.dialect.refuse(error, self.request, op)
             self._failed(error, outcome, code)
             await self.respond(response)
 
@@ -167,7 +169,7 @@ class ClientReply:
         """Records `error`; `code` is what the dialect told the client, where it told one of its own."""
         self._report(error)
         self._record.outcome = outcome
-        self._record.code = code or error.code or self._dialect.errors[error.kind][2]
+        self._record.code = code or error.code or self.dialect.errors[error.kind][2]
 
     def _report(self, error: GatewayError) -> None:
         """Reports the bug behind `error`, if it was met where only a GatewayError could be handed on."""
@@ -281,7 +283,6 @@ class ClientReply:
             self._timer.cancel()
         if self._early is not None:
             self._early.close()
-        self.explain = None
         self._client.close()
 
 

@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from copy import copy
-from functools import partial
 from typing import Any
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.errors import Blame, GatewayError, Kind
-from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route, header_value
-from gateway.core.messages import Chat, Complete, ListModels, Op, Settled
-from gateway.core.ports import Dialect, Permit, RequestRecord, RequestTrace
+from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route
+from gateway.core.messages import ListModels, Op, Settled
+from gateway.core.ports import Dialect, RequestRecord
 from gateway.core.trace_context import trace_context
 from gateway.drive import Running, running
-from gateway.pipeline.attempts import Attempts
+from gateway.pipeline.call import Call
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request, sooner
 from gateway.pipeline.detours import CONTEXT_LENGTH, NONE, SPLIT, Detours, detour_headers, reason_of
-from gateway.pipeline.first_step import FirstStep
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.offload import offload
-from gateway.pipeline.outgoing import Outgoing
-from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import given_id, new_id
 from gateway.pipeline.runtime import Runtime
+from gateway.pipeline.strategies import attempts_for
+from gateway.pipeline.watch import Watcher
 from gateway.wire.bulk import is_heavy
 
-EXPLAIN = b"x-dragoman-explain"
-"""Header by which a client asks how its request came to its worker, whatever its value."""
 _NOBODY = PendingAuth(ANONYMOUS)
 # In a head's memory: (runtime, dialect, PendingAuth, how long its client waits).
 _IDENTITY = "identity"
@@ -45,17 +41,15 @@ class Endpoint:
 
     routes         what is at this path, by method; empty where there is nothing
     default_model  the model of requests that name none, or None
-    path           the path with the dialect's prefix, in Starlette's syntax; "" where there is nothing
     """
 
     def __init__(
-        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None, path: str = ""
+        self, runtime: Runtime, dialect: Dialect, routes: Mapping[str, Route], default_model: str | None
     ) -> None:
         self.runtime = runtime
         self.dialect = dialect
         self.routes = routes
         self.default_model = default_model
-        self.path = path
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         return Run(self, scope, receive, send).go()
@@ -68,10 +62,6 @@ class Run:
     a worker and its reply to the client, record what became of it.
     """
 
-    op: Op | None = None
-    permit: Permit | None = None
-    attempts: Attempts | None = None
-    trace: RequestTrace | None = None
     _task: Running | None = None
     _deadline: asyncio.TimerHandle | None = None
     # When nobody waits for it any more, in seconds of the runtime's clock.
@@ -80,10 +70,6 @@ class Run:
     _error: GatewayError | None = None
     _streaming = False  # counted as a stream of its key
     _waits: Waits | None = None
-    # `Attempts.deaths` of all models that are asked, where there may be several.
-    _deaths: list[asyncio.Task[None]] | None = None
-    # What another model would be asked if this one cannot answer.
-    _untouched: Op | None = None
     # Whose stored texts it may refer to; of those that it does refer to: their bytes, and whether one is heavy.
     _owner = ""
     _recalled_bytes = 0
@@ -101,7 +87,7 @@ class Run:
         named: tuple[str | None, Headers] | None = memory.get(_NAMED)
         if named is None:
             named = memory[_NAMED] = given_id(headers), trace_context(headers)
-        given, self._context = named
+        given, context = named
         self.record = record = RequestRecord(given or new_id(), dialect.name)
         self.route = route = endpoint.routes.get(method)
         self.request = Request(
@@ -116,17 +102,17 @@ class Run:
             memory,
         )
         self.client = connect(scope, receive, send, runtime.extension, record.id)
-        self.reply = ClientReply(self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s)
+        watchers: list[Watcher] = []
+        self.reply = ClientReply(
+            self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s, watchers
+        )
         self.reply.headers += scope.get(REPLY_HEADERS, ())
-        self._began = runtime.clock()
+        self.call = Call(runtime, self.client, self.reply, record, watchers, context)
 
     async def go(self) -> None:
         self._task = running()
         self.runtime.running.add(self)
         self.runtime.observer.begun(self.record.dialect)
-        if self.runtime.tracer is not None:
-            self.trace = self.runtime.tracer.begin(self._context, self.request.method, self.endpoint.path)
-            self.record.trace = self.trace.id
         try:
             await self._serve()
         except GatewayError as error:
@@ -175,130 +161,111 @@ class Run:
         if type(asked) is ListModels:
             await self._list_models(asked, principal)
             return
-        op = self.op = asked
+        call = self.call
+        op = call.op = asked
+        call.principal, call.large = principal, large
         if principal.streams is not None and op.stream:
             runtime.caps.open_stream(principal)
             self._streaming = True
         served = resolve_model(runtime.models, op, endpoint.default_model, principal)
         op.salt = principal.salt
         record.stream = op.stream
-        del asked, op  # `_forget_prompt` lets go of it, which no frame may prevent
+        del asked, op  # `Call.drop_prompt` lets go of it, which no frame may prevent
         if served.detours is None:
-            await self._ask(served, principal, large)
+            await self._ask(served)
         else:
-            await self._ask_in_turn(served, served.detours, principal, large)
+            await self._ask_in_turn(served, served.detours)
 
-    async def _ask(self, served: ServedModel, principal: Principal, large: bool) -> None:
-        """Has `served` answer `self.op`. Raises GatewayError if it cannot."""
-        runtime, record, request, op = self.runtime, self.record, self.request, self.op
-        assert op is not None
-        record.model = served.name
-        if served.adapter is not None:
-            record.adapter = served.adapter
-        if runtime.trace is not None:
-            runtime.trace("request read", id=record.id, operation=record.operation, model=served.name, stream=op.stream)
-        left_out = refuse_beyond(op, served.can)
+    async def _ask(self, served: ServedModel) -> None:
+        """Has `served` answer the request. Raises GatewayError if it cannot."""
+        runtime, reply, call = self.runtime, self.reply, self.call
+        call.ask(served)
+        outgoing = call.outgoing
+        left_out = refuse_beyond(call.asked, served.can)
         if left_out:
-            self.reply.name_dropped(left_out)
+            reply.name_dropped(left_out)
         if runtime.gate is not None:
-            self.permit = await runtime.gate.admit(record, op, served.can.max_context, self.scope, self.reply.headers)
+            call.permit = await runtime.gate.admit(
+                self.record, call.asked, served.can.max_context, self.scope, reply.headers
+            )
+        waits = self._limit_time(call.asked, served)
+        await offload(outgoing.write, call.asked) if call.large else outgoing.write(call.asked)
+        if outgoing.request.dropped:
+            reply.name_dropped(outgoing.request.dropped)
+        cut = outgoing.check(call.asked, runtime.estimate)
+        if cut:
+            reply.name_dropped(cut)
+        for stage in runtime.stages:
+            await stage(call)
+        describe, headers = served.pool.demand, self.request.headers
+        demand = await offload(describe, call.asked, headers) if call.large else describe(call.asked, headers)
+        demand.tenant, demand.until = call.principal.tenant, self._until
+        demand.size = len(self.request.body) + self._recalled_bytes
+        call.demand = demand
+        for stage in served.stages:
+            await stage(call)
+        if waits is not None or served.first_byte_per_token:
+            prompt = demand.prompt or runtime.estimate(call.asked) if served.first_byte_per_token else 0
+            extra = prompt * served.first_byte_per_token
+            stream = self.record.stream
+            outgoing.deadlines = for_request(served.deadlines, extra, waits, stream, runtime.keepalive_s)
+        runtime.earn()
+        if call.large and self.record.stream:
+            call.prompt = await offload(runtime.estimate, call.asked)  # it would take long when the prompt is dropped
+        await attempts_for(call)(call).run()
+
+    def _limit_time(self, op: Op, served: ServedModel) -> Waits | None:
+        """Sets the deadline of the whole request. Returns how long its client waits, if that may shorten a deadline."""
         waits = self._waits
         if waits is not None and waits.outlasts(served.deadlines):
             waits = None
-        patience = waits.whole(op.stream, served.deadlines) if waits is not None else None
         if self._deadline is None:
+            patience = waits.whole(op.stream, served.deadlines) if waits is not None else None
             self._set_deadline(op.timeout, served.total_s, patience)
-        # With a tracer each attempt has a context of its own.
-        context = self._context if self.trace is None else []
-        outgoing = Outgoing(op, served, record.id, large, context)
-        await offload(outgoing.write) if large else outgoing.write()
-        if outgoing.request.dropped:
-            self.reply.name_dropped(outgoing.request.dropped)
-        cut = outgoing.check(runtime.estimate)
-        if cut:
-            self.reply.name_dropped(cut)
-        quarantine = runtime.quarantine
-        if quarantine is not None and quarantine.held and outgoing.question is None:
-            await quarantine.refuse_held(request)
-        describe = served.pool.demand
-        demand = await offload(describe, op, request.headers) if large else describe(op, request.headers)
-        demand.tenant, demand.size, demand.until = (
-            principal.tenant,
-            len(request.body) + self._recalled_bytes,
-            self._until,
-        )
-        if served.tells:
-            await ask_tokens(op, served, demand, runtime, record, large)
-        if waits is not None or served.first_byte_per_token:
-            prompt = demand.prompt or runtime.estimate(op) if served.first_byte_per_token else 0
-            extra = prompt * served.first_byte_per_token
-            outgoing.deadlines = for_request(served.deadlines, extra, waits, op.stream, runtime.keepalive_s)
-        runtime.earn()
-        on_done = self._settle if self.permit is not None or runtime.shelf is not None else None
-        self.attempts = Attempts(
-            runtime, self.endpoint.dialect, outgoing, self.reply, record, self._began, on_done, self.trace
-        )
-        if self._deaths is not None:
-            self.attempts.deaths = self._deaths
-        if served.mirror is not None and outgoing.question is None:
-            self.attempts.on_sent = partial(served.mirror.copy, op, record.id, request, large, quarantine)
-        if served.prefill is not None and isinstance(op, (Chat, Complete)):
-            describe = served.prefill.pool.demand
-            brought = await offload(describe, op, request.headers) if large else describe(op, request.headers)
-            brought.tenant, brought.size, brought.until = demand.tenant, demand.size, demand.until
-            brought.tokens, brought.salt = demand.tokens, demand.salt
-            self.attempts.first = FirstStep(served.prefill, brought, runtime, outgoing, record)
-        if runtime.explain and (runtime.explain == "always" or header_value(request.headers, EXPLAIN) is not None):
-            self.reply.explain = self.attempts.explain
-        if op.stream:
-            self.attempts.on_token = self._forget_prompt
-            if large:
-                self.attempts.prompt = await offload(runtime.estimate, op)
-        del op
-        await self.attempts.run(principal.priority, demand)
+        return waits
 
-    async def _ask_in_turn(self, served: ServedModel, detours: Detours, principal: Principal, large: bool) -> None:
+    async def _ask_in_turn(self, served: ServedModel, detours: Detours) -> None:
         """Has the model answer that `served` is split to; where that one cannot, its fallbacks, one after the other.
         Raises what was wrong with the first."""
-        models, record, reply, asked = self.runtime.models, self.record, self.reply, served.name
+        models, record, reply, call, named = self.runtime.models, self.record, self.reply, self.call, served.name
+        principal = call.principal
         begun = reply.mark()
         other = detours.split.choose(self.request.headers, principal) if detours.split is not None else None
         if other is not None:
             served = models[other]
             detours = served.detours or NONE
-            self._detour(asked, other, SPLIT)
+            self._detour(named, other, SPLIT)
         if detours.fallback:
-            self._untouched = copy(self.op)  # what a model cannot do is left out of `op`
-        self._deaths = []
+            call.untouched = copy(call.op)
         try:
-            await self._ask(served, principal, large)
+            await self._ask(served)
             return
         except GatewayError as error:
             why = reason_of(error)
             if why not in detours.on or not reply.unseen:
                 raise
-            failure, mark, explain = error, reply.mark(), reply.explain
+            failure, mark = error, reply.mark()
             told = record.asked, record.detour, record.worker, record.picked, record.prefill
         failure.release_frames()
         for name in detours.fallback:
             fallback = models[name]
             if not principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
                 continue
-            if self.permit is not None:
-                self.permit.withdraw()
-                self.permit = None
+            if call.permit is not None:
+                call.permit.withdraw()
+                call.permit = None
             reply.return_to(begun)
             record.limit = record.worker = record.picked = record.prefill = None
-            self._detour(asked, name, why)
+            self._detour(named, name, why)
             try:
-                self.op = copy(self._untouched)
-                await self._ask(fallback, principal, large)
+                call.op = copy(call.untouched)
+                await self._ask(fallback)
                 return
             except GatewayError as error:
                 if not reply.unseen or error.code == QUARANTINED:
                     raise
         record.asked, record.detour, record.worker, record.picked, record.prefill = told
-        record.model, record.limit, reply.explain = served.name, None, explain
+        record.model, record.limit = served.name, None
         reply.return_to(mark)
         raise failure
 
@@ -416,44 +383,17 @@ class Run:
         self._error = error
         try:
             try:
-                await self.reply.refuse(error, self.op)
+                await self.reply.refuse(error, self.call.op)
             except Exception as bug:
                 self.runtime.observer.bug(self.record, bug)
-                await self.reply.refuse(_internal_error(), self.op)
+                await self.reply.refuse(_internal_error(), self.call.op)
         except asyncio.CancelledError:
             if not self.client.gone:
                 raise
             self._note_leaving()
 
-    def _forget_prompt(self) -> None:
-        """A stream has its first token: no other worker will be sent the request, and what it was is let go of. Where
-        nothing of it is left, other bodies may take its bytes."""
-        runtime, client = self.runtime, self.client
-        if self.attempts is None or not self.attempts.forget_prompt():
-            return
-        self._untouched = None
-        self.request.body = b""
-        if runtime.shelf is not None:
-            return  # the dialect leaves in `op` what is to be stored
-        self.op = None
-        if client.reserved_bytes and not self.attempts.lane_keeps_op:
-            runtime.body_budget.release(client.reserved_bytes)
-            client.reserved_bytes = 0
-
-    def _settle(self) -> None:
-        """Records what was used and tells the limits. As soon as a stream is complete, before its end reaches the
-        client, so that an immediate next request is not refused; else at the end of the request."""
-        if self.attempts is not None:
-            self.record.usage = self.attempts.used()
-        if self.permit is not None:
-            self.permit.settle(self.record)
-        op, shelf = self.op, self.runtime.shelf
-        if shelf is not None and op is not None and op.keep is not None:
-            texts, op.keep = op.keep, None
-            shelf.put(self._owner, texts)
-
     def _close(self) -> None:
-        runtime, record, client = self.runtime, self.record, self.client
+        runtime, record, client, call = self.runtime, self.record, self.client, self.call
         if self._error is not None:
             self._error.release_frames()
         if self._deadline is not None:
@@ -463,25 +403,15 @@ class Run:
             runtime.caps.close_stream(record.key)
         if client.reserved_bytes:
             runtime.body_budget.release(client.reserved_bytes)
-        self._settle()
+        call.settle()
         if record.outcome == "cancelled":
-            record.phase = self._phase()
-        finishes = self.attempts.finishes if self.attempts is not None and self.trace is not None else []
-        self.attempts = None  # it holds this request by `on_done`: a cycle for the collector
+            record.phase = call.phase
         self.reply.close()
-        record.ms = round((runtime.clock() - self._began) * 1000, 3)
+        record.ms = round((runtime.clock() - call.began) * 1000, 3)
         record.overhead_ms = round(max(0.0, record.ms - record.queue_ms - record.upstream_ms), 3)
-        if self.trace is not None:
-            self.trace.finished(record, finishes)
+        for watcher in call.watchers:
+            watcher.closed()
         runtime.observer.finished(record)
-
-    def _phase(self) -> str:
-        """The phase that a client which left was waiting in, as in `RequestRecord.phase`."""
-        if self.attempts is None:
-            return "reading"
-        if self.attempts.queued:
-            return "queued"
-        return "first_output" if self.record.ttft_ms is None else "streaming"
 
 
 def _longer(one: ServedModel, other: ServedModel) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -13,12 +13,15 @@ from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Gate, Observer, Tracer
+from gateway.core.ports import Gate, Observer
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
-from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.shelf import Shelf
+
+if TYPE_CHECKING:
+    from gateway.pipeline.call import Stage
+    from gateway.pipeline.watch import MakeWatcher
 
 
 class UnderWay(Protocol):
@@ -71,11 +74,9 @@ class Runtime(Struct):
     guard            refuses requests while this process cannot keep up
     caps             what single keys may hold open
     estimate         tokens of a prompt whose length no worker told
-    explain          whose replies say how they came to their worker: "asked" for those that ask, "always", or ""
     gate             limits; None when there are none
-    trace            told of every step by (what, **fields), for the log at level debug; None at any other
-    tracer           makes the spans of requests; None without tracing
-    quarantine       requests of which workers died; None where they are sent on
+    watchers         of each request, from its beginning
+    stages           that each request passes once it is written for a worker, before a worker is picked
     shelf            what clients may refer to later; None where nothing is stored
     log_prompt       told of every request's body by (request id, body); None unless the operator asked for it
     """
@@ -96,10 +97,8 @@ class Runtime(Struct):
     guard: Guard
     caps: Caps
     estimate: Callable[[Op], int]
-    explain: str = ""
     gate: Gate | None = None
-    trace: Callable[..., None] | None = None
-    tracer: Tracer | None = None
-    quarantine: Quarantine | None = None
+    watchers: tuple[MakeWatcher, ...] = ()
+    stages: tuple[Stage, ...] = ()
     shelf: Shelf | None = None
     log_prompt: Callable[[str, bytes], None] | None = None

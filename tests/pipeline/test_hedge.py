@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
-from gateway.pipeline.hedge import hedged
+from gateway.pipeline.hedge import first_answer
+from gateway.pipeline.visit import Visit
 from tests.clients import WAYS, Way
 from tests.harness import Stack, until
 from tests.pipeline.test_pump import chat, raw_request
@@ -75,56 +76,61 @@ FINE = Response(200)
 WRONG = GatewayError(Kind.UPSTREAM, "no")
 
 
-class Two:
-    """A pool of the workers `first` and `second`, and what each answers, once `go` says so."""
+class Named:
+    """A worker that answers as it is told, once `go` is set."""
 
     generation = 0
 
-    def __init__(self, name: str, told: list[str], outcome: Response | GatewayError | None = None) -> None:
+    def __init__(self, name: str, outcome: Response | GatewayError) -> None:
         self.address = name
         self.go = asyncio.Event()
         self.outcome = outcome
-        self.told = told
-        self.spared: Two | None = None
 
     def __str__(self) -> str:
         return self.address
 
-    def spare(self, exclude: list[Any], demand: Any) -> Two | None:
-        return self.spared
 
-    def succeeded(self, worker: Two, generation: int) -> None:
-        self.told.append(f"{worker} succeeded")
+class Learning:
+    """A pool that notes what it learns."""
 
-    def failed(self, worker: Two, generation: int, error: GatewayError) -> None:
-        self.told.append(f"{worker} failed")
+    def __init__(self) -> None:
+        self.learned: list[str] = []
 
-    def abandoned(self, worker: Two, generation: int) -> None:
-        self.told.append(f"{worker} abandoned")
+    def succeeded(self, worker: Named, generation: int) -> None:
+        self.learned.append(f"{worker} succeeded")
 
-    def release(self, worker: Two, demand: Any) -> None:
-        self.told.append(f"{worker} released")
+    def failed(self, worker: Named, generation: int, error: GatewayError) -> None:
+        self.learned.append(f"{worker} failed")
+
+    def abandoned(self, worker: Named, generation: int) -> None:
+        self.learned.append(f"{worker} abandoned")
+
+    def release(self, worker: Named, demand: Any) -> None:
+        self.learned.append(f"{worker} released")
+
+    def visit(self, worker: Any) -> Visit:
+        pool: Any = self
+        return Visit(pool, worker, Demand(), pool)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "order", "told"),
+    ("first", "second", "order", "learned"),
     [
-        (FINE, FINE, "first", ["second abandoned", "second released"]),
-        (FINE, FINE, "second", ["second succeeded", "first abandoned", "second released"]),
-        (FINE, WRONG, "second first", ["second failed", "second released"]),
-        (WRONG, FINE, "first second", ["second succeeded", "first failed", "second released"]),
-        (WRONG, WRONG, "first second", ["second failed", "second released"]),
-        (WRONG, WRONG, "second first", ["second failed", "second released"]),
+        (FINE, FINE, "first", ["second abandoned", "second released", "first succeeded"]),
+        (FINE, FINE, "second", ["first abandoned", "second succeeded", "second released"]),
+        (FINE, WRONG, "second first", ["second failed", "second released", "first succeeded"]),
+        (WRONG, FINE, "first second", ["first failed", "second succeeded", "second released"]),
+        (WRONG, WRONG, "first second", ["second failed", "second released", "first failed"]),
+        (WRONG, WRONG, "second first", ["second failed", "second released", "first failed"]),
     ],
 )
-async def test_every_outcome_is_told_once(first: Any, second: Any, order: str, told: list[str]) -> None:
-    """That of the first worker by whoever called, unless the second one's answer counts."""
-    heard: list[str] = []
-    one, two = Two("first", heard, first), Two("second", heard, second)
-    one.spared = two
+async def test_every_outcome_is_learned_once(first: Any, second: Any, order: str, learned: list[str]) -> None:
+    pool = Learning()
+    one, two = Named("first", first), Named("second", second)
     running: list[str] = []
 
-    async def send(worker: Any) -> Response:
+    async def send(visit: Visit) -> Response:
+        worker: Any = visit.worker
         running.append(worker.address)
         try:
             if worker is two:
@@ -138,33 +144,31 @@ async def test_every_outcome_is_told_once(first: Any, second: Any, order: str, t
         finally:
             running.remove(worker.address)
 
-    pool: Any = one
-    both: list[Any] = []
-    told_asked = partial(heard.append, "asked")
-    asked: Any = hedged(send, pool, pool, 0, 0.001, lambda: True, told_asked, lambda *lost: both.append(lost))
+    async def ask() -> Named:
+        with pool.visit(one) as visit:
+            _, winner = await first_answer(visit, send, 0.001, lambda first: pool.visit(two))
+        return two if winner.worker.address == two.address else one
+
     if first is second is WRONG:
         with pytest.raises(GatewayError):
-            await asked
+            await ask()
     else:
-        found = await asked
-        assert found.other is two
-        assert found.won == ("second succeeded" in told)
-    assert heard == ["asked", *told]
-    assert both == ([(two, WRONG)] if first is second is WRONG else [])
+        assert await ask() is (two if "second succeeded" in learned else one)
+    assert pool.learned == [*learned, "first released"]
     assert running == []
 
 
-@pytest.mark.parametrize("may", [True, False])
-async def test_without_a_free_worker_or_leave_to_ask_the_first_is_waited_for(may: bool) -> None:
-    heard: list[str] = []
-    one = Two("first", heard, FINE)
-    if not may:
-        one.spared = Two("second", heard, FINE)
+async def test_without_a_second_worker_the_first_is_waited_for() -> None:
+    pool = Learning()
+    asked = asyncio.Event()
 
-    async def send(worker: Any) -> Response:
-        await asyncio.sleep(0.02)
+    async def send(visit: Visit) -> Response:
+        await asked.wait()
         return FINE
 
-    pool: Any = one
-    found = await hedged(send, pool, pool, 0, 0.001, lambda: may, lambda: None, lambda other, error: None)
-    assert (found.other, found.won, heard) == (None, False, [])
+    def none_is_free(first: Visit) -> None:
+        asked.set()
+
+    with pool.visit(Named("first", FINE)) as visit:
+        assert await first_answer(visit, send, 0.001, none_is_free) == (FINE, visit)
+    assert pool.learned == ["first succeeded", "first released"]

@@ -68,7 +68,7 @@ def test_clients_that_try_again_kill_two_workers_in_all() -> None:
 
 
 async def settled(stack: Stack) -> None:
-    quarantine = stack.gateway.state.runtime.quarantine
+    quarantine = stack.gateway.state.quarantine
     assert quarantine is not None
     while quarantine._notes:
         await asyncio.wait(quarantine._notes)
@@ -311,7 +311,7 @@ def test_no_prefill_worker_of_a_fallback_is_the_third() -> None:
 
 def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
     with Stack(({}, {}, {}, {}), config={**CALM, "breaker": {"quarantine_s": 0}}) as stack:
-        assert stack.gateway.state.runtime.quarantine is None
+        assert stack.gateway.state.quarantine is None
         stack.run(stack.gateway.reload(stack.config({"breaker": {"quarantine_s": 60}})))
         body = chat(scripted(text="a", fault="die@before"))
         assert httpx.post(stack.url + PATH, json=body, timeout=20).status_code == 502

@@ -17,7 +17,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lanes import EventLane
 from gateway.core.messages import Op
-from gateway.pipeline.attempts import Attempts
+from gateway.pipeline.call import Call
 from tests.clients import GENERATING, REQUESTS, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, plain_asgi, raw_request, read_whole, scripted
@@ -237,13 +237,13 @@ def test_usage_is_told_once_the_same_to_limits_and_record(
 ) -> None:
     """However often it is asked for: a stream's when it is complete, and everybody's at the end."""
     told: list[Any] = []
-    used = Attempts.used
+    used = Call.used
 
-    def noting(self: Attempts) -> Any:
+    def noting(self: Call) -> Any:
         told.append(used(self))
         return told[-1]
 
-    monkeypatch.setattr(Attempts, "used", noting)
+    monkeypatch.setattr(Call, "used", noting)
     config = {"limits": [{"name": "slots", "kind": "concurrency", "limit": 5}]}
     with Stack(config=config) as stack:
         body = asking(dialect, scripted(text="a b c", **({"fault": fault} if fault else {})), stream=stream)

@@ -53,19 +53,6 @@ _SILENT = (NULL, _NONE)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class _EndedChoice(Struct):
-    finish_reason: str | None = None
-
-
-class _Ended(Struct):
-    """Of a buffered reply, why its choices ended. Embeddings have none."""
-
-    choices: list[_EndedChoice] = []
-
-
-_ended = msgspec.json.Decoder(_Ended).decode
-
-
 class Passthrough(Struct, frozen=True):
     """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
 
@@ -88,9 +75,6 @@ class Passthrough(Struct, frozen=True):
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op, self.defaults)
         return Response(200, [JSON_TYPE], body), usage
-
-    def finishes(self, response: Response) -> list[str]:
-        return [choice.finish_reason for choice in _ended(response.body).choices if choice.finish_reason is not None]
 
 
 class Relay:
@@ -133,8 +117,7 @@ class Relay:
         self._choices = choices
         self._logprobs = logprobs
         self._seen: set[int] = set()
-        # Why each choice ended, by its index.
-        self.finishes: dict[int, str] = {}
+        self._finished: set[int] = set()
         self._calls: dict[int, Calls] = {}
         # The members that are the same in every chunk (id, object and created), from the first chunk.
         self._same: Extra = {}
@@ -179,7 +162,7 @@ class Relay:
         return b""
 
     def _finish(self) -> bytes:
-        if len(self.finishes) < self._choices:
+        if len(self._finished) < self._choices:
             raise wire.truncated()
         self.done = True
         out = self._release()
@@ -292,7 +275,7 @@ class Relay:
                 holder = choice.delta = {"role": _ASSISTANT, **holder}
         names = [name for name in (_TEXTS if self._chat else ("text",)) if _speaks(holder.get(name, NULL))]
         calls = self._chat and holder.get("tool_calls", _NONE) not in _SILENT
-        if index in self.finishes:
+        if index in self._finished:
             if names or calls:
                 raise wire.malformed()  # content after a choice's end would be lost
             return None
@@ -304,10 +287,10 @@ class Relay:
             _under_both_names(holder)
         word = _word(choice.members.get("finish_reason", NULL))
         if word:
-            self.finishes[index] = finish_word(word)
-            choice.members["finish_reason"] = Raw(encode(self.finishes[index]))
+            choice.members["finish_reason"] = Raw(encode(finish_word(word)))
+            self._finished.add(index)
             self._forget(index)
-            chunk.last = len(self.finishes) == self._choices
+            chunk.last = len(self._finished) == self._choices
             return "", index
         if word is not None:
             choice.members["finish_reason"] = NULL

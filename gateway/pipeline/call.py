@@ -1,0 +1,206 @@
+"""The material of one request, with one owner: what was asked, what a worker is sent, what came back, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal
+
+from gateway.auth import ANONYMOUS, Principal
+from gateway.core.demand import Demand
+from gateway.core.http import Headers
+from gateway.core.messages import Op
+from gateway.core.ports import Lane, Permit, RequestRecord
+from gateway.core.usage import Usage
+from gateway.pipeline.client import Client
+from gateway.pipeline.outgoing import Outgoing
+from gateway.pipeline.reply import ClientReply
+from gateway.pipeline.timing import milliseconds
+from gateway.pipeline.watch import Watcher
+
+if TYPE_CHECKING:
+    from gateway.pipeline.models import ServedModel
+    from gateway.pipeline.runtime import Runtime
+
+
+class Call:
+    """One request.
+
+    runtime    what all requests share
+    reply      what the client has seen; it has the request as it came, until `drop_prompt`
+    began      when the request began, in seconds of the runtime's clock
+    watchers   look at its steps
+    principal  who calls
+    large      reading or writing it takes milliseconds, so both are done in a thread
+    op         what is asked of the model; None before it was read, and after `drop_prompt`
+    untouched  a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
+    served     the model that is asked
+    outgoing   what its workers are sent
+    context    headers that tell workers of the client's trace
+    demand     what the pick of a worker goes by
+    prompt     estimated tokens of the prompt; None until they are needed
+    permit     its charge on limits
+    stage      how far it is
+    lane       of the last stream that a worker began
+    usage      of a worker's whole reply
+    counted    until when the record has the times of waits and visits, in seconds of the clock
+    reply_at   when a worker's whole reply had come: what follows is not the worker's time
+    """
+
+    op: Op | None = None
+    untouched: Op | None = None
+    served: ServedModel
+    outgoing: Outgoing
+    demand: Demand
+    principal: Principal = ANONYMOUS
+    large = False
+    prompt: int | None = None
+    permit: Permit | None = None
+    context: Headers
+    stage: Literal["reading", "queued", "visiting"] = "reading"
+    lane: Lane | None = None
+    usage: Usage | None = None
+    counted: float | None = None
+    reply_at: float | None = None
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        client: Client,
+        reply: ClientReply,
+        record: RequestRecord,
+        watchers: list[Watcher],
+        context: Headers,
+    ) -> None:
+        self.runtime = runtime
+        self.client = client
+        self.reply = reply
+        self.record = record
+        self.watchers = watchers
+        self.context = context
+        self.began = runtime.clock()
+        for make in runtime.watchers:
+            if (watcher := make(self)) is not None:
+                watchers.append(watcher)
+        self._lasting = len(watchers)
+
+    def ask(self, served: ServedModel) -> None:
+        """From now on `served` is asked, instead of any model before. Only watchers of the request itself go on."""
+        self.served = served
+        self.record.model = served.name
+        if served.adapter is not None:
+            self.record.adapter = served.adapter
+        self.outgoing = Outgoing(served, self.record.id, self.large, self.context)
+        self.lane = self.usage = self.prompt = None
+        del self.watchers[self._lasting :]
+        for make in served.watchers:
+            if (watcher := make(self)) is not None:
+                self.watchers.append(watcher)
+        for watcher in self.watchers:
+            watcher.asked()
+
+    @property
+    def asked(self) -> Op:
+        """`op`, while nothing can have dropped it."""
+        assert self.op is not None
+        return self.op
+
+    @property
+    def question(self) -> bool:
+        """The operation needs no model (`core.messages.Question`)."""
+        return self.outgoing.question is not None
+
+    # -- times ------------------------------------------------------------------------------------------------------
+
+    def waited(self, since: float) -> float:
+        """The request did nothing but wait for a worker since `since`. Returns the time now."""
+        now = self.runtime.clock()
+        self.record.queue_ms += milliseconds(now - since)
+        if self.counted is not None:
+            self.counted = now
+        return now
+
+    def explain(self) -> Headers:
+        """What became of the request until now, for the head of its reply; nothing before a worker was picked."""
+        record = self.record
+        if record.worker is None or self.counted is None:
+            return []
+        now = self.runtime.clock()
+        waited_s = (record.queue_ms + record.upstream_ms) / 1000 + (self.reply_at or now) - self.counted
+        values = {
+            b"x-dragoman-worker": record.worker,
+            b"x-dragoman-attempts": record.attempts,
+            b"x-dragoman-queue-ms": f"{record.queue_ms:.3f}",
+            b"x-dragoman-overhead-ms": f"{max(0.0, now - self.began - waited_s) * 1000:.3f}",
+            b"x-dragoman-picked": record.picked,
+            b"x-dragoman-prefill": record.prefill,
+        }
+        return [(name, str(value).encode()) for name, value in values.items() if value is not None]
+
+    @property
+    def phase(self) -> str:
+        """The phase that a client which left was waiting in, as in `RequestRecord.phase`."""
+        if self.stage != "visiting":
+            return self.stage
+        return "first_output" if self.record.ttft_ms is None else "streaming"
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def drop_prompt(self) -> None:
+        """Lets go of the prompt, and of its share of the memory for bodies. Called when a stream has its first token:
+        the prompt is in memory several times, a stream lasts long, and no other worker will be sent it."""
+        if any(watcher.keeps_prompt for watcher in self.watchers):
+            return
+        op, runtime = self.op, self.runtime
+        assert op is not None
+        if self.prompt is None:
+            self.prompt = runtime.estimate(op)
+        self.untouched = None
+        self.outgoing.forget()
+        self.reply.request.body = b""
+        self.demand.forget_prompt()
+        if runtime.shelf is not None:
+            return  # the dialect leaves in `op` what is to be stored
+        self.op = None
+        client = self.client
+        if client.reserved_bytes and self.lane is not None and not self.lane.keeps_op:
+            runtime.body_budget.release(client.reserved_bytes)
+            client.reserved_bytes = 0
+
+    def settle(self) -> None:
+        """Records the usage, corrects the charge on limits, and stores what the reply leaves to be stored.
+
+        Called when a stream is complete, before its end reaches the client, so that an immediate next request is not
+        refused; and at the end of each request."""
+        if self.stage != "reading":
+            self.record.usage = self.used()
+        if self.permit is not None:
+            self.permit.settle(self.record)
+        op, shelf = self.op, self.runtime.shelf
+        if shelf is not None and op is not None and op.keep is not None:
+            texts, op.keep = op.keep, None
+            shelf.put(self.principal.tenant, texts)
+
+    def used(self) -> Usage | None:
+        """The usage that the worker reported; if it reported none, an estimate; None if that cannot be known either.
+
+        A stream without a report used the output that was relayed. If its client left before the first token, it used
+        its prompt only; if it failed before the first token, nothing. The usage of a plain reply that never came is
+        unknown.
+        """
+        lane, record = self.lane, self.record
+        usage = self.usage if lane is None else lane.usage
+        if usage is None and record.stream and record.attempts:
+            produced = 0 if lane is None else lane.produced
+            failed = lane is None or lane.error is not None
+            if produced or not failed or record.outcome == "cancelled":
+                usage = Usage(None, produced, source="estimated")
+        if usage is not None and usage.input is None:
+            if self.prompt is None and self.op is not None:
+                self.prompt = self.runtime.estimate(self.op)
+            usage = Usage(self.prompt, usage.output, usage.cached, usage.reasoning, "estimated")
+        return usage
+
+
+Stage = Callable[[Call], Awaitable[None]]
+"""A step between reading a request and picking its worker. It may refuse the request (GatewayError), change `op` before
+it is written for a worker, or add to what the pick goes by. `gateway.app` lists those of a configuration."""

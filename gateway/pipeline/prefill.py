@@ -1,0 +1,108 @@
+"""Two steps for one request, where prefill and decode are apart: a prefill worker computes the prompt, and says where
+the worker that generates finds the result."""
+
+from __future__ import annotations
+
+from gateway.core.errors import Blame, GatewayError
+from gateway.core.http import Request
+from gateway.core.ports import Handover
+from gateway.pipeline.attempts import Attempts, measure
+from gateway.pipeline.call import Call
+from gateway.pipeline.models import Prefill
+from gateway.pipeline.offload import offload
+from gateway.pipeline.visit import Visit
+
+_MAX_REPLY_BYTES = 4 << 20
+
+
+class PrefillAttempts(Attempts):
+    """The first attempt carries what the prefill worker handed over. If that fails, or cannot be had, the worker that
+    generates computes the prompt. Writes into the record: prefill."""
+
+    # What the prefill worker handed over. It is used once.
+    _handed: bytes | None = None
+
+    async def run(self) -> None:
+        call = self._call
+        for watcher in call.watchers:
+            await watcher.before_worker()
+        call.stage = "visiting"
+        prefill = call.served.prefill
+        assert prefill is not None  # `strategies.attempts_for` chose this class by it
+        self._handed = await compute_prompt(call, prefill)
+        await super().run()
+
+    async def _attempt(self, visit: Visit) -> GatewayError | None:
+        handed, self._handed = self._handed, None
+        if handed is None:
+            return await super()._attempt(visit)
+        call, prefill = self._call, self._call.served.prefill
+        assert prefill is not None
+        if call.outgoing.unmeasured:
+            await measure(call, visit)
+        try:
+            return await self._exchange(visit, await self._second(prefill.handover, handed))
+        except GatewayError as error:
+            if error.upstream is not None and error.blame is Blame.WORKER:
+                visit.abandoned()  # what was handed over may be at fault: this worker may be tried again
+            raise
+
+    async def _second(self, handover: Handover, handed: bytes) -> Request:
+        outgoing, large = self._call.outgoing, self._call.large
+        plain = outgoing.request
+        request = await offload(handover.second, plain, handed) if large else handover.second(plain, handed)
+        # This worker may be sent the plain request after it, and must not see an id twice.
+        own = b"x-request-id"
+        request.headers = [(name, value + b"-d" if name == own else value) for name, value in request.headers]
+        outgoing.handed_on = request
+        return request
+
+
+async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
+    """What the second request is to carry. None if the worker that generates has to compute the prompt itself: the step
+    failed, or this request cannot be taken apart."""
+    outgoing, runtime, record, pool = call.outgoing, call.runtime, call.record, prefill.pool
+    if prefill.min_tokens and runtime.estimate(call.asked) < prefill.min_tokens:
+        return None
+    request = None
+    if not outgoing.unmeasured:
+        request = await _first(call, prefill)
+        if request is None:
+            return None
+    describe, headers = pool.demand, call.reply.request.headers
+    demand = await offload(describe, call.asked, headers) if call.large else describe(call.asked, headers)
+    demand.take_over(call.demand)
+    began = runtime.clock()
+    try:
+        worker = await pool.acquire((), call.principal.priority, demand)
+    except GatewayError as error:
+        error.release_frames()
+        runtime.observer.prefilled(record.model, None, error)
+        return None
+    finally:
+        call.waited(began)
+    failure: GatewayError | None = None
+    handed: bytes | None = None
+    try:
+        with Visit(pool, worker, demand, call.served.transport, call, prefill=True) as visit:
+            if request is None:
+                await measure(call, visit)
+                request = await _first(call, prefill)
+            if request is not None:
+                request.headers = outgoing.request.headers  # the trace's are new
+                fault = call.served.backend.fault
+                response = await visit.ask(request, outgoing.deadlines, _MAX_REPLY_BYTES, fault)
+                handed = prefill.handover.handed(response)
+    except GatewayError as error:
+        error.release_frames()
+        failure = error
+    if handed is not None:
+        record.prefill = worker.address
+    if handed is not None or failure is not None:
+        runtime.observer.prefilled(record.model, worker.address, failure)
+    return handed
+
+
+async def _first(call: Call, prefill: Prefill) -> Request | None:
+    first, plain = prefill.handover.first, call.outgoing.request
+    return await offload(first, plain) if call.large else first(plain)

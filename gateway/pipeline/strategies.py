@@ -1,0 +1,20 @@
+"""Which attempts an operation needs at a model."""
+
+from __future__ import annotations
+
+from gateway.core.messages import Chat, Complete, Embed
+from gateway.pipeline.attempts import Attempts, QuestionAttempts
+from gateway.pipeline.call import Call
+from gateway.pipeline.hedge import HedgedAttempts
+from gateway.pipeline.prefill import PrefillAttempts
+
+
+def attempts_for(call: Call) -> type[Attempts]:
+    served, operation = call.served, type(call.op)
+    if call.question:
+        return QuestionAttempts
+    if served.prefill is not None and (operation is Chat or operation is Complete):
+        return PrefillAttempts
+    if served.hedge_s is not None and operation is Embed:
+        return HedgedAttempts
+    return Attempts

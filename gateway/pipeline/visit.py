@@ -1,0 +1,160 @@
+"""A visit: one worker's part in one request, from the pick to its outcome.
+
+Every exchange with a worker is made by a visit, so the rules for outcomes stand here alone: the pool learns exactly one
+outcome, the worker gets its place back, the exchange is closed, the time is added to the record, the span ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from gateway.core.demand import Demand
+from gateway.core.errors import GatewayError
+from gateway.core.http import Request, Response
+from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandle
+from gateway.pipeline.timing import milliseconds
+
+if TYPE_CHECKING:
+    from gateway.pipeline.call import Call
+    from gateway.pipeline.watch import Watcher
+
+_MAX_ERROR_BYTES = 1 << 20
+"""Bytes that are read of a response whose status is an error."""
+
+
+Fault = Callable[[Response], GatewayError]
+"""Makes the error of a response whose status is not 200."""
+
+
+class Visit:
+    """A context manager. As its block ends, the pool learns the outcome, unless it has learned it before:
+
+    no exception   the worker succeeded
+    GatewayError   the worker failed; the pool decides by the error's blame whether that counts
+    another        the request was cancelled, or the gateway has a bug: nothing is learned about the worker
+
+    worker   as the pool gave it
+    demand   given back with the worker; None if the worker was lent for a question, and has no place to give back
+    call     whose record gets the time of the visit; None for a visit of no request's own, a copy's say
+    watched  the call's watchers see the visit
+    prefill  the worker computes the prompt for another one
+    outcome  None until the pool has learned it
+    error    that ended the visit, or its stream; else None
+    """
+
+    __slots__ = (
+        "_began",
+        "_call",
+        "_demand",
+        "_exchange",
+        "_generation",
+        "_pool",
+        "_transport",
+        "_watchers",
+        "error",
+        "outcome",
+        "prefill",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        worker: WorkerHandle,
+        demand: Demand | None,
+        transport: Transport,
+        call: Call | None = None,
+        *,
+        watched: bool = True,
+        prefill: bool = False,
+    ) -> None:
+        self.worker = worker
+        self.prefill = prefill
+        self.outcome: Literal["succeeded", "failed", "abandoned"] | None = None
+        self._demand = demand
+        self._pool = pool
+        self._transport = transport
+        self._call = call
+        self._watchers: Sequence[Watcher] = call.watchers if call is not None and watched else ()
+        self._generation = worker.generation
+        self._exchange: Exchange | None = None
+        self.error: GatewayError | None = None
+        if call is not None:
+            self._began = call.counted = call.runtime.clock()
+
+    # -- what the worker is asked -----------------------------------------------------------------------------------
+
+    async def send(self, request: Request, deadlines: Deadlines) -> Exchange:
+        """Returns the worker's response once its head is there. The visit closes it. Raises GatewayError as
+        `Transport.send` does."""
+        self._exchange = exchange = await self._transport.send(request, self.worker.address, deadlines)
+        return exchange
+
+    async def ask(self, request: Request, deadlines: Deadlines, limit: int, fault: Fault | None = None) -> Response:
+        """Returns the worker's whole response, of at most `limit` bytes. fault makes the error of a status other than
+        200; without one any status is an answer. Raises GatewayError."""
+        exchange = await self._transport.send(request, self.worker.address, deadlines)
+        try:
+            if fault is not None and exchange.status != 200:
+                raise await error_of(exchange, fault)
+            return Response(exchange.status, exchange.headers, await exchange.body(limit))
+        finally:
+            exchange.close()
+
+    # -- the outcome: the first one counts --------------------------------------------------------------------------
+
+    def answered(self) -> None:
+        """The reply has begun. Call it if the worker is half open."""
+        self._pool.answered(self.worker, self._generation)
+
+    def succeeded(self) -> None:
+        if self.outcome is None:
+            self.outcome = "succeeded"
+            self._pool.succeeded(self.worker, self._generation)
+
+    def failed(self, error: GatewayError) -> None:
+        self.error = error
+        if self.outcome is None:
+            self.outcome = "failed"
+            self._pool.failed(self.worker, self._generation, error)
+
+    def abandoned(self) -> None:
+        """The visit ends in a way that says nothing about the worker."""
+        if self.outcome is None:
+            self.outcome = "abandoned"
+            self._pool.abandoned(self.worker, self._generation)
+
+    def __enter__(self) -> Self:
+        try:
+            for watcher in self._watchers:
+                watcher.visiting(self)
+        except BaseException as bug:
+            self.__exit__(type(bug), bug, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+        if error is None:
+            self.succeeded()
+        elif isinstance(error, GatewayError):
+            self.failed(error)
+        else:
+            self.abandoned()
+        if self._demand is not None:
+            self._pool.release(self.worker, self._demand)
+        call = self._call
+        if call is not None:
+            now = call.runtime.clock()
+            call.record.upstream_ms += milliseconds((call.reply_at or now) - self._began)
+            call.counted, call.reply_at = now, None
+        for watcher in self._watchers:
+            watcher.left(self, self.error)
+
+
+async def error_of(exchange: Exchange, fault: Fault) -> GatewayError:
+    """The error that a response of another status than 200 is. Raises GatewayError if the response breaks off."""
+    return fault(Response(exchange.status, exchange.headers, await exchange.body(_MAX_ERROR_BYTES)))
