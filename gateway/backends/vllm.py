@@ -158,6 +158,8 @@ class Vllm(ReadsReplies):
                 op = _with_processors(op, can)
         body, dropped = outgoing(op, can, _WORDS)
         _adjust(body, op)
+        if not _GUIDED.keys().isdisjoint(body):
+            _rename_guided(body, can.version)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
@@ -207,6 +209,24 @@ def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> None:
     if op.salt is not None:
         own = body.get("cache_salt")
         body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
+
+
+# Members of vLLM before 0.12 -> the members of `structured_outputs`, which replaced them. Later versions ignore them.
+_GUIDED = {"guided_choice": "choice", "guided_grammar": "grammar", "guided_json": "json", "guided_regex": "regex"}
+
+
+def _rename_guided(body: dict[str, Any], version: tuple[int, ...]) -> None:
+    """Gives a constraint the name that a worker of this version reads; both names where the version is unknown. Raises
+    GatewayError(UNSUPPORTED) for a second constraint."""
+    given = [name for name in _GUIDED if name in body]
+    if version and version < (0, 12):
+        return
+    if len(given) > 1 or "structured_outputs" in body:
+        raise unsupported(given[-1], NAME, "it must be the only constraint")
+    name = given[0]
+    body["structured_outputs"] = {_GUIDED[name]: body[name]}
+    if version:
+        del body[name]
 
 
 def _refuse_with_beams(op: Complete) -> None:

@@ -247,7 +247,8 @@ class DialectOptions(Section):
     extras: Literal["pass", "drop", "error"] | None = Field(
         default=None,
         description="Fields, and members inside them, that it does not know: `pass` them on, `drop` them and say so, "
-        "or answer with an `error`. Absent: as its page in docs/dialects says.",
+        "or answer with an `error`. What constrains the answer is never dropped (docs/backends/vllm.md). Absent: as "
+        "its page in docs/dialects says.",
     )
     default_api_version: str | None = Field(
         default=None,

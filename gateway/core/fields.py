@@ -23,7 +23,8 @@ ignored   accepted, and named in the dropped header      refused   a clear error
 """
 
 ExtrasPolicy = Literal["pass", "drop", "error"]
-"""The handling of a field that is in no table: forwarded unchanged, dropped (and named to the client), or a 400."""
+"""The handling of a field that is in no table: forwarded unchanged, dropped (and named to the client), or a 400. A
+member that constrains the answer (`wire.openai.constraints`) is never dropped."""
 
 _MOST_LISTED = 32
 
@@ -168,16 +169,17 @@ def validate(body: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
 
 
 def sort_extras(
-    policy: ExtrasPolicy, unknown: Iterable[str], *, kind: Kind = Kind.BAD_REQUEST
+    policy: ExtrasPolicy, unknown: Iterable[str], *, kind: Kind = Kind.BAD_REQUEST, binding: Container[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(kept, dropped) names among `unknown` under `policy`; raises GatewayError(kind) naming them under "error"."""
+    """(kept, dropped) names among `unknown` under `policy`; raises GatewayError(kind) naming them under "error". Names
+    in `binding` are kept under "drop" too."""
     names = tuple(unknown)
     if not names:
         return (), ()
     if policy == "pass":
         return names, ()
     if policy == "drop":
-        return (), names
+        return tuple(name for name in names if name in binding), tuple(name for name in names if name not in binding)
     listed = ", ".join(f"'{name}'" for name in names[:_MOST_LISTED])
     if len(names) > _MOST_LISTED:
         listed += f" and {len(names) - _MOST_LISTED} more"

@@ -7,7 +7,7 @@ nothing is lost towards a worker of the same wire. A typed view of the same byte
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import wraps
 from operator import is_not
 from typing import Any, TypeVar
@@ -165,16 +165,21 @@ def invalid(error: Exception, at: str = "") -> GatewayError:
 
 
 def settle_unknown(
-    raw: dict[str, Raw], known: frozenset[str], policy: ExtrasPolicy, *, kind: Kind = Kind.BAD_REQUEST
+    raw: dict[str, Raw],
+    known: frozenset[str],
+    policy: ExtrasPolicy,
+    *,
+    kind: Kind = Kind.BAD_REQUEST,
+    binding: Container[str] = (),
 ) -> tuple[Extra, tuple[str, ...]]:
     """(the unknown members of `raw` that are kept, the names of those that are dropped). Dropped members are removed
-    from `raw`, so that the gateway does not read them either.
+    from `raw`, so that the gateway does not read them either. Members in `binding` are never dropped.
 
     Raises GatewayError: of `kind` for unknown members under policy "error", BAD_REQUEST for a value that is not JSON.
     """
     if known.issuperset(raw):
         return {}, ()
-    kept, dropped = sort_extras(policy, (name for name in raw if name not in known), kind=kind)
+    kept, dropped = sort_extras(policy, (name for name in raw if name not in known), kind=kind, binding=binding)
     for name in dropped:
         del raw[name]
     extra = {name: raw[name] for name in kept}

@@ -193,3 +193,21 @@ def test_how_long_a_chat_is_is_asked_with_all_that_its_template_reads() -> None:
 def test_the_last_message_is_gone_on_with() -> None:
     told = body(Chat(model="m", messages=(*HI, Message("assistant", (Text("Once"),))), continue_last=True))
     assert (told["continue_final_message"], told["add_generation_prompt"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("version", "old", "new"), [((0, 11, 2), True, False), ((0, 12), False, True), ((), True, True)]
+)
+def test_an_older_name_of_a_constraint_is_told_to_each_version(version: tuple[int, ...], old: bool, new: bool) -> None:
+    """vLLM 0.12 and later ignore `guided_choice`: without its new name an answer would not be constrained."""
+    op = Chat(model="m", messages=HI, extra={"guided_choice": Raw(b'["a","b"]')})
+    sent = json.loads(BACKEND.write(op, Capabilities("w", version=version)).body)
+    assert ("guided_choice" in sent, "structured_outputs" in sent) == (old, new)
+    assert sent.get("structured_outputs", {"choice": ["a", "b"]}) == {"choice": ["a", "b"]}
+
+
+def test_one_constraint_under_an_older_name_is_all_that_a_request_may_have() -> None:
+    op = Chat(model="m", messages=HI, extra={"guided_regex": Raw(b'"a"'), "structured_outputs": Raw(b'{"regex":"b"}')})
+    with pytest.raises(GatewayError) as refused:
+        BACKEND.write(op, Capabilities("w"))
+    assert (refused.value.kind, refused.value.param) == (Kind.UNSUPPORTED, "guided_regex")

@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from gateway.backends.llamacpp.errors import fault_of
 from gateway.backends.llamacpp.replies import ChoicesReader, TextReader, token_count, tokens_of
-from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, score_body, text_body, text_dropped
+from gateway.backends.llamacpp.requests import (
+    NAME,
+    WORDS,
+    adjust_chat,
+    refuse_pooling,
+    score_body,
+    text_body,
+    text_dropped,
+)
 from gateway.backends.openai.compose import PATHS, outgoing, prompt_of, tokenize
 from gateway.backends.openai.replies import read_embeddings, reader_of
 from gateway.backends.openai.requests import unsupported
@@ -56,7 +64,9 @@ class LlamaCpp:
         if isinstance(op, Complete):
             return Request("POST", "/completion", [JSON_TYPE], encode(text_body(op, can)), dropped=text_dropped(op))
         body, dropped = outgoing(op, can, WORDS)
-        if isinstance(op, Chat):
+        if isinstance(op, Embed):
+            refuse_pooling(body)
+        else:
             dropped = (*dropped, *adjust_chat(body, op, can))
             if _several(op):
                 # The usage of a buffered reply covers one choice only; a stream reports the usage of each.

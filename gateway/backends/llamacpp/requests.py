@@ -35,13 +35,16 @@ _WINDOW = 65_536
 _SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
 _NOT_ITS = {name: neutral for name, neutral in VLLM_MEMBERS.items() if name not in _SHARED}
 
-# vLLM's members of requests to rank documents that change the scores, with the values that change nothing.
-_SCORE_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+# vLLM's members of requests for scores and embeddings that change them, with the values that change nothing.
+_POOLING_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    "add_special_tokens": (True,),
+    "chat_template": (),
     "chat_template_kwargs": ({},),
     "instruction": ("",),
     "max_tokens_per_doc": (0,),
     "max_tokens_per_query": (0,),
     "mm_processor_kwargs": ({},),
+    "normalize": (True,),
     "truncate_prompt_tokens": (),
     "truncation_side": ("right",),
     "use_activation": (True,),
@@ -111,8 +114,14 @@ def text_dropped(op: Complete) -> tuple[str, ...]:
 
 def score_body(op: Score, can: Capabilities) -> dict[str, Any]:
     """The body of `/v1/rerank`. Raises GatewayError(UNSUPPORTED) for what llama.cpp would silently ignore."""
-    refuse_members(op.extra, _SCORE_MEMBERS, NAME)
+    refuse_pooling(op.extra)
     return rerank_body(op, can, NAME)
+
+
+def refuse_pooling(members: Mapping[str, Any]) -> None:
+    """Raises GatewayError(UNSUPPORTED) for what llama.cpp would silently ignore in a request for scores or
+    embeddings."""
+    refuse_members(members, _POOLING_MEMBERS, NAME)
 
 
 def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from gateway.core.messages import (
     ToolChoice,
 )
 from gateway.wire.json import encode
+from gateway.wire.openai.constraints import ENGINE, REPORTS
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _RAW = "_raw"
@@ -167,39 +168,9 @@ def refuse_members(members: Mapping[str, Any], neutral: Mapping[str, tuple[Any, 
             raise unsupported(name, backend)
 
 
-VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "detokenize": (True,),
-    "documents": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "include_reasoning": (True, False),  # there is none
-    "include_stop_str_in_output": (False,),
-    "kv_transfer_params": (),
-    "length_penalty": (1,),
-    "logits_processors": ([],),
-    "mm_processor_kwargs": ({},),
-    "prompt_embeds": (),
-    "prompt_logprobs": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (-1,),
-    "use_beam_search": (False,),
-    "vllm_xargs": ({},),
-}
-"""Members of vLLM's wire that have no canonical form, change the result, and are silently ignored by other engines,
-each with the values that change nothing."""
+VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {**ENGINE, **REPORTS}
+"""Members of vLLM's wire that have no canonical form and change the result, each with the values that change
+nothing."""
 
 RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
 """Why a list of seeds is refused."""

@@ -21,6 +21,7 @@ from gateway.dialects.anthropic.replies import StreamWriter as Writer
 from gateway.dialects.anthropic.replies import write, write_count
 from gateway.dialects.anthropic.requests import read_chat, read_count
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
+from gateway.wire.openai.constraints import CONSTRAINTS
 
 _OURS = HeaderTest(b"anthropic-version")
 
@@ -58,7 +59,9 @@ class Anthropic:
             return ListModels(write=models.write_one, model=request.params["model"])
         require_json(request)
         raw = members(request)
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras)
+        extra, dropped = settle_unknown(
+            raw, KNOWN[request.route], self.extras, binding=CONSTRAINTS.get(request.route, ())
+        )
         read = read_count if request.route == "count" else read_chat
         op: Op = read(raw, extra, dropped, self.extras)
         op.view = request.id

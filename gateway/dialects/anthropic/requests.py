@@ -17,6 +17,7 @@ from gateway.dialects.anthropic.conversation import Conversation
 from gateway.dialects.anthropic.fields import IGNORED
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
 from gateway.wire.json import NULL, encode
+from gateway.wire.openai.constraints import constrain
 from gateway.wire.unknown import read_known
 
 _chat = msgspec.json.Decoder(ChatBody)
@@ -34,7 +35,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     """Reads a message request. Raises GatewayError(BAD_REQUEST)."""
     found, unknown = read_known(raw, _chat, policy)
     talk = Conversation(found.messages, found.system)
-    op = _with_prompt(found, talk, extra)
+    op = _with_prompt(found, talk)
     left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown]
     op.stream = op.include_usage = bool(found.stream)
     op.max_output = found.max_tokens or 1
@@ -49,6 +50,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     op.output = _output(found.output_config)
     if found.metadata is not None and found.metadata.user_id is not None:
         op.user = sha256(found.metadata.user_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    op.extra = constrain(op, extra)
     op.dropped = (*left, *talk.dropped)
     return op
 
@@ -57,12 +59,13 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
     """Reads a request to count tokens. Raises GatewayError(BAD_REQUEST)."""
     found, unknown = read_known(raw, _count, policy)
     talk = Conversation(found.messages, found.system)
-    op = _with_prompt(found, talk, extra)
+    op = _with_prompt(found, talk)
+    op.extra = extra
     ignored = [name for name in IGNORED["count"] if name in raw]
     return CountTokens(model=found.model, prompt_of=op, dropped=(*dropped, *ignored, *unknown, *talk.dropped))
 
 
-def _with_prompt(found: PromptBody, talk: Conversation, extra: Extra) -> Chat:
+def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
     return Chat(
         model=found.model,
@@ -70,7 +73,6 @@ def _with_prompt(found: PromptBody, talk: Conversation, extra: Extra) -> Chat:
         continue_last=talk.continues,
         tools=_tools(found.tools or [], talk),
         fold_system=True,
-        extra=extra,
     )
 
 

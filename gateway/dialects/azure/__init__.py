@@ -20,6 +20,7 @@ from gateway.dialects.azure.replies import info, write
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
 from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai import writing
+from gateway.wire.openai.constraints import CONSTRAINTS
 
 
 class Azure:
@@ -52,7 +53,9 @@ class Azure:
         require_json(request)
         raw = members(request)
         policy = policy_of(request, self.extras)
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], policy)
+        # A client that sends this header has asked for what it does.
+        binding = CONSTRAINTS[request.route] if request.header(b"extra-parameters") is None else ()
+        extra, dropped = settle_unknown(raw, KNOWN[request.route], policy, binding=binding)
         body = encode(raw) if dropped else request.body
         op: Chat | Embed = (
             read_chat(body, raw, extra, dropped, policy)

@@ -25,6 +25,7 @@ from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, ChunkWriter, Writer, write
 from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
+from gateway.wire.openai.constraints import CONSTRAINTS
 
 
 class Friendli:
@@ -55,7 +56,9 @@ class Friendli:
         require_json(request)
         raw = members(request)
         operation = "chat" if request.route == "chat" else "complete"
-        extra, dropped = settle_unknown(raw, KNOWN[operation], self.extras, kind=Kind.UNSUPPORTED)
+        extra, dropped = settle_unknown(
+            raw, KNOWN[operation], self.extras, kind=Kind.UNSUPPORTED, binding=CONSTRAINTS[operation]
+        )
         if request.header(b"x-friendli-team") is not None:
             dropped = (*dropped, TEAM.name)
         op: Chat | Complete

@@ -19,6 +19,7 @@ from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampl
 from gateway.dialects.friendli.fields import NEVER
 from gateway.wire.json import encode, typed
 from gateway.wire.openai import reading
+from gateway.wire.openai.constraints import constrain
 from gateway.wire.openai.request_views import CHAT_MEMBERS, LONGEST_PATTERN
 from gateway.wire.unknown import read_known
 
@@ -154,11 +155,11 @@ def read_complete(
         want_tokens=True,
         logprobs=Logprobs() if found.include_output_logprobs else None,
         timeout=_seconds(found.timeout_microseconds),
-        extra=extra,
         dropped=dropped,
     )
     _read_lengths(op, found)
     _read_beams(op, found)
+    op.extra = constrain(op, extra)
     return op
 
 

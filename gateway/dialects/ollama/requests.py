@@ -16,6 +16,7 @@ from gateway.dialects.ollama.fields import KNOWN, OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
 from gateway.wire.openai import reading
+from gateway.wire.openai.constraints import CONSTRAINTS, lift
 from gateway.wire.openai.messages import answer_calls, read_at
 from gateway.wire.openai.request_views import CHAT_MEMBERS, MOST_PARTS
 
@@ -40,11 +41,12 @@ def read(request: Request, policy: ExtrasPolicy) -> Chat:
     UNSUPPORTED)."""
     require_json(request)
     given = members(request)
-    unknown, dropped = settle_unknown(given, KNOWN, policy)
+    left_out = _lift_options(given, policy)
+    unknown, dropped = settle_unknown(given, KNOWN, policy, binding=CONSTRAINTS["chat"])
     # Members that OpenAI's wire defines have the same meaning here.
     extra = {name: raw for name, raw in unknown.items() if name not in CHAT_MEMBERS}
     known = {name: raw for name, raw in given.items() if name not in extra}
-    left_out = _lift_options(known) + _lift_think(known)
+    left_out += _lift_think(known)
     # No worker reads these, so they are never passed on.
     sort_extras("error" if policy == "error" else "drop", left_out)
     output = _lift_format(known)
@@ -77,7 +79,7 @@ def _take_sampling(known: dict[str, Raw]) -> dict[str, Any]:
     return values
 
 
-def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:
+def _lift_options(known: dict[str, Raw], policy: ExtrasPolicy) -> tuple[str, ...]:
     """Moves the members of `options` to the top level of `known`. Returns the names of members with no place there.
 
     Raises GatewayError(BAD_REQUEST) for a value that is given in both places.
@@ -89,18 +91,20 @@ def _lift_options(known: dict[str, Raw]) -> tuple[str, ...]:
         options = msgspec.json.decode(raw, type=dict[str, Raw])
     except msgspec.ValidationError:
         raise GatewayError(Kind.BAD_REQUEST, "'options' must be an object", param="options") from None
-    left_out = []
+    left_out: dict[str, Raw] = {}
     for name, value in options.items():
         target = OPTIONS.get(name)
         if bytes(value) == b"null" or (name == "num_predict" and bytes(value) in (b"-1", b"-2")):
             continue
         if target is None:
-            left_out.append(f"options.{name}")
+            left_out[name] = value
         elif target in known:
             raise _twice(f"options.{name}", target)
         else:
             known[target] = value
-    return tuple(left_out)
+    if policy != "error":
+        left_out = lift(left_out, known, "options", "chat")
+    return tuple(f"options.{name}" for name in left_out)
 
 
 def _lift_think(known: dict[str, Raw]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONS
 from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, GenerateBody, NameIn, OptionsIn
 from gateway.wire import clock
 from gateway.wire.json import NULL, check_depth, encode, members, settle_unknown, typed
+from gateway.wire.openai.constraints import CONSTRAINTS, constrain, lift
 from gateway.wire.openai.tools import function_tool
 from gateway.wire.unknown import read_known
 
@@ -53,7 +54,7 @@ _LATEST = ":latest"
 _OPTIONS = frozenset(OptionsIn.__struct_fields__)
 _LEVELS = {"low": "low", "medium": "medium", "high": "high", "max": "high"}
 _EMPTY = (b"null", b'""', b"0", b'"0"', b'"0s"', b"0.0")
-_FOREIGN = ("temperature", "max_output_tokens", "tool_choice")
+_FOREIGN = ("max_output_tokens", "tool_choice")
 _MOST_TOP, _MOST_INPUTS = 20, 2048
 # Parameters that clients send to every model: vLLM's name -> this API's.
 _OPTIONAL = {
@@ -103,10 +104,11 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
     operation = OPERATIONS[request.route]
     if raw.get("_debug_render_only") == Raw(b"true"):
         raise _unsupported("_debug_render_only", "the template is the worker's")
-    options, left = _take_options(raw, policy) if operation != "embed" else (None, [])
-    # The AI SDK sends them here, although Ollama does not read them here.
-    foreign = [name for name in _FOREIGN if policy != "error" and raw.pop(name, None) is not None]
-    extra, dropped = settle_unknown(raw, KNOWN[operation], policy)
+    options, left = _take_options(raw, policy, operation) if operation != "embed" else (None, [])
+    # The AI SDK sends these here, although Ollama does not read them here. Its own temperature goes before this one.
+    foreign = _FOREIGN if options is None or options.temperature is None else (*_FOREIGN, "temperature")
+    foreign = tuple(name for name in foreign if policy != "error" and raw.pop(name, None) is not None)
+    extra, dropped = settle_unknown(raw, KNOWN[operation], policy, binding=CONSTRAINTS[operation])
     left = [*dropped, *foreign, *(name for name in IGNORED[operation] if name in raw), *left]
     if operation == "chat":
         op: Op | None = _read_chat(raw, options, extra, left, policy)
@@ -153,9 +155,10 @@ def _read_chat(
     left += unknown
     if not found.messages:
         return None
-    op = Chat(model=found.model, messages=read_messages(found.messages), extra=extra)
+    op = Chat(model=found.model, messages=read_messages(found.messages))
     op.tools = tuple([function_tool(tool.function) for tool in found.tools or ()])
     _common(op, found, options, left)
+    op.extra = constrain(op, extra)
     return op
 
 
@@ -177,13 +180,14 @@ def _read_generate(
     if found.raw or found.suffix:
         if found.system or found.images:
             raise _unsupported("suffix", "it does not go with system or images")
-        op = Complete(model=found.model, prompts=(found.prompt or "",), suffix=found.suffix or None, extra=extra)
+        op = Complete(model=found.model, prompts=(found.prompt or "",), suffix=found.suffix or None)
     else:
         system = [Message("system", (Text(found.system),))] if found.system else []
         content: list[Part] = pictures(found.images, "images")
         content.append(Text(found.prompt or ""))
-        op = Chat(model=found.model, messages=(*system, Message("user", tuple(content))), extra=extra)
+        op = Chat(model=found.model, messages=(*system, Message("user", tuple(content))))
     _common(op, found, options, left)
+    op.extra = constrain(op, extra)
     return op
 
 
@@ -238,8 +242,9 @@ def _think(op: Chat, think: bool | str | None) -> None:
     op.reasoning = effort
 
 
-def _take_options(raw: Extra, policy: ExtrasPolicy) -> tuple[OptionsIn | None, list[str]]:
-    """Removes `options` from `raw`: (the known members, the names of the others). Raises GatewayError(BAD_REQUEST)."""
+def _take_options(raw: Extra, policy: ExtrasPolicy, operation: str) -> tuple[OptionsIn | None, list[str]]:
+    """Removes `options` from `raw`: (the known members, the names of the others). Constraints among the others become
+    members of `raw`. Raises GatewayError(BAD_REQUEST)."""
     given = raw.pop("options", None)
     if given is None:
         return None, []
@@ -249,7 +254,10 @@ def _take_options(raw: Extra, policy: ExtrasPolicy) -> tuple[OptionsIn | None, l
         message = "'options' must be an object"
         raise GatewayError(Kind.BAD_REQUEST, message, param="options", code="invalid_value") from None
     said = {name: value for name, value in found.items() if value != NULL}
-    left = {f"options.{name}": value for name, value in said.items() if name not in _OPTIONS}
+    unknown = {name: value for name, value in said.items() if name not in _OPTIONS}
+    if policy != "error":
+        unknown = lift(unknown, raw, "options", operation)
+    left = {f"options.{name}": value for name, value in unknown.items()}
     check_depth(left)
     if policy == "error":
         sort_extras(policy, (name for name in left if name.removeprefix("options.") not in OPTIONS))

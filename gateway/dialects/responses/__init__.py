@@ -21,6 +21,7 @@ from gateway.dialects.responses.replies import write, write_count
 from gateway.dialects.responses.requests import Given, read_chat, read_count
 from gateway.dialects.responses.streams import StreamWriter as Writer
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
+from gateway.wire.openai.constraints import CONSTRAINTS
 from gateway.wire.openai.operations import name_deployment
 from gateway.wire.sealed import Seal
 
@@ -72,7 +73,9 @@ class Responses:
         require_json(request)
         raw = members(request)
         name_deployment(request, raw)
-        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras)
+        extra, dropped = settle_unknown(
+            raw, KNOWN[request.route], self.extras, binding=CONSTRAINTS.get(request.route, ())
+        )
         given = Given(Seal(request.sealing, b"reasoning"), request.recalled)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)

@@ -21,6 +21,7 @@ from gateway.dialects.responses.stored import as_items, with_past
 from gateway.dialects.responses.tools import Origin, Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
 from gateway.wire.json import NULL, encode, encode_line, typed
+from gateway.wire.openai.constraints import constrain
 from gateway.wire.openai.request_views import CHAT_MEMBERS
 from gateway.wire.sealed import Seal
 from gateway.wire.unknown import find_unknown
@@ -84,7 +85,7 @@ def read_chat(
         raise GatewayError(
             Kind.UNSUPPORTED, "'background' is not supported: nothing is stored here", param="background"
         )
-    op = _with_prompt(found, box, talk, extra)
+    op = _with_prompt(found, box, talk)
     left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown, *talk.dropped, *box.dropped]
     op.stream = op.include_usage = bool(found.stream)
     op.max_output = found.max_output_tokens
@@ -103,11 +104,13 @@ def read_chat(
         if found.text.verbosity is not None:
             left.append("text.verbosity")
     if talk.compacts:
-        left += _summary_only(op)
+        left += [*_summary_only(op), *extra]
+    else:
+        left += _with_extra(op, constrain(op, extra))
     stores = given.recalled is not None and found.store is not False
     if found.store and not stores:
         left.append("store")
-    op.dropped = (*left, *_taken(extra))
+    op.dropped = tuple(left)
     wanted = given.seal if _SEALED in (found.include or ()) else None
     items = as_items(found.input) if stores else None
     if stores:
@@ -121,9 +124,9 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
     """Reads a request to count tokens. `seal` as for `read_chat`. Raises GatewayError(BAD_REQUEST)."""
     _refuse_stored(raw, given)
     found, box, talk, unknown = _read(raw, _count, policy, given)
-    op = _with_prompt(found, box, talk, extra)
+    op = _with_prompt(found, box, talk)
     ignored = [name for name in IGNORED["count"] if name in raw]
-    left = (*dropped, *ignored, *unknown, *talk.dropped, *box.dropped, *_taken(extra))
+    left = (*dropped, *ignored, *unknown, *talk.dropped, *box.dropped, *_with_extra(op, extra))
     return CountTokens(model=found.model, prompt_of=op, dropped=left)
 
 
@@ -162,19 +165,20 @@ def _prompt(found: Body, given: Given) -> tuple[Body, Toolbox, Conversation]:
     return found, box, Conversation(found.input, found.instructions, box, given.seal)
 
 
-def _with_prompt(found: PromptBody, box: Toolbox, talk: Conversation, extra: Extra) -> Chat:
+def _with_prompt(found: PromptBody, box: Toolbox, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
     return Chat(
         model=found.model,
         messages=tuple(talk.messages),
         tools=tuple(box.tools.values()),
         fold_system=True,
-        extra={name: value for name, value in extra.items() if name not in CHAT_MEMBERS},
     )
 
 
-def _taken(extra: Extra) -> tuple[str, ...]:
-    """The unknown members whose names mean something else to a worker. They are not passed on."""
+def _with_extra(op: Chat, extra: Extra) -> tuple[str, ...]:
+    """Adds unknown members to `op`. Returns the names of those that mean something else to a worker; they are left
+    out."""
+    op.extra = {name: value for name, value in extra.items() if name not in CHAT_MEMBERS}
     return tuple(name for name in extra if name in CHAT_MEMBERS)
 
 

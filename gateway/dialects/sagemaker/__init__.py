@@ -35,6 +35,7 @@ from gateway.wire import sse
 from gateway.wire.json import check_depth, encode, members, whole_numbers
 from gateway.wire.openai import reading as requests
 from gateway.wire.openai import writing as replies
+from gateway.wire.openai.constraints import CONSTRAINTS
 from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 
@@ -78,7 +79,8 @@ class SageMaker:
                 code="invalid_value" if "prompt" in raw else "missing_parameter",
             )
         operation = "chat" if "messages" in raw else "complete"
-        _, dropped = sort_extras(self.extras, (name for name in raw if name not in KNOWN[operation]))
+        unknown = (name for name in raw if name not in KNOWN[operation])
+        _, dropped = sort_extras(self.extras, unknown, binding=CONSTRAINTS[operation])
         for name in dropped:
             del raw[name]
         canonical = CHAT_MEMBERS if operation == "chat" else TEXT_MEMBERS

@@ -10,13 +10,16 @@ from msgspec import Meta, Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
-from gateway.core.messages import Complete, Logprobs, Output, Sampling
+from gateway.core.messages import Complete, Extra, Logprobs, Output, Sampling
 from gateway.dialects.tgi.fields import KNOWN, PARAMETERS
 from gateway.wire.json import NULL, check_depth, encode, members, require_json, settle_unknown, typed
+from gateway.wire.openai.constraints import CONSTRAINTS, constrain, lift
 
 _Open = Annotated[float, Meta(gt=0, le=1)]
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _MOST_BEST = 2
+# Parameters that vLLM has too, under the same name and at the top level.
+_BESIDE = PARAMETERS & CONSTRAINTS["complete"]
 # A seed is unsigned here, and signed for workers.
 _SEED_BITS = 2**63 - 1
 
@@ -88,10 +91,10 @@ def read(request: Request, policy: ExtrasPolicy) -> Complete:
     """Raises GatewayError (MEDIA_TYPE, BAD_REQUEST, UNSUPPORTED)."""
     require_json(request)
     raw = members(request)
-    extra, dropped = settle_unknown(raw, KNOWN["complete"], policy)
     given = raw.pop("parameters", None)
+    parameters, left = _parameters(given, raw, policy)
+    extra, dropped = settle_unknown(raw, KNOWN["complete"], policy, binding=CONSTRAINTS["complete"])
     found = typed(encode(raw), _body)
-    parameters, left = _parameters(given, policy)
     stream = request.route == "generate_stream" or (request.route == "root" and bool(found.stream))
     sampled = given is None or _samples(parameters)
     _refuse(parameters, stream, sampled)
@@ -123,24 +126,39 @@ def read(request: Request, policy: ExtrasPolicy) -> Complete:
         op.logprobs = Logprobs()
     if parameters.truncate is not None:
         extra = {**extra, "truncate_prompt_tokens": Raw(b"%d" % parameters.truncate)}
-    op.extra = extra
+    op.extra = constrain(op, extra)
     op.dropped = (*dropped, *left)
     return op
 
 
-def _parameters(given: Raw | None, policy: ExtrasPolicy) -> tuple[ParametersIn, list[str]]:
-    """(the parameters, the names of those that have no place). A null is as if absent."""
-    if given is None:
+def _parameters(given: Raw | None, raw: Extra, policy: ExtrasPolicy) -> tuple[ParametersIn, list[str]]:
+    """(the parameters, the names of those that have no place). A null is as if absent.
+
+    Parameters that stand in `raw`, the members of the body, count as if they stood among the parameters. Constraints
+    that TGI does not have become members of `raw`.
+    """
+    beside = {name: raw.pop(name) for name in _BESIDE.intersection(raw)} if policy != "error" else {}
+    if given is None and not beside:
         return ParametersIn(), []
     try:
-        found = {name: value for name, value in _object(given).items() if value != NULL}
+        found = {name: value for name, value in _object(given or Raw(b"{}")).items() if value != NULL}
     except msgspec.ValidationError:
         message = "'parameters' must be an object"
         raise GatewayError(Kind.BAD_REQUEST, message, param="parameters", code="invalid_value") from None
-    unknown = [name for name in found if name not in PARAMETERS]
-    check_depth({name: found[name] for name in unknown})
+    twice = next((name for name in beside if name in found), None)
+    if twice is not None:
+        param = f"parameters.{twice}"
+        message = f"'{param}' and '{twice}' are the same: send one of them"
+        raise GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
+    found |= beside
+    others = {name: value for name, value in found.items() if name not in PARAMETERS}
+    if policy != "error":
+        others = lift(others, raw, "parameters", "complete")
+    check_depth(others)
+    unknown = list(others)
     sort_extras("error" if policy == "error" else "drop", (f"parameters.{name}" for name in unknown))
-    read = typed(encode({"parameters": found}), _inside).parameters
+    own = {name: value for name, value in found.items() if name in PARAMETERS}
+    read = typed(encode({"parameters": own}), _inside).parameters
     lost = [name for name in ("typical_p", "watermark") if getattr(read, name)]
     return read, [f"parameters.{name}" for name in (*unknown, *lost)]
 

@@ -14,6 +14,7 @@ from gateway.core.lifecycle import Embeddings, Reply, WholeReply
 from gateway.core.messages import Chat, Complete, Extra, ModelCard, Op
 from gateway.wire.json import encode, settle_unknown
 from gateway.wire.openai import reading, writing
+from gateway.wire.openai.constraints import CONSTRAINTS
 from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
 
 _CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset[str]()}
@@ -22,7 +23,7 @@ _CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset
 def read(request: Request, raw: Extra, operation: str, known: frozenset[str], policy: ExtrasPolicy) -> Op:
     """The body of `request`, whose members are `raw`, as `operation` (chat, complete or embed). `policy` applies to
     members that are not in `known`. Raises GatewayError (BAD_REQUEST, UNSUPPORTED)."""
-    extra, dropped = settle_unknown(raw, known, policy)
+    extra, dropped = settle_unknown(raw, known, policy, binding=CONSTRAINTS[operation])
     if extra:
         canonical = _CANONICAL[operation]
         extra = {name: value for name, value in extra.items() if name not in canonical}

@@ -135,13 +135,13 @@ def _chat_op(
         stream=bool(found.stream),
         include_usage=_include_usage(found),
         max_output=limit,
-        sampling=_sampling(found),
-        stop=_stop(found),
+        sampling=read_sampling(found),
+        stop=read_stop(found),
         n=found.n or 1,
         tools=read_tools(found.tools, inside(kept, "tools")) if found.tools else (),
         tool_choice=choice,
         parallel_tools=parallel,
-        output=_read_output(found.response_format, inside(kept, "response_format")),
+        output=read_output(found.response_format, inside(kept, "response_format")),
         reasoning=found.reasoning_effort,
         logprobs=Logprobs(found.top_logprobs or 0) if found.logprobs else None,
         user=found.user,
@@ -167,10 +167,10 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
         stream=bool(found.stream),
         include_usage=_include_usage(found),
         max_output=found.max_tokens,
-        sampling=_sampling(found),
-        stop=_stop(found),
+        sampling=read_sampling(found),
+        stop=read_stop(found),
         n=found.n or 1,
-        output=_read_output(found.response_format, inside(kept, "response_format")),
+        output=read_output(found.response_format, inside(kept, "response_format")),
         logprobs=Logprobs(found.logprobs) if found.logprobs is not None else None,
         echo=bool(found.echo),
         suffix=found.suffix,
@@ -223,13 +223,15 @@ def _with_options(extra: Extra, kept: Tree) -> Extra:
     return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
 
 
-def _stop(found: Body) -> tuple[str, ...]:
+def read_stop(found: Body) -> tuple[str, ...]:
+    """The member `stop`: one text or several."""
     if found.stop is None:
         return ()
     return (found.stop,) if isinstance(found.stop, str) else tuple(found.stop)
 
 
-def _sampling(found: Body) -> Sampling:
+def read_sampling(found: Body) -> Sampling:
+    """The parameters of sampling. Raises GatewayError(BAD_REQUEST) for a bias of what is not a token id."""
     bias = None
     if found.logit_bias:
         if not all(map(_TOKEN_ID.fullmatch, found.logit_bias)):
@@ -276,7 +278,8 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
     )
 
 
-def _read_output(found: FormatIn | None, kept: Tree) -> Output | None:
+def read_output(found: FormatIn | None, kept: Tree = NOTHING) -> Output | None:
+    """The member `response_format`. Raises GatewayError(BAD_REQUEST)."""
     if found is None:
         return None
     if found.type in ("text", "json_object"):

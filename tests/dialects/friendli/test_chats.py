@@ -126,14 +126,19 @@ def test_what_is_unknown_inside_is_refused_by_its_place() -> None:
 
 def test_what_is_unknown_inside_may_be_dropped_or_passed_on() -> None:
     messages = [{"role": "user", "content": "a", "x": 1}]
-    asked = {"messages": messages, "response_format": {"type": "json_object", "y": 1}, "stop_token_ids": [7]}
+    form = {"type": "json_object", "y": 1}
+    asked = {"messages": messages, "response_format": form, "stop_token_ids": [7], "brand_new": 1}
     dropping = create("friendli", Settings(extras="drop")).read(request(asked, route="chat"))
     assert isinstance(dropping, Chat)
-    assert dropping.dropped == ("stop_token_ids", "response_format.y", "messages[].x")
-    assert "stop_token_ids" not in to_worker(dropping)
+    assert dropping.dropped == ("brand_new", "response_format.y", "messages[].x")
+    assert to_worker(dropping)["stop_token_ids"] == [7]
     passing = create("friendli", Settings(extras="pass")).read(request(asked, route="chat"))
     assert isinstance(passing, Chat)
-    assert (passing.dropped, passing.unnamed, passing.extra) == (("response_format.y",), ("messages[].x",), {})
+    assert (passing.dropped, passing.unnamed, [*passing.extra]) == (
+        ("response_format.y",),
+        ("messages[].x",),
+        ["brand_new"],
+    )
     sent = to_worker(passing)
     assert (sent["messages"], sent["stop_token_ids"]) == (messages, [7])
 

@@ -214,7 +214,12 @@ def test_law_5_unknown_members_never_fail_and_are_named(client: httpx.Client) ->
     reply = client.post("/api/chat", json=asked)
     assert reply.status_code == 200, reply.text
     named = set(reply.headers["x-dragoman-dropped"].split(", "))
-    assert named == {"messages[].novel", "options.novel", "options.num_ctx", "brand_new", "temperature", "tool_choice"}
+    assert named == {"messages[].novel", "options.novel", "options.num_ctx", "brand_new", "tool_choice"}
+
+
+def test_a_temperature_beside_the_options_is_the_second_choice() -> None:
+    assert sent(temperature=0.25)["temperature"] == 0.25
+    assert sent(temperature=0.25, options={"temperature": 0.5})["temperature"] == 0.5
 
 
 @pytest.mark.parametrize(
