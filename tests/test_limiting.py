@@ -660,3 +660,76 @@ def test_a_question_waits_for_a_slot_like_any_request(way: Way) -> None:
         limiter_of(stack).settle(lease, 0)
         assert httpx.post(stack.url + way.path("m"), headers=headers, json=body).status_code == 200
         assert standing(stack, key="a") == {"concurrency": 0}
+
+
+# ---- heavy requests
+
+
+HEAVY = "word " * 60_000
+
+
+@pytest.fixture(scope="module")
+def heavy() -> Iterator[tuple[Stack, dict[str, str]]]:
+    keys, entries = {}, {}
+    for name in REQUESTS:
+        keys[name], entry = made(name, limits={"requests": 2, "tokens": 10_000_000, "concurrency": 1})
+        entries.update(entry)
+    of_model = {"name": "of-model", "kind": "requests", "limit": 100, "scope": ["model"]}
+    with Stack(({"max_model_len": 1 << 20},), {**DEFAULTS, "keys": entries, "limits": [of_model]}) as stack:
+        yield stack, keys
+
+
+@pytest.mark.parametrize("dialect", REQUESTS)
+def test_a_heavy_request_passes_the_limits_before_it_is_read(
+    heavy: tuple[Stack, dict[str, str]], dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, keys = heavy
+    way = next(way for way in WAYS if way.dialect == dialect and way.path() == REQUESTS[dialect][0])
+    read: list[int] = []
+    made_dialect = type(DIALECTS[dialect])
+    reads = made_dialect.read
+
+    def reading(self: Any, request: Any) -> Any:
+        read.append(len(request.body))
+        return reads(self, request)
+
+    monkeypatch.setattr(made_dialect, "read", reading)
+    headers = {"x-api-key" if dialect == "sagemaker" else "api-key": keys[dialect], "content-type": "application/json"}
+
+    def send(body: bytes) -> httpx.Response:
+        return httpx.post(stack.url + way.path("m"), content=body, headers=headers, timeout=30)
+
+    whole = json.dumps({**way.body(HEAVY, stream=False, max_tokens=5), "model": "m"}).encode()
+    assert send(whole[:-1]).status_code in (400, 422, 424)
+    assert standing(stack, key=dialect)["requests"] == 1, "what was read counts, malformed or not"
+    served = send(whole)
+    assert served.status_code == 200, served.text[:300]
+    assert served.headers["x-ratelimit-limit-requests"] == "2"
+    assert served.headers["x-ratelimit-remaining-requests"] == "0"
+    assert served.headers["x-ratelimit-limit-tokens"] == "10000000"
+    assert len([name for name in served.headers.raw if name[0] == b"x-ratelimit-limit-requests"]) == 1
+    left = standing(stack, key=dialect)
+    assert (left["requests"], left["concurrency"]) == (2, 0), "once each"
+    before = len(read)
+    refused = send(whole)
+    assert (refused.status_code, len(read)) == (429, before)
+    assert refused.headers["retry-after"]
+    assert "limit 'requests' reached" in refused.text
+    assert stack.records()[-1]["limit"] == "requests"
+    assert standing(stack, key=dialect)["concurrency"] == 0
+
+
+def test_a_heavy_request_that_a_model_has_its_own_limit_for_is_counted_once() -> None:
+    """Which of the limits of that name applies is known only when the body was read."""
+    limits = [
+        {"name": "requests", "kind": "requests", "limit": 5, "match": {"model": ["m"]}},
+        {"name": "requests", "kind": "requests", "limit": 1},
+        {"name": "others", "kind": "requests", "limit": 9, "scope": []},
+    ]
+    with Stack(({"max_model_len": 1 << 20},), {"limits": limits}) as stack:
+        for count in (1, 2, 3):
+            assert ask(stack, messages=[{"role": "user", "content": HEAVY}]).status_code == 200
+            assert standing(stack, key="anonymous") == {"requests": count, "others": count}
+        refused = ask(stack, messages=[{"role": "user", "content": HEAVY}], model="nobody")
+        assert refused.status_code == 404
+        assert standing(stack, key="anonymous") == {"requests": 3, "others": 4}

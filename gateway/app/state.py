@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from gateway import backends
@@ -33,6 +34,7 @@ from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.worker import Worker
 from gateway.limiting import Limiting, estimator
+from gateway.limiting.addresses import client_address
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
@@ -152,6 +154,7 @@ class State:
             guard=guard or new_guard(log, metrics),
             caps=caps or new_caps(metrics),
             estimate=estimate,
+            address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
             gate=limiting if limiting is not None and limiting.any else None,
             watchers=self._watchers(trace),
             stages=() if self.quarantine is None else (self.quarantine.check,),

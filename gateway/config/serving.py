@@ -62,9 +62,9 @@ class Listen(Section):
     max_bodies_bytes: Bytes | None = Field(
         default=None,
         ge=1024,
-        description="Most bytes of request bodies above 64 KiB at once; a body that does not fit is answered 503 "
-        "before it is read. In memory a body takes three to six times its size. At least "
-        "`max_body_bytes`. Absent: a tenth of the memory that the process may have.",
+        description="Most bytes of request bodies above 64 KiB at once, and of stored responses that requests refer to;"
+        " what does not fit is answered 503 before it is read. In memory a body takes three to six times its size."
+        " At least `max_body_bytes`. Absent: a tenth of the memory that the process may have.",
     )
     max_connections: Whole = Field(
         default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."

@@ -243,7 +243,10 @@ class Store(Section):
     )
     ttl_s: Seconds = Field(default=3600.0, ge=1, le=31 * _DAY, description="How long they are kept.")
     max_bytes: Bytes = Field(
-        default=268435456, ge=1 << 20, le=1 << 40, description="Of all in memory; the oldest go first."
+        default=268435456,
+        ge=1 << 20,
+        le=1 << 40,
+        description="Of all in memory; the oldest of the caller with the most goes first.",
     )
 
 

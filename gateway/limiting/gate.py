@@ -11,6 +11,7 @@ from gateway.config import Config
 from gateway.core.errors import Kind
 from gateway.core.http import Headers
 from gateway.core.messages import QUESTIONS, Op
+from gateway.core.ports import Permit as AnyPermit
 from gateway.core.ports import RequestRecord
 from gateway.limiting.addresses import Scope, client_address
 from gateway.limiting.rules import KINDS, estimator, rules
@@ -109,29 +110,48 @@ class Limiting:
             await self.limiter.close()
 
     async def admit(
-        self, record: RequestRecord, op: Op, max_context: int | None, scope: Scope, headers: Headers
+        self,
+        record: RequestRecord,
+        op: Op,
+        max_context: int | None,
+        scope: Scope,
+        headers: Headers,
+        early: AnyPermit | None = None,
     ) -> Permit | None:
         """See core.ports.Gate."""
         address = client_address(scope, self._trusted) if self._by_address else None
         question = type(op) in QUESTIONS  # counts as a request, and uses no tokens of a model
         cost = self._estimator.cost(op, max_context) if self._tokens and not question else _FREE
+        before = early.lease if isinstance(early, Permit) else None
         try:
-            lease = await self.limiter.reserve(Subject(record.key, record.team, record.model, address), cost)
+            subject = Subject(record.key, record.team, record.model, address)
+            lease = await self.limiter.reserve(subject, cost, before)
         except Limited as limited:
-            record.limit, limited.code = limited.code, None
-            _describe(limited.decision, headers)
+            if before is not None:
+                limited.decision.states = (*before.decision.states, *limited.decision.states)
+            _refused(limited, record, headers)
             # Without `violated` it can never fit: its prompt alone is too long.
             rule, violated = limited.decision.rule, limited.decision.violated
             if rule is not None and violated is not None and rule.kind == "tokens" and cost.prompt < cost.tokens:
                 limited.message += _HINT
             raise
-        plan, raw = lease.plan, lease.raw
+        plan, raw = (lease.plan, lease.raw) if before is None else _together(before, lease)
         for left, limit, name, reset in plan.told or _shown(plan, raw):
             ms = raw[left + 1] // 1000
             if ms != reset.ms:
                 reset.ms, reset.header = ms, (reset.name, duration(ms))
             headers += (limit, (name, b"%d" % raw[left]), reset.header)
         return Permit(self.limiter, lease, cost.prompt, question)
+
+    async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers) -> Permit:
+        """See core.ports.Gate."""
+        address = client_address(scope, self._trusted) if self._by_address else None
+        try:
+            lease = await self.limiter.reserve_early(Subject(record.key, record.team, None, address))
+        except Limited as limited:
+            _refused(limited, record, headers)
+            raise
+        return Permit(self.limiter, lease, 0, early=True)
 
 
 class _Reset(Struct):
@@ -165,6 +185,18 @@ def _shown(plan: Plan, raw: Verdict) -> list[_Shown]:
     return found
 
 
+def _together(early: Lease, lease: Lease) -> tuple[Plan, Verdict]:
+    """The plans and verdicts of one request that was admitted in two steps, for the headers."""
+    one, other = early.plan, lease.plan
+    plan = Plan((*one.rules, *other.rules), (*one.keys, *other.keys), (*one.shapes, *other.shapes))
+    return plan, (-1, 0, *early.raw[2:], *lease.raw[2:])
+
+
+def _refused(limited: Limited, record: RequestRecord, headers: Headers) -> None:
+    record.limit, limited.code = limited.code, None
+    _describe(limited.decision, headers)
+
+
 def _describe(decision: Decision, headers: Headers) -> None:
     """The same headers for a refusal."""
     for kind, (limit, remaining, reset) in _HEADERS:
@@ -176,17 +208,21 @@ def _describe(decision: Decision, headers: Headers) -> None:
 
 
 class Permit(Struct, eq=False):
-    """One admitted request. Implements core.ports.Permit. prompt: its estimated tokens. question: it uses none."""
+    """One admitted request. Implements core.ports.Permit. prompt: its estimated tokens. question: it uses none. early:
+    it was admitted before its body was read, and stays counted: reading took the time that the limit is to bound."""
 
     limiter: Limiter
     lease: Lease
     prompt: int
     question: bool = False
+    early: bool = False
 
     def settle(self, record: RequestRecord) -> None:
         """See core.ports.Permit."""
         lease = self.lease
-        if not lease.settled:
+        if self.early:
+            self.limiter.settle(lease, None)
+        elif not lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
             used = 0 if self.question else _used(record, outcome, self.prompt)
             self.limiter.settle(lease, used, outcome)

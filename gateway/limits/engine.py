@@ -10,10 +10,11 @@ import asyncio
 import secrets
 from asyncio import Task
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from math import ceil
 from random import random
 from time import monotonic
+from typing import Any
 from weakref import ref
 
 from gateway.core.errors import GatewayError, Kind
@@ -162,13 +163,20 @@ class Limiter:
             await asyncio.wait([self._beating])
         await self._store.close()
 
-    async def reserve(self, subject: Subject, cost: Cost = FREE) -> Lease:
-        """Charges the request on all of its limits, or raises and charges none.
+    def reserve(self, subject: Subject, cost: Cost = FREE, early: Lease | None = None) -> Coroutine[Any, Any, Lease]:
+        """Charges the request on all of its limits but those of `early`, or raises and charges none.
 
         Raises `Limited` (LIMITED, with the decision), or GatewayError(OVERLOADED) if the store is down and a rule fails
         closed. A cancelled call returns what it may have been granted.
         """
-        plan = self._plans.of(subject)
+        return self._reserve(self._plans.of(subject, () if early is None else early.plan.keys), cost)
+
+    def reserve_early(self, subject: Subject) -> Coroutine[Any, Any, Lease]:
+        """As `reserve`, on the limits that count a request whatever it holds and whatever model it names. subject has
+        no model."""
+        return self._reserve(self._plans.early(subject), FREE)
+
+    async def _reserve(self, plan: Plan, cost: Cost) -> Lease:
         self._count = count = self._count + 1
         lease_id = f"{self._prefix}{count}"
         if not plan.rules:

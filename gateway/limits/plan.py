@@ -78,20 +78,32 @@ class Plans:
             [(rule, shape(rule), until) for rule, until in zip(old.rules, old.until, strict=True)] for old in replaced
         ]
         self._layout = layout
-        self._known: dict[Subject, Plan] = {}
+        of_models = {rule.name for rule in rules if "model" in (*rule.scope, *rule.match)}
+        self._early = [one for one in self._rules if one[0].kind != "tokens" and one[0].name not in of_models]
+        # The subject, or (subject, the counters that are left out).
+        self._known: dict[object, Plan] = {}
         self._shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}  # equal ones are one object: they travel once
 
-    def of(self, subject: Subject) -> Plan:
-        plan = self._known.get(subject)
-        if plan is None:
-            plan = self._make(subject)
-            if len(self._known) >= REMEMBERED:  # the oldest half, so that a flood of strangers costs little
-                for old in list(self._known)[: REMEMBERED // 2]:
-                    del self._known[old]
-            self._known[subject] = plan
+    def of(self, subject: Subject, without: tuple[bytes, ...] = ()) -> Plan:
+        """without: counters that `early` had."""
+        known = (subject, without) if without else subject
+        return self._known.get(known) or self._keep(known, self._make(subject, without))
+
+    def early(self, subject: Subject) -> Plan:
+        """The counters that can be charged before the body is read, whatever model it names: those of requests and
+        concurrency, unless a limit of their name is one for models. subject: without a model."""
+        tag = self._layout.tag(subject)
+        known = (subject, None)
+        return self._known.get(known) or self._keep(known, self._planned(self._chosen(self._early, subject, tag), tag))
+
+    def _keep(self, known: object, plan: Plan) -> Plan:
+        if len(self._known) >= REMEMBERED:  # the oldest half, so that a flood of strangers costs little
+            for old in list(self._known)[: REMEMBERED // 2]:
+                del self._known[old]
+        self._known[known] = plan
         return plan
 
-    def _make(self, subject: Subject) -> Plan:
+    def _make(self, subject: Subject, without: tuple[bytes, ...]) -> Plan:
         tag = self._layout.tag(subject)
         chosen = self._chosen(self._rules, subject, tag)
         for old in self._replaced:
@@ -102,6 +114,11 @@ class Plans:
             for key, (rule, numbers) in before.items():
                 if id(rule) in alive and rule.kind in fresh and not rule.shadow:
                     chosen.setdefault(key, (rule, numbers))
+        for key in without:
+            chosen.pop(key, None)
+        return self._planned(chosen, tag)
+
+    def _planned(self, chosen: dict[bytes, tuple[Rule, Shape]], tag: int) -> Plan:
         shapes = tuple(numbers for _, numbers in chosen.values())
         rules = [rule for rule, _ in chosen.values()]
         return _plan(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)

@@ -148,7 +148,9 @@ class Attempts:
         call.reply_at = call.runtime.clock()
         # The vectors of many inputs, or the logprobs of many tokens, come to megabytes.
         large = is_large(response.body)
-        await call.reply.respond(await offload(self._translated, response) if large else self._translated(response))
+        await call.reply.respond(
+            await offload(self._translated, response, share=call.share) if large else self._translated(response)
+        )
 
     def _translated(self, response: Response) -> Response:
         """The client's reply, from the worker's."""

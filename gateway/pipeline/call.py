@@ -12,6 +12,7 @@ from gateway.core.messages import Op
 from gateway.core.ports import Lane, Permit, RequestRecord
 from gateway.core.usage import Usage
 from gateway.pipeline.client import Client
+from gateway.pipeline.offload import Share
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.timing import milliseconds
@@ -30,7 +31,8 @@ class Call:
     began      when the request began, in seconds of the runtime's clock
     watchers   look at its steps
     principal  who calls
-    large      reading or writing it takes milliseconds, so both are done in a thread
+    share      of the threads' time; None if reading and writing it takes less than milliseconds (`large`)
+    early      its charge on the limits that a large request passes before it is read
     op         what is asked of the model; None before it was read, and after `drop_prompt`
     untouched  a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
     served     the model that is asked
@@ -52,7 +54,8 @@ class Call:
     outgoing: Outgoing
     demand: Demand
     principal: Principal = ANONYMOUS
-    large = False
+    share: Share | None = None
+    early: Permit | None = None
     prompt: int | None = None
     permit: Permit | None = None
     context: Headers
@@ -89,7 +92,7 @@ class Call:
         self.record.model = served.name
         if served.adapter is not None:
             self.record.adapter = served.adapter
-        self.outgoing = Outgoing(served, self.record.id, self.large, self.context)
+        self.outgoing = Outgoing(served, self.record.id, self.share, self.context)
         self.lane = self.usage = self.prompt = None
         del self.watchers[self._lasting :]
         for make in served.watchers:
@@ -97,6 +100,11 @@ class Call:
                 self.watchers.append(watcher)
         for watcher in self.watchers:
             watcher.asked()
+
+    @property
+    def large(self) -> bool:
+        """Reading or writing it takes milliseconds, so both are done in a thread."""
+        return self.share is not None
 
     @property
     def asked(self) -> Op:
@@ -175,6 +183,8 @@ class Call:
             self.record.usage = self.used()
         if self.permit is not None:
             self.permit.settle(self.record)
+        if self.early is not None:
+            self.early.settle(self.record)
         op, shelf = self.op, self.runtime.shelf
         if shelf is not None and op is not None and op.keep is not None:
             texts, op.keep = op.keep, None

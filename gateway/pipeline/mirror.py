@@ -82,7 +82,7 @@ class Mirror:
             return
         try:
             refuse_beyond(op, served.can)
-            outgoing = Outgoing(served, request_id, False, [])
+            outgoing = Outgoing(served, request_id, None, [])
             outgoing.write(op)
             outgoing.check(op, self._estimate)
         except GatewayError:

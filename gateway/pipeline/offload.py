@@ -1,8 +1,11 @@
-"""Long steps of heavy requests (`wire.bulk.is_heavy`), run in a thread while others are served.
+"""Long steps of heavy requests (`wire.bulk.is_heavy`), run in threads while others are served.
 
 A thread alone is not enough. The long steps are a few calls that hold the interpreter's lock for milliseconds each
 (msgspec over 20 MB), and the event loop asks for that lock again for every connection that has something to say. So
-this thread waits, between two of its calls, until the loop has gone round once.
+one step runs at a time, and waits between two of its calls until the loop has gone round once.
+
+The steps of one owner run one after the other. Those of several owners take turns of 2 ms, so that nobody waits for
+all that others sent. A request whose steps take more CPU than its size allows is refused.
 """
 
 from __future__ import annotations
@@ -11,64 +14,175 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from gateway.core.errors import GatewayError, Kind
 
 T = TypeVar("T")
 
-# How long the thread may run before it lets the loop go round.
-_SLICE_S = 0.002
-# How long it waits for that: a loop that has ended never goes round.
+SLICE_S = 0.002
+"""How long a step may run before it lets the loop go round, and the next owner's step run."""
+MOST_CPU_S, MOST_CPU_S_PER_MIB = 1.0, 0.1
+"""CPU seconds that the steps of one request may take. The worst body that the bounds on values allow took 0.4 s a MiB
+before the whole request was written, and text 0.01 s a MiB (`make chaos ROWS=L9`)."""
+# Owners whose steps have begun. The next owner's step begins when one of them ends.
+_THREADS = 16
+# How long a step waits for the loop: a loop that has ended never goes round.
 _LONGEST_WAIT_S = 1.0
-# One thread, so that large bodies wait for each other instead of sharing memory and time.
-_thread = ThreadPoolExecutor(1, "large-bodies")
 
 
 class Abandoned(BaseException):
-    """Nobody waits for this step any more. No Exception, so that no step mistakes it for one of its own."""
+    """Nobody waits for this step any more, or it took too long. No Exception, so that no step mistakes it for one of
+    its own."""
 
 
-async def offload(step: Callable[..., T], *given: Any) -> T:
-    """What `step(*given)` returns or raises. The step must not touch what belongs to the loop.
+class Share:
+    """What one request may take of the threads' time.
+
+    owner   whose request it is: equal owners share one turn
+    left_s  seconds of CPU
+    """
+
+    __slots__ = ("left_s", "owner")
+
+    def __init__(self, owner: Hashable, size: int) -> None:
+        """size: bytes of the request's body, and of what it refers to."""
+        self.owner = owner
+        self.left_s = MOST_CPU_S + MOST_CPU_S_PER_MIB * size / (1 << 20)
+
+
+async def offload(step: Callable[..., T], *given: Any, share: Share | None = None) -> T:
+    """What `step(*given)` returns or raises. The step must not touch what belongs to the loop. Without a `share` it has
+    turns of its own. Raises GatewayError(TOO_LARGE) if the share is used up.
 
     Cancelling drops the step: one that is queued never begins, one that is running ends at its next call.
     """
-    loop = asyncio.get_running_loop()
-    work = _Work(loop, step, given)
+    work = _Work(asyncio.get_running_loop(), step, given, share)
+    _turns.add(work)
     try:
-        return await loop.run_in_executor(_thread, work.run)
+        return await asyncio.wrap_future(work.future)
     except asyncio.CancelledError:
         work.abandoned = True
         raise
 
 
 class _Work:
-    """One step on the thread."""
+    """One step."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, step: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        step: Callable[..., Any],
+        given: tuple[Any, ...],
+        share: Share | None,
+    ) -> None:
         self.abandoned = False
+        self.owner: Hashable = self if share is None else share.owner
+        self.future: Future[Any] = Future()
+        self.turn = threading.Event()
         self._loop = loop
         self._step = step
         self._given = given
+        self._share = share
         self._gone_round = threading.Event()
-        self._since = 0.0
+        self._since = self._used_s = 0.0
 
-    def run(self) -> Any:
-        self._since = time.monotonic()
+    def run(self) -> None:
+        self.turn.wait()
+        if self.future.set_running_or_notify_cancel():
+            try:
+                self.future.set_result(self._run())
+            except BaseException as error:
+                # Without the two frames here, which hold this step and so the error itself.
+                trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
+                self.future.set_exception(error.with_traceback(trace.tb_next if trace is not None else None))
+        _turns.end(self)
+
+    def _run(self) -> Any:
+        self._since, self._used_s = time.monotonic(), time.thread_time()
         before = sys.getprofile()
         # Called at every call and return in this thread, and in no other.
         sys.setprofile(self._between_calls)
         try:
             return self._step(*self._given)
+        except Abandoned:
+            if self.abandoned:
+                raise
         finally:
             sys.setprofile(before)
+            self._spend()
+        message = "the request takes too long to read: send fewer or smaller objects and lists"
+        raise GatewayError(Kind.TOO_LARGE, message, code="body_too_costly")
+
+    def _spend(self) -> None:
+        used_s = time.thread_time()
+        if self._share is not None:
+            self._share.left_s -= used_s - self._used_s
+        self._used_s = used_s
 
     def _between_calls(self, *_: object) -> None:
-        if time.monotonic() - self._since > _SLICE_S:
-            if self.abandoned:
+        if time.monotonic() - self._since > SLICE_S:
+            self._spend()
+            if self.abandoned or (self._share is not None and self._share.left_s < 0):
                 raise Abandoned
             self._gone_round.clear()
             self._loop.call_soon_threadsafe(self._gone_round.set)  # runs after all that is ready now
             self._gone_round.wait(_LONGEST_WAIT_S)
+            _turns.pass_on(self)
             self._since = time.monotonic()
+
+
+class _Turns:
+    """Which step runs. Called by loops and threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(_THREADS, "large-bodies")
+        # One for each owner; the first has the turn.
+        self._begun: deque[_Work] = deque()
+        self._queued: dict[Hashable, deque[_Work]] = {}
+
+    def add(self, work: _Work) -> None:
+        with self._lock:
+            self._queued.setdefault(work.owner, deque()).append(work)
+            self._begin()
+
+    def pass_on(self, work: _Work) -> None:
+        """The slice of `work` is over. Returns when it has the turn again."""
+        with self._lock:
+            if len(self._begun) == 1:
+                return
+            work.turn.clear()
+            self._begun.rotate(-1)
+            self._begun[0].turn.set()
+        work.turn.wait()
+
+    def end(self, work: _Work) -> None:
+        with self._lock:
+            self._begun.remove(work)
+            self._begin()
+            if self._begun:
+                self._begun[0].turn.set()
+
+    def _begin(self) -> None:
+        """Begins the next steps of owners that have none begun, while there are threads."""
+        busy = {work.owner for work in self._begun}
+        while len(self._begun) < _THREADS:
+            owner = next((one for one in self._queued if one not in busy), None)
+            if owner is None:
+                return
+            queue = self._queued.pop(owner)
+            work = queue.popleft()
+            if queue:
+                self._queued[owner] = queue  # behind all other owners
+            busy.add(owner)
+            self._begun.append(work)
+            if len(self._begun) == 1:
+                work.turn.set()
+            self._threads.submit(work.run)
+
+
+_turns = _Turns()

@@ -13,7 +13,7 @@ from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
 from gateway.core.ports import Ask, Counting
 from gateway.core.whole import ask
 from gateway.pipeline.models import ServedModel
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import Share, offload
 from gateway.pipeline.request_ids import worker_request_id
 from gateway.pipeline.visit import Visit
 
@@ -29,7 +29,7 @@ class Outgoing:
     deadlines   of each attempt; the model's, unless they are changed for this request
     unmeasured  a worker must be asked for the prompt's length first: see `measure`
     question    set if `op` is one that the worker's model does not answer: it reads the answer to `request`
-    large       writing takes milliseconds, so it is to be done in a thread
+    share       of the threads' time, if writing takes milliseconds; else None
     context     headers that tell workers of the client's trace; `carry` exchanges them
     """
 
@@ -37,10 +37,10 @@ class Outgoing:
     handed_on: Request | None = None
     question: Ask | None = None
 
-    def __init__(self, served: ServedModel, request_id: str, large: bool, context: Headers) -> None:
+    def __init__(self, served: ServedModel, request_id: str, share: Share | None, context: Headers) -> None:
         self.served = served
         self.unmeasured = False
-        self.large = large
+        self.share = share
         self.deadlines = served.deadlines
         self._request_id = request_id
         self._counting: Counting | None = None
@@ -98,7 +98,7 @@ class Outgoing:
             return ()
         cut = totals.apply_prompt_length(op, length, served.can)
         self.unmeasured = False
-        await offload(self._write, op) if self.large else self._write(op)
+        await offload(self._write, op, share=self.share) if self.share is not None else self._write(op)
         return cut
 
     def _may_call(self, request: Request) -> bool:

@@ -48,9 +48,13 @@ class PrefillAttempts(Attempts):
             raise
 
     async def _second(self, handover: Handover, handed: bytes) -> Request:
-        outgoing, large = self._call.outgoing, self._call.large
+        outgoing, share = self._call.outgoing, self._call.share
         plain = outgoing.request
-        request = await offload(handover.second, plain, handed) if large else handover.second(plain, handed)
+        request = (
+            await offload(handover.second, plain, handed, share=share)
+            if share is not None
+            else handover.second(plain, handed)
+        )
         # This worker may be sent the plain request after it, and must not see an id twice.
         own = b"x-request-id"
         request.headers = [(name, value + b"-d" if name == own else value) for name, value in request.headers]
@@ -70,7 +74,9 @@ async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
         if request is None:
             return None
     describe, headers = pool.demand, call.reply.request.headers
-    demand = await offload(describe, call.asked, headers) if call.large else describe(call.asked, headers)
+    demand = (
+        await offload(describe, call.asked, headers, share=call.share) if call.large else describe(call.asked, headers)
+    )
     demand.take_over(call.demand)
     began = runtime.clock()
     try:
@@ -105,4 +111,4 @@ async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
 
 async def _first(call: Call, prefill: Prefill) -> Request | None:
     first, plain = prefill.handover.first, call.outgoing.request
-    return await offload(first, plain) if call.large else first(plain)
+    return await offload(first, plain, share=call.share) if call.large else first(plain)

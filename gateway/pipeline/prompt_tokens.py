@@ -42,12 +42,16 @@ async def ask_tokens(call: Call) -> None:
     deadlines = Deadlines(min(_LONGEST_S, served.deadlines.connect), _LONGEST_S, _LONGEST_S)
     try:
         prompt = op if isinstance(op, Chat) else first
-        ask = await offload(_question, op, prompt, served) if call.large else _question(op, prompt, served)
+        ask = (
+            await offload(_question, op, prompt, served, share=call.share)
+            if call.large
+            else _question(op, prompt, served)
+        )
         worker = served.pool.lend(silent)
         with Visit(served.pool, worker, None, served.transport, call, watched=False) as visit:
             try:
                 response = await visit.ask(ask.request, deadlines, _MAX_BYTES)
-                found = await offload(ask.read, response) if call.large else ask.read(response)
+                found = await offload(ask.read, response, share=call.share) if call.large else ask.read(response)
             except GatewayError:
                 visit.abandoned()  # the answer may be late only because the worker has much to read
                 raise

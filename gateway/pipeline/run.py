@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
+from gateway.core.byte_budget import SMALL
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route
 from gateway.core.messages import ListModels, Op, Settled
@@ -20,7 +21,7 @@ from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request, sooner
 from gateway.pipeline.detours import CONTEXT_LENGTH, NONE, SPLIT, Detours, detour_headers, reason_of
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
-from gateway.pipeline.offload import offload
+from gateway.pipeline.offload import Share, offload
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import given_id, new_id
@@ -70,10 +71,9 @@ class Run:
     _error: GatewayError | None = None
     _streaming = False  # counted as a stream of its key
     _waits: Waits | None = None
-    # Whose stored texts it may refer to; of those that it does refer to: their bytes, and whether one is heavy.
+    # Whose stored texts it may refer to; the bytes of those that it does refer to.
     _owner = ""
     _recalled_bytes = 0
-    _recalled_heavy = False
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         runtime, dialect = endpoint.runtime, endpoint.dialect
@@ -146,11 +146,11 @@ class Run:
         request.sealing = principal.sealing
         if runtime.log_prompt is not None:
             runtime.log_prompt(record.id, request.body)
-        large = is_heavy(request.body)
+        if is_heavy(request.body):
+            await self._admit_large(principal)
         # A coroutine fewer where there is nothing to wait for, which is nearly always.
-        simple = not large and runtime.shelf is None
-        asked = endpoint.dialect.read(request) if simple else await self._read(principal, large)
-        large = large or self._recalled_heavy
+        simple = self.call.share is None and runtime.shelf is None
+        asked = endpoint.dialect.read(request) if simple else await self._read(principal)
         if type(asked) is Settled:
             if asked.forgets and runtime.shelf is not None:
                 await runtime.shelf.remove(self._owner, asked.forgets)
@@ -163,7 +163,7 @@ class Run:
             return
         call = self.call
         op = call.op = asked
-        call.principal, call.large = principal, large
+        call.principal = principal
         if principal.streams is not None and op.stream:
             runtime.caps.open_stream(principal)
             self._streaming = True
@@ -186,10 +186,11 @@ class Run:
             reply.name_dropped(left_out)
         if runtime.gate is not None:
             call.permit = await runtime.gate.admit(
-                self.record, call.asked, served.can.max_context, self.scope, reply.headers
+                self.record, call.asked, served.can.max_context, self.scope, reply.headers, call.early
             )
         waits = self._limit_time(call.asked, served)
-        await offload(outgoing.write, call.asked) if call.large else outgoing.write(call.asked)
+        share = call.share
+        await offload(outgoing.write, call.asked, share=share) if share is not None else outgoing.write(call.asked)
         if outgoing.request.dropped:
             reply.name_dropped(outgoing.request.dropped)
         cut = outgoing.check(call.asked, runtime.estimate)
@@ -198,7 +199,10 @@ class Run:
         for stage in runtime.stages:
             await stage(call)
         describe, headers = served.pool.demand, self.request.headers
-        demand = await offload(describe, call.asked, headers) if call.large else describe(call.asked, headers)
+        if share is None:
+            demand = describe(call.asked, headers)
+        else:
+            demand = await offload(describe, call.asked, headers, share=share)
         demand.tenant, demand.until = call.principal.tenant, self._until
         demand.size = len(self.request.body) + self._recalled_bytes
         call.demand = demand
@@ -210,8 +214,9 @@ class Run:
             stream = self.record.stream
             outgoing.deadlines = for_request(served.deadlines, extra, waits, stream, runtime.keepalive_s)
         runtime.earn()
-        if call.large and self.record.stream:
-            call.prompt = await offload(runtime.estimate, call.asked)  # it would take long when the prompt is dropped
+        if share is not None and self.record.stream:
+            # It would take long when the prompt is dropped.
+            call.prompt = await offload(runtime.estimate, call.asked, share=share)
         await attempts_for(call)(call).run()
 
     def _limit_time(self, op: Op, served: ServedModel) -> Waits | None:
@@ -274,22 +279,50 @@ class Run:
         self.record.asked, self.record.detour = asked, why
         self.reply.headers += detour_headers(model, why)
 
-    async def _read(self, principal: Principal, large: bool) -> Op | ListModels | Settled:
+    async def _read(self, principal: Principal) -> Op | ListModels | Settled:
         """What the dialect makes of the request, with what is stored of what it refers to."""
-        read, request, shelf = self.endpoint.dialect.read, self.request, self.runtime.shelf
+        request, shelf = self.request, self.runtime.shelf
         if shelf is None:
-            return await offload(read, request) if large else read(request)
+            return await self._read_once()
         self._owner = principal.tenant
         request.recalled = {}
         try:
-            return await offload(read, request) if large else read(request)
+            return await self._read_once()
         except Recall as recall:
-            recalled = await shelf.get(self._owner, recall.names, self.runtime.max_body_bytes)
-        request.recalled = recalled
-        texts = [text for text in recalled.values() if text is not None]
-        self._recalled_bytes = sum(map(len, texts))
-        self._recalled_heavy = any(map(is_heavy, texts))
-        return await offload(read, request) if large or self._recalled_heavy else read(request)
+            names = recall.names
+        await self._hold_recalled(await shelf.size(self._owner, names), principal)
+        request.recalled = recalled = await shelf.get(self._owner, names)
+        if self.call.share is None and any(is_heavy(text) for text in recalled.values() if text is not None):
+            await self._admit_large(principal)
+        return await self._read_once()
+
+    async def _read_once(self) -> Op | ListModels | Settled:
+        read, share = self.endpoint.dialect.read, self.call.share
+        return read(self.request) if share is None else await offload(read, self.request, share=share)
+
+    async def _admit_large(self, principal: Principal) -> None:
+        """Called before anything that may take long is done for the request. Raises GatewayError if a limit that counts
+        it, whatever it holds, has no room."""
+        runtime, call = self.runtime, self.call
+        if runtime.gate is not None:
+            call.early = await runtime.gate.admit_early(self.record, self.scope, self.reply.headers)
+        owner = runtime.address(self.scope) if principal.key == ANONYMOUS.key else principal.tenant
+        call.share = Share(owner, len(self.request.body) + self._recalled_bytes)
+
+    async def _hold_recalled(self, size: int, principal: Principal) -> None:
+        """Called with the bytes of what the request refers to, before that is fetched: they count as those of a body.
+        Raises GatewayError: TOO_LARGE for more than a body may have, OVERLOADED if the budget of bodies has no room."""
+        runtime = self.runtime
+        if size > runtime.max_body_bytes:
+            message = f"what the request refers to is, together, larger than {runtime.max_body_bytes} bytes"
+            raise GatewayError(Kind.TOO_LARGE, message)
+        self._recalled_bytes = size
+        if size <= SMALL:
+            return
+        if self.call.share is None:
+            await self._admit_large(principal)
+        runtime.body_budget.reserve(size)
+        self.client.reserved_bytes += size
 
     def _identify(self) -> PendingAuth:
         route, record = self.route, self.record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -74,6 +74,7 @@ class Runtime(Struct):
     guard            refuses requests while this process cannot keep up
     caps             what single keys may hold open
     estimate         tokens of a prompt whose length no worker told
+    address          the address of a request's client, by its ASGI scope; None if it is unknown
     gate             limits; None when there are none
     watchers         of each request, from its beginning
     stages           that each request passes once it is written for a worker, before a worker is picked
@@ -97,6 +98,7 @@ class Runtime(Struct):
     guard: Guard
     caps: Caps
     estimate: Callable[[Op], int]
+    address: Callable[[Any], str | None]
     gate: Gate | None = None
     watchers: tuple[MakeWatcher, ...] = ()
     stages: tuple[Stage, ...] = ()

@@ -1,7 +1,8 @@
 """What clients may refer to later: texts by name, each for one owner alone, for a time.
 
-In memory the oldest go first when there are too many bytes; in Redis all gateways share them. A text that is not there
-any more is an error for whoever refers to it, never a gap.
+In memory, when there are too many bytes, the oldest text of the owner with the most bytes goes first: an owner with
+less than an equal part of the memory loses nothing to others. In Redis all gateways share the texts. A text that is not
+there any more is an error for the client that refers to it, never a gap.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ _MOST_WRITES = 1000
 _MOST_UNWRITTEN_BYTES = 64 << 20
 # One response takes at most this part of the memory, so that it does not push out those of many others.
 _SHARE = 16
-# So many texts are read from Redis before their size is looked at.
+# So many texts are asked for in one call to Redis.
 _AT_ONCE = 16
 
 
 class Shelf(Protocol):
-    async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
-        """The text of each of `names`, None for one that is not there. Raises GatewayError: TOO_LARGE if the texts have
-        more than `most_bytes` together, OVERLOADED if nobody can say."""
+    async def size(self, owner: str, names: Iterable[str]) -> int:
+        """The bytes of the texts of `names` together. Raises GatewayError(OVERLOADED) if that cannot be found out."""
+        ...
+
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        """The text of each of `names`, None for one that is not there. Raises as `size`."""
         ...
 
     async def remove(self, owner: str, names: Iterable[str]) -> None:
@@ -55,12 +59,20 @@ class MemoryShelf:
         self._clock = clock
         # By age; each with the second in which it ends.
         self._texts: OrderedDict[tuple[str, str], tuple[float, bytes]] = OrderedDict()
+        # Owner -> the names of its texts by age, and their bytes.
+        self._owned: dict[str, dict[str, None]] = {}
+        self._bytes: dict[str, int] = {}
 
-    async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
+    async def size(self, owner: str, names: Iterable[str]) -> int:
         self._expire()
-        found = {name: self._texts.get((owner, name), (0.0, None))[1] for name in names}
-        _check_size(found.values(), most_bytes)
-        return found
+        return sum(len(text) for name in names if (text := self._text(owner, name)) is not None)
+
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        self._expire()
+        return {name: self._text(owner, name) for name in names}
+
+    def _text(self, owner: str, name: str) -> bytes | None:
+        return self._texts.get((owner, name), (0.0, None))[1]
 
     async def remove(self, owner: str, names: Iterable[str]) -> None:
         for name in names:
@@ -73,8 +85,12 @@ class MemoryShelf:
         for name, text in texts.items():
             self._remove((owner, name))
             self._texts[owner, name] = (ends, text)
-            self.bytes += len(text) + _ENTRY
+            self._owned.setdefault(owner, {})[name] = None
+            self._count(owner, len(text) + _ENTRY)
         self._expire()
+        while self.bytes > self.max_bytes:
+            most = max(self._bytes, key=self._bytes.__getitem__)
+            self._remove((most, next(iter(self._owned[most]))))
 
     async def close(self) -> None:
         pass
@@ -83,14 +99,22 @@ class MemoryShelf:
         now = self._clock()
         while self._texts:
             oldest = next(iter(self._texts))
-            if self.bytes <= self.max_bytes and self._texts[oldest][0] > now:
+            if self._texts[oldest][0] > now:
                 return
             self._remove(oldest)
 
     def _remove(self, place: tuple[str, str]) -> None:
         found = self._texts.pop(place, None)
         if found is not None:
-            self.bytes -= len(found[1]) + _ENTRY
+            owner, name = place
+            del self._owned[owner][name]
+            self._count(owner, -len(found[1]) - _ENTRY)
+            if not self._owned[owner]:
+                del self._owned[owner], self._bytes[owner]
+
+    def _count(self, owner: str, size: int) -> None:
+        self.bytes += size
+        self._bytes[owner] = self._bytes.get(owner, 0) + size
 
 
 class RedisShelf:
@@ -108,18 +132,21 @@ class RedisShelf:
         self._writes: set[asyncio.Task[None]] = set()
         self._unwritten = 0
 
-    async def get(self, owner: str, names: Iterable[str], most_bytes: int) -> dict[str, bytes | None]:
+    async def size(self, owner: str, names: Iterable[str]) -> int:
+        return sum(await self._each("strlen", owner, list(names)))
+
+    async def get(self, owner: str, names: Iterable[str]) -> dict[str, bytes | None]:
         asked = list(names)
-        return dict(zip(asked, await self._each("get", owner, asked, most_bytes), strict=True))
+        return dict(zip(asked, await self._each("get", owner, asked), strict=True))
 
     async def remove(self, owner: str, names: Iterable[str]) -> None:
         await self._each("delete", owner, list(names))
 
-    async def _each(self, command: str, owner: str, names: list[str], most_bytes: int | None = None) -> list[Any]:
+    async def _each(self, command: str, owner: str, names: list[str]) -> list[Any]:
         # A task of its own: a request's first steps run outside of any, and time-outs need one.
-        return await asyncio.get_running_loop().create_task(self._asked(command, owner, names, most_bytes))
+        return await asyncio.get_running_loop().create_task(self._asked(command, owner, names))
 
-    async def _asked(self, command: str, owner: str, names: list[str], most_bytes: int | None) -> list[Any]:
+    async def _asked(self, command: str, owner: str, names: list[str]) -> list[Any]:
         if self._writes:  # one of them may be what is meant
             await asyncio.wait(self._writes)
         found: list[Any] = []
@@ -130,11 +157,7 @@ class RedisShelf:
                     for name in names[begin : begin + _AT_ONCE]:
                         getattr(pipeline, command)(_key(owner, name))
                     found += await pipeline.execute()
-                    if most_bytes is not None:
-                        most_bytes -= _check_size(found[begin:], most_bytes)
                 return found
-        except GatewayError:
-            raise
         except Exception as error:  # whatever the server or the network does
             message = "what is stored cannot be reached now"
             raise GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=1.0) from error
@@ -176,15 +199,6 @@ class RedisShelf:
         for client in self._to_close:
             with contextlib.suppress(Exception):
                 await client.aclose()
-
-
-def _check_size(texts: Iterable[bytes | None], most_bytes: int) -> int:
-    """The bytes of `texts` together. Raises GatewayError(TOO_LARGE) if there are more than `most_bytes`."""
-    size = sum(len(text) for text in texts if text is not None)
-    if size > most_bytes:
-        message = f"what the request refers to is, together, larger than {most_bytes} bytes"
-        raise GatewayError(Kind.TOO_LARGE, message)
-    return size
 
 
 def _key(owner: str, name: str) -> str:

@@ -139,8 +139,8 @@ def _at(value: Any, place: Place) -> Any:
 
 def _crowd(body: dict[str, Any], place: Place, items: list[Any], name: Callable[[int], str]) -> None:
     around, key = _at(body, place[:-1]), place[-1]
-    if isinstance(around, list):
-        around[key : key + 1] = items  # type: ignore[operator, misc]
+    if isinstance(around, list) and isinstance(key, int):
+        around[key : key + 1] = items
     else:
         del around[key]
         around.update({name(index) if not str(key).isdigit() else str(index): item for index, item in enumerate(items)})

@@ -98,3 +98,28 @@ def test_layouts_that_make_no_sense(layout: dict[str, object]) -> None:
 def test_rules_that_make_no_sense(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         Rule(**{"name": "r", "kind": "requests", "limit": 10, **wrong})  # type: ignore[arg-type]
+
+
+RULES = [
+    Rule(name="a", kind="requests", limit=9, match={"model": ["m"]}),
+    Rule(name="a", kind="requests", limit=9),
+    Rule(name="b", kind="requests", limit=9),
+    Rule(name="c", kind="concurrency", limit=9, scope=("team", "address")),
+    Rule(name="d", kind="tokens", limit=9, scope=()),
+    Rule(name="e", kind="requests", limit=9, scope=("model", "key")),
+    Rule(name="f", kind="concurrency", limit=9, scope=(), match={"key": ["k"]}),
+]
+some = st.sampled_from(["k", "m", "x"])
+
+
+@given(st.permutations(RULES), st.integers(0, 7), some, some | st.none(), some, some | st.none())
+def test_what_is_charged_early_and_what_later_is_what_is_charged_at_once(
+    rules: list[Rule], count: int, key: str, team: str | None, model: str, address: str | None
+) -> None:
+    plans = Plans(rules[:count], Layout())
+    whole = plans.of(Subject(key, team, model, address))
+    early = plans.early(Subject(key, team, None, address))
+    late = plans.of(Subject(key, team, model, address), early.keys)
+    assert sorted(early.keys + late.keys) == sorted(whole.keys)
+    assert {rule.kind for rule in early.rules} <= {"requests", "concurrency"}
+    assert early.rules or not {"b", "f"} & {rule.name for rule in whole.rules}

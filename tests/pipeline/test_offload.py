@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from gateway.backends.vllm import Vllm
+from gateway.core.errors import GatewayError, Kind
 from gateway.dialects.openai import OpenAI
-from gateway.pipeline.offload import _thread, offload
+from gateway.pipeline import offload as threads
+from gateway.pipeline.offload import SLICE_S, Share, offload
 from gateway.wire.openai.passthrough import Passthrough
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, post, scripted
@@ -116,20 +118,79 @@ async def test_a_running_step_whose_client_left_ends_at_its_next_call() -> None:
     assert swallowed == []
 
 
-async def test_the_profile_hook_that_was_there_is_restored() -> None:
+async def test_the_profile_hook_that_was_there_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def profiler(frame: object, event: str, arg: object) -> None:
         seen.append(event)
 
-    await asyncio.get_running_loop().run_in_executor(_thread, sys.setprofile, profiler)
-    try:
+    with ThreadPoolExecutor(1) as one:
+        monkeypatch.setattr(threads._turns, "_threads", one)
+        one.submit(sys.setprofile, profiler)
         await offload(spin, 0.0)
-        found = await asyncio.get_running_loop().run_in_executor(_thread, sys.getprofile)
-    finally:
-        await asyncio.get_running_loop().run_in_executor(_thread, sys.setprofile, None)
-    assert found is profiler
+        assert one.submit(sys.getprofile).result() is profiler
     assert seen
+
+
+def slices(name: str, times: int, done: list[str]) -> None:
+    """Takes at least so many turns."""
+    for _ in range(times):
+        spin(SLICE_S * 1.5)
+        done.append(name)
+
+
+async def test_owners_take_turns_and_the_steps_of_one_wait_for_each_other(busy: threading.Event) -> None:
+    done: list[str] = []
+    shares = {owner: Share(owner, 0) for owner in ("greedy", "honest")}
+    names = [f"greedy {number}" for number in range(4)]
+    steps = [offload(slices, name, 20, done, share=shares["greedy"]) for name in names]
+    tasks = [
+        asyncio.ensure_future(step) for step in (*steps, offload(slices, "honest", 4, done, share=shares["honest"]))
+    ]
+    await asyncio.sleep(0)
+    busy.set()
+    await asyncio.gather(*tasks)
+    before = done[: len(done) - done[::-1].index("honest")]
+    assert before.count("honest") == 4
+    assert before.count("greedy 0") <= 6, "one turn for each of the other's"
+    assert set(before) == {"greedy 0", "honest"}
+    assert [name for at, name in enumerate(done) if name != "honest" and name not in done[:at]] == names
+
+
+async def test_more_owners_than_threads_are_served_in_their_order(
+    busy: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_THREADS", 2)
+    done: list[int] = []
+    steps = [offload(done.append, number, share=Share(number % 3, 0)) for number in range(9)]
+    tasks = [asyncio.ensure_future(step) for step in steps]
+    await asyncio.sleep(0)
+    busy.set()
+    await asyncio.gather(*tasks)
+    assert done == [*range(9)]
+    assert not threads._turns._queued
+
+
+async def test_a_request_that_takes_more_than_its_share_is_refused() -> None:
+    share = Share("greedy", 0)
+    share.left_s = 0.02
+    for _ in range(2):
+        with pytest.raises(GatewayError, match="takes too long") as caught:
+            await offload(slices, "greedy", 1000, [], share=share)
+        assert (caught.value.kind, caught.value.code) == (Kind.TOO_LARGE, "body_too_costly")
+    assert await offload(threading.get_ident, share=Share("greedy", 0))
+
+
+async def test_time_in_which_a_step_does_not_run_is_not_its_own() -> None:
+    share, waited = Share("greedy", 0), threading.Event()
+    before = share.left_s
+
+    def step() -> None:
+        threading.Timer(0.3, waited.set).start()
+        waited.wait(30)
+
+    await offload(step, share=share)
+    assert before - share.left_s < 0.15
 
 
 # -- through the whole gateway --------------------------------------------------------------------------------------

@@ -13,15 +13,13 @@ from gateway.pipeline.shelf import MemoryShelf, RedisShelf
 from gateway.redis import connect
 from tests.limits.server import Server
 
-MOST = 1 << 20
-
 
 async def test_each_owner_has_its_own() -> None:
     shelf = MemoryShelf(10, 1 << 20)
     shelf.put("a", {"x": b"1", "y": b"2"})
     shelf.put("b", {"x": b"3"})
-    assert await shelf.get("a", ["x", "y", "z"], MOST) == {"x": b"1", "y": b"2", "z": None}
-    assert await shelf.get("b", ["x", "y"], MOST) == {"x": b"3", "y": None}
+    assert await shelf.get("a", ["x", "y", "z"]) == {"x": b"1", "y": b"2", "z": None}
+    assert await shelf.get("b", ["x", "y"]) == {"x": b"3", "y": None}
 
 
 async def test_it_ends_after_its_time() -> None:
@@ -30,11 +28,11 @@ async def test_it_ends_after_its_time() -> None:
     shelf.put("a", {"x": b"1"})
     now = 9.0
     shelf.put("a", {"y": b"2"})
-    assert await shelf.get("a", ["x"], MOST) == {"x": b"1"}
+    assert await shelf.get("a", ["x"]) == {"x": b"1"}
     now = 10.0
-    assert await shelf.get("a", ["x", "y"], MOST) == {"x": None, "y": b"2"}
+    assert await shelf.get("a", ["x", "y"]) == {"x": None, "y": b"2"}
     now = 19.0
-    await shelf.get("a", [], MOST)
+    await shelf.get("a", [])
     assert shelf.bytes == 0
 
 
@@ -43,14 +41,14 @@ async def test_the_oldest_go_first_and_no_text_takes_it_all() -> None:
     for number in range(100):
         shelf.put("a", {str(number): b"x" * 30_000})
         assert shelf.bytes <= 1 << 20
-    found = await shelf.get("a", map(str, range(100)), MOST)
+    found = await shelf.get("a", map(str, range(100)))
     kept = [int(name) for name, text in found.items() if text is not None]
     assert kept == list(range(100 - len(kept), 100))
     assert len(kept) > 30
     shelf.put("b", {"big": b"x" * (1 << 19)})
-    assert await shelf.get("b", ["big"], MOST) == {"big": None}
+    assert await shelf.get("b", ["big"]) == {"big": None}
     shelf.put("a", {"99": b""})
-    assert (await shelf.get("a", ["99"], MOST))["99"] == b""
+    assert (await shelf.get("a", ["99"]))["99"] == b""
 
 
 async def test_in_redis_all_share_it(tmp_path: Path) -> None:
@@ -59,9 +57,9 @@ async def test_in_redis_all_share_it(tmp_path: Path) -> None:
         failures: list[str] = []
         one, two = (RedisShelf(10, lambda: connect(settings), failures.append) for _ in range(2))
         one.put("a", {"x": b"1", "y": b"2"})
-        assert await one.get("a", ["x", "none"], MOST) == {"x": b"1", "none": None}
-        assert await two.get("a", ["y"], MOST) == {"y": b"2"}
-        assert await two.get("b", ["y"], MOST) == {"y": None}
+        assert await one.get("a", ["x", "none"]) == {"x": b"1", "none": None}
+        assert await two.get("a", ["y"]) == {"y": b"2"}
+        assert await two.get("b", ["y"]) == {"y": None}
         client, to_close = connect(settings)
         keys = await client.keys("*")
         assert len(keys) == 2
@@ -71,19 +69,35 @@ async def test_in_redis_all_share_it(tmp_path: Path) -> None:
         assert not failures
 
 
-async def test_texts_together_have_a_bound(tmp_path: Path) -> None:
+async def test_its_size_is_known_before_it_is_fetched(tmp_path: Path) -> None:
     names = list(map(str, range(40)))
     with Server(tmp_path) as server:
         settings = server.settings
         failures: list[str] = []
         for shelf in (MemoryShelf(10, 1 << 20), RedisShelf(10, lambda: connect(settings), failures.append)):
             shelf.put("a", dict.fromkeys(names, b"x" * 100))
-            assert list(await shelf.get("a", ["none", *names], 4000)) == ["none", *names]
-            with pytest.raises(GatewayError) as caught:
-                await shelf.get("a", names, 3999)
-            assert caught.value.kind is Kind.TOO_LARGE
+            assert await shelf.size("a", ["none", *names]) == 4000
+            assert await shelf.size("b", names) == 0
+            assert list(await shelf.get("a", ["none", *names])) == ["none", *names]
             await shelf.close()
         assert not failures
+
+
+async def test_one_owner_pushes_out_its_own_alone() -> None:
+    shelf = MemoryShelf(10, 1 << 20)
+    shelf.put("victim", {"kept": b"x" * 60_000})
+    for owner in ("one", "two"):
+        for number in range(100):
+            shelf.put(owner, {str(number): b"x" * 60_000})
+            assert shelf.bytes <= 1 << 20
+    assert await shelf.size("victim", ["kept"]) == 60_000
+    held = [await shelf.size(owner, map(str, range(100))) for owner in ("one", "two")]
+    assert max(held) - min(held) <= 60_000, "each has its part"
+    assert await shelf.size("two", ["99"]) == 60_000
+    await shelf.remove("one", map(str, range(100)))
+    await shelf.remove("two", map(str, range(100)))
+    await shelf.remove("victim", ["kept", "none"])
+    assert (shelf.bytes, shelf._bytes, shelf._owned) == (0, {}, {})
 
 
 async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise() -> None:
@@ -95,7 +109,7 @@ async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise()
     shelf = RedisShelf(10, lambda: (Gone(), []), failures.append)
     shelf.put("a", {"x": b"1"})
     with pytest.raises(GatewayError) as caught:
-        await shelf.get("a", ["x"], MOST)
+        await shelf.get("a", ["x"])
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.retry_after is not None
     assert failures == ["ConnectionError"]

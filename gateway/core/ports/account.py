@@ -75,7 +75,7 @@ class Permit(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """Gives all of it back, the request itself too, instead of `settle`."""
+        """Gives all of it back, the request itself too, instead of `settle`. Not for what `admit_early` returned."""
         ...
 
 
@@ -83,12 +83,26 @@ class Gate(Protocol):
     """The limits that a request must pass before it is sent to a worker."""
 
     async def admit(
-        self, record: RequestRecord, op: Op, max_context: int | None, scope: Any, headers: Headers
+        self,
+        record: RequestRecord,
+        op: Op,
+        max_context: int | None,
+        scope: Any,
+        headers: Headers,
+        early: Permit | None = None,
     ) -> Permit | None:
         """Admits the request of the key, team and model in `record`, and charges it. Raises GatewayError, and charges
-        nothing, if a limit refuses it.
+        nothing, if a limit refuses it. early: what `admit_early` returned for it.
 
         In both cases it adds the reply's headers about limits to `headers`. scope is the request's ASGI scope.
+        """
+        ...
+
+    async def admit_early(self, record: RequestRecord, scope: Any, headers: Headers) -> Permit:
+        """Admits a request whose body takes long to read, before it is read, on the limits that count it whatever it
+        holds: those of requests and concurrency by key, team and address. Raises as `admit`.
+
+        The request stays charged whatever becomes of it. Its slots are freed by `settle`.
         """
         ...
 

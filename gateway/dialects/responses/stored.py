@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Recall
+from gateway.wire.bulk import refuse_bulk
 from gateway.wire.json import encode
 
 LONGEST = 256
@@ -73,8 +74,8 @@ def with_past(
     """The input with what it refers to. recalled: what is stored under the names that were asked for so far; None where
     nothing is stored. A reference to reasoning that is gone is left in place.
 
-    Raises Recall for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more), and
-    for an item that is referred to twice.
+    Raises Recall for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more), for an
+    item that is referred to twice, and for more values than a body may have.
     """
     if recalled is None:
         return found
@@ -84,6 +85,7 @@ def with_past(
     unknown = [name for name in dict.fromkeys(names) if name not in recalled and len(name) <= LONGEST]
     if unknown:
         raise Recall(tuple(unknown))
+    refuse_bulk(b",".join(text for name in dict.fromkeys(names) if (text := recalled.get(name)) is not None))
     resolved = list(items)
     once: set[str] = set()
     for index, name in references.items():

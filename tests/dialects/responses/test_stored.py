@@ -114,7 +114,7 @@ def test_what_is_referred_to_counts_as_the_body_does(monkeypatch: pytest.MonkeyP
         long = ask(client, body(input=[message("user", "a")] * 300))
         stepped: list[str] = []
 
-        async def offload(step: Any, *given: Any) -> Any:
+        async def offload(step: Any, *given: Any, share: Any = None) -> Any:
             stepped.append(getattr(step, "__name__", "demand"))
             return step(*given)
 
