@@ -28,6 +28,7 @@ OWN_OPTIONS = {
     "Listen": ("host", "port"),
     "Relay": ("drain_s", "notice_s"),
     "CacheSalt": ("secret_env",),
+    "Tracing": ("headers",),
     "Seal": ("secret_env",),
     "Model": ("backend", "workers", "discover", "api_key_file", "api_key_env", "ca_file"),
 }

@@ -115,13 +115,12 @@ def pods(among: Sequence[Object]) -> Iterator[tuple[str, Object]]:
 
 
 def container(among: Sequence[Object], kind: str, name: str) -> Object:
-    """The only container of a workload's Pod; of a group, its leader's."""
+    """The chart's own container in a workload's Pod; of a group, its leader's."""
     found = [pod for where, pod in pods(among) if where.removesuffix(" leader") == f"{kind}/{name}"]
     if len(found) != 1:
         raise LookupError(f"{len(found)} Pods of {kind}/{name}")
-    only: Object
-    (only,) = found[0]["spec"]["containers"]
-    return only
+    first: Object = found[0]["spec"]["containers"][0]
+    return first
 
 
 def copy(target: Path) -> Path:

@@ -8,7 +8,7 @@ from tests.helm.chart import Object, container, find, pods
 from tests.helm.property import Property, at, deployment, gateway_yaml
 
 WORKER = "_worker.tpl"
-WORKLOAD = "models/workload.yaml"
+POD = "_pod.tpl"
 GROUP = "models/leaderworkerset.yaml"
 SCALED = "models/scaledobject.yaml"
 
@@ -92,7 +92,7 @@ ALL = (
         "an autoscaled model has no number of copies",
         "autoscaled",
         lambda among: "replicas" not in deployment(among, "dragoman-busy"),
-        ((WORKLOAD, "{{- if not $model.autoscaling.enabled }}", "{{- if true }}"),),
+        ((POD, "{{- if not .section.autoscaling.enabled -}}", "{{- if true -}}"),),
     ),
     Property(
         "workers scale by the sum of what waits in them and in the gateways",
@@ -150,7 +150,7 @@ ALL = (
                 '{{ ternary "leaderworkerset.x-k8s.io/v1" "apps/v1" (eq $model.kind "LeaderWorkerSet") }}',
                 "apps/v1",
             ),
-            (GROUP, "{{- if not $model.autoscaling.enabled }}", "{{- if true }}"),
+            (POD, "{{- if not .section.autoscaling.enabled -}}", "{{- if true -}}"),
         ),
     ),
     Property(
@@ -203,7 +203,7 @@ ALL = (
         "multi-node",
         _ray,
         (
-            ("models/raycluster.yaml", 'ray.io/overwrite-container-cmd: "true"', 'note: "true"'),
+            ("models/raycluster.yaml", '"ray.io/overwrite-container-cmd" "true"', '"note" "true"'),
             ("models/raycluster.yaml", "exec dragoman worker vllm", "exec vllm serve"),
             ("models/raycluster.yaml", '(list "--distributed-executor-backend" "ray")', "list"),
             ("models/raycluster.yaml", "minReplicas: {{ sub $model.nodes 1 }}", "minReplicas: 0"),
@@ -234,7 +234,7 @@ ALL = (
         "embedded",
         lambda among: (
             container(among, "Deployment", "dragoman-smollm2")["command"] == ["dragoman", "worker", "embedded"]
-            and "resources" not in container(among, "Deployment", "dragoman-smollm2")
+            and "limits" not in container(among, "Deployment", "dragoman-smollm2")["resources"]
             and gateway_yaml(among)["models"]["smollm2"]["backend"] == "llamacpp"
         ),
         (

@@ -9,6 +9,7 @@ from tests.helm.chart import Object, find, pods
 from tests.helm.property import Property, at, deployment, environment, gateway, gateway_yaml
 
 DEPLOYMENT = "gateway/deployment.yaml"
+POD = "gateway/_pod.tpl"
 NAMES = "_names.tpl"
 GATEWAY = "_gateway.tpl"
 
@@ -113,13 +114,13 @@ ALL = (
         "the gateway is restarted by /livez alone",
         "minimal",
         lambda among: at(gateway(among), "livenessProbe.httpGet") == {"path": "/livez", "port": "metrics"},
-        ((DEPLOYMENT, "path: /livez", "path: /readyz"),),
+        ((POD, "path: /livez", "path: /readyz"),),
     ),
     Property(
         "the gateway takes requests when /readyz says so",
         "minimal",
         lambda among: at(gateway(among), "readinessProbe.httpGet") == {"path": "/readyz", "port": "metrics"},
-        ((DEPLOYMENT, "path: /readyz", "path: /livez"),),
+        ((POD, "path: /readyz", "path: /livez"),),
     ),
     Property(
         "metrics have a port of their own",
@@ -135,10 +136,10 @@ ALL = (
         "everything",
         _stop_fits,
         (
-            (DEPLOYMENT, "terminationGracePeriodSeconds: {{ .Values.gateway.stopSeconds }}", ""),
+            (POD, "terminationGracePeriodSeconds: {{ .Values.gateway.stopSeconds }}", ""),
             (GATEWAY, "{{ sub (int .Values.gateway.stopSeconds) 15 }}", "30"),
             (GATEWAY, '{{ min 10 (div (int (include "dragoman.drainSeconds" .)) 2) }}', "0"),
-            (DEPLOYMENT, 'seconds: {{ include "dragoman.preStopSeconds" . }}', "seconds: 30"),
+            (POD, 'seconds: {{ include "dragoman.preStopSeconds" . }}', "seconds: 30"),
         ),
     ),
     Property(
@@ -179,13 +180,13 @@ ALL = (
         "an autoscaled gateway has no number of copies",
         "autoscaled",
         lambda among: "replicas" not in deployment(among),
-        ((DEPLOYMENT, "{{- if not .Values.gateway.autoscaling.enabled }}", "{{- if true }}"),),
+        (("_pod.tpl", "{{- if not .section.autoscaling.enabled -}}", "{{- if true -}}"),),
     ),
     Property(
         "gateways are spread over nodes and zones",
         "minimal",
         _spread,
-        ((DEPLOYMENT, "{{- if .Values.gateway.topologySpread.enabled }}", "{{- if false }}"),),
+        ((POD, "{{- if .Values.gateway.topologySpread.enabled }}", "{{- if false }}"),),
     ),
     Property(
         "a roll-out takes no gateway away before the next is ready",
@@ -203,7 +204,7 @@ ALL = (
         "a changed configuration rolls the Pods",
         "minimal",
         _checksum,
-        ((DEPLOYMENT, '{{ include "dragoman.gatewayYaml" . | sha256sum }}', "none"),),
+        ((POD, '{{ include "dragoman.gatewayYaml" . | sha256sum }}', "none"),),
     ),
     Property(
         "passwords and keys come from Secrets that exist, by files that can change",
@@ -212,7 +213,7 @@ ALL = (
         (
             (GATEWAY, '$redis "password_file"', '$redis "password_env"'),
             (GATEWAY, '$config "keys_file"', '$config "keys_list"'),
-            (DEPLOYMENT, "mountPath: /run/dragoman/{{ $folder }}", "subPath: x\n              mountPath: /run/x"),
+            (POD, "mountPath: /run/dragoman/{{ $folder }}", "subPath: x\n          mountPath: /run/x"),
         ),
     ),
     Property(
@@ -249,7 +250,7 @@ ALL = (
             lambda one: one["name"] == "valkey" or "/tmp" in {mount["mountPath"] for mount in one["volumeMounts"]}
         ),
         (
-            (DEPLOYMENT, "mountPath: /tmp", "mountPath: /scratch"),
+            (POD, "mountPath: /tmp", "mountPath: /scratch"),
             ("_worker.tpl", "mountPath: /tmp", "mountPath: /scratch"),
         ),
     ),
@@ -292,8 +293,8 @@ ALL = (
         (
             (
                 NAMES,
-                '{{- define "dragoman.podLabels" -}}\n{{ include "dragoman.selector" . }}',
-                '{{- define "dragoman.podLabels" -}}\n{{ include "dragoman.labels" . }}',
+                '{{- merge (include "dragoman.selector" . | fromYaml) (default dict .extra)',
+                '{{- merge (include "dragoman.selector" . | fromYaml) (dict "helm.sh/chart" "x") (default dict .extra)',
             ),
         ),
     ),

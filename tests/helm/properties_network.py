@@ -47,6 +47,17 @@ def _to(policy: Object, port: int) -> list[Any]:
     return [peer for rule in rules for peer in rule.get("to", [None])]
 
 
+def _services(among: Sequence[Object]) -> bool:
+    """A policy sees the port of a Pod: each in the Service's namespace, unless the values name those that there are."""
+    rules = _policy(among, "dragoman")["egress"]
+    narrow = [{"podSelector": {"matchLabels": {"app": "tgi"}}, "namespaceSelector": {}}]
+    return (
+        {"to": [{"podSelector": {}}]} in rules
+        and _to(_policy(among, "dragoman"), 3000) == narrow
+        and {"to": narrow} not in rules
+    )
+
+
 def _dns(among: Sequence[Object]) -> bool:
     ports = [{"port": 5353, "protocol": "UDP"}, {"port": 5353, "protocol": "TCP"}]
     names = ("dragoman", QWEN, "dragoman-completions")
@@ -202,9 +213,9 @@ ALL = (
             and _to(_policy(among, "dragoman"), 8443) == [None]
         ),
         (
-            (POLICY, "{{- with $model.egressTo }}", "{{- with false }}"),
+            ("_network.tpl", "{{- with .to }}", "{{- with false }}"),
             (POLICY, "{{- if $urls }}", "{{- if false }}"),
-            (POLICY, "{{- with .jwks_url }}", "{{- with false }}"),
+            (POLICY, '{{- with dig "jwks_url"', '{{- with dig "other"'),
         ),
     ),
     Property(
@@ -218,7 +229,7 @@ ALL = (
         "gateway-alone",
         lambda among: _to(_policy(among, "dragoman"), 5557) == _to(_policy(among, "dragoman"), 5658) == [None],
         (
-            (POLICY, "$ports = append $ports (toString .)", "$ports = $ports"),
+            (POLICY, '{{- with include "dragoman.kvPorts" $model | fromJsonArray }}', "{{- with false }}"),
             ("_models.tpl", "default 5557 $events.port", "$events.port"),
         ),
     ),
@@ -244,7 +255,7 @@ ALL = (
         "the gateway reaches the collector of traces",
         "everything",
         lambda among: _to(_policy(among, "dragoman"), 4318) == [None],
-        ((POLICY, "{{- with .Values.gateway.config.tracing }}", "{{- with false }}"),),
+        ((POLICY, '{{- with dig "endpoint"', '{{- with dig "other"'),),
     ),
     Property(
         "an external Redis is reached on its port and address",
@@ -257,6 +268,30 @@ ALL = (
         (
             ("_network.tpl", "{{- with .Values.redis.external.egressTo }}", "{{- with false }}"),
             (POLICY, "{{- if $model.registers }}", "{{- if false }}"),
+        ),
+    ),
+    Property(
+        "what Sentinels and nodes name is reached, on the ports of their own",
+        "sentinels",
+        lambda among: _to(_policy(among, "dragoman"), 26379) == _to(_policy(among, "dragoman"), 6379) == [None],
+        (("_network.tpl", '(list "6379") list', "list list"),),
+    ),
+    Property(
+        "nodes of a cluster are reached on the ports that the values name",
+        "hatches",
+        lambda among: (
+            _to(_policy(among, "dragoman"), 6380) == _to(_policy(among, "dragoman"), 6390) == [None]
+            and _to(_policy(among, "dragoman"), 6379) == []
+        ),
+        (("_network.tpl", "concat $external.addresses $external.dataPorts", "$external.addresses"),),
+    ),
+    Property(
+        "a Service at `urls` is reached, whatever ports its Pods have",
+        "hatches",
+        _services,
+        (
+            ("_network.tpl", "{{- $open := and (empty .ports) $spaces }}", "{{- $open := false }}"),
+            ("_network.tpl", "{{- $ports := .ports -}}{{- $spaces", "{{- $ports := list -}}{{- $spaces"),
         ),
     ),
     Property(

@@ -100,7 +100,7 @@ ALL = (
         ),
         (
             (WORKER, "(dict .model.gpuResource (int .model.gpus))", "dict"),
-            (WORKER, "$tolerations = append $tolerations", "$_ := append $tolerations"),
+            (WORKER, 'set $own "tolerations"', 'set $own "tolerated"'),
         ),
     ),
     Property(
@@ -110,10 +110,27 @@ ALL = (
         ((WORKER, "{{- if gt (int $model.gpus) 1 -}}", "{{- if false -}}"),),
     ),
     Property(
+        "no worker is the first that a full node evicts",
+        "several-models",
+        lambda among: all(
+            container(among, "Deployment", f"dragoman-{name}")["resources"]["requests"] == {"cpu": "2", "memory": "8Gi"}
+            for name in ("gpt-4-1", "embed", "qwen-qwen3-8b")
+        ),
+        ((WORKER, "{{- with $requests -}}", "{{- with false -}}"),),
+    ),
+    Property(
+        "a limit alone is the request, too",
+        "hatches",
+        lambda among: (
+            at(deployment(among, "dragoman-one"), "template.spec.containers.0.resources.requests") == {"cpu": "2"}
+        ),
+        ((WORKER, "{{- if not (hasKey (default dict $resources.limits) $name) -}}", "{{- if true -}}"),),
+    ),
+    Property(
         "workers run under a runtime class",
         "everything",
         lambda among: at(deployment(among, QWEN), "template.spec.runtimeClassName") == "nvidia",
-        ((WORKER, "runtimeClassName: {{ . }}", ""),),
+        (("_pod.tpl", '"runtimeClassName" ', ""),),
     ),
     Property(
         "/dev/shm is memory of its own size",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.helm.api import upgraded
 from tests.helm.chart import CHART, Refused, template
 
 GOOD: dict[str, Any] = {
@@ -19,6 +20,8 @@ GOOD: dict[str, Any] = {
 }
 OPEN = {"auth": {"mode": "open"}}
 EXTERNAL = {"mode": "external", "existingSecret": "redis", "external": {"addresses": ["r:6379"]}}
+LOADED = {"model": "org/m"}
+LIMIT = {"name": "r", "kind": "requests", "limit": 1}
 JWT = {"jwt": {"issuer": "https://idp", "audience": "llm", "jwks_url": "https://idp/keys"}}
 SCALED = {"enabled": True}
 EVENTS = {"enabled": True}
@@ -31,6 +34,32 @@ def model(**options: Any) -> dict[str, Any]:
 
 def redis(**options: Any) -> dict[str, Any]:
     return {"redis": {**EXTERNAL, "external": {**EXTERNAL["external"], **options}}}  # type: ignore[dict-item]  # a dict
+
+
+def under(path: str, value: Any) -> dict[str, Any]:
+    """Values that hold `value` at a dotted path."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+OWN_LABEL = {"app.kubernetes.io/name": "mine"}
+LABELS = [
+    "commonLabels",
+    *(f"{where}.{part}" for where in ("gateway", "modelDefaults") for part in ("labels", "podLabels")),
+    "gateway.service.labels",
+    *(f"monitoring.{part}.labels" for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")),
+]
+MOUNT = {"name": "v", "mountPath": "/v"}
+# What is wrong in what the values add to a Pod, of gateways and workers alike.
+ADDED: list[tuple[str, str, Any]] = [
+    ("env", "A is there twice", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
+    ("env", "MY_TOKEN may hold a secret; take it from one by valueFrom", [{"name": "MY_TOKEN", "value": "1"}]),
+    ("volumes", "v is there twice", [{"name": "v"}, {"name": "v"}]),
+    ("volumeMounts", "/v is there twice", [MOUNT, MOUNT]),
+    ("sidecars", "s is the name of another container", [{"name": "s"}, {"name": "s"}]),
+    ("initContainers", "i is the name of another container", [{"name": "i"}, {"name": "i"}]),
+]
 
 
 BAD: list[tuple[str, str, dict[str, Any]]] = [
@@ -62,6 +91,11 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         "console.existingSecret",
         "has no effect without console.enabled",
         {"console": {"existingSecret": "console"}},
+    ),
+    (
+        "gateway.tracingHeadersSecret.name",
+        "has no effect without gateway.config.tracing",
+        {"gateway": {"tracingHeadersSecret": {"name": "s"}}},
     ),
     (
         "redis.existingSecret",
@@ -153,12 +187,12 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         "models.m.args",
         "data parallel ranks behind one address each publish what they cached, and the gateway cannot choose the rank;"
         " do without kvEvents and gateway.kv_events",
-        model(kvEvents=EVENTS, args=["--data-parallel-size=2"]),
+        model(kvEvents=EVENTS, gpus=2, args=["--data-parallel-size=2"]),
     ),
     (
         "models.m.args",
         "data parallel ranks behind one address each publish what they cached",
-        model(gateway={"kv_events": {}}, args=["-dp", "2"]),
+        model(gateway={"kv_events": {}}, gpus=2, args=["-dp", "2"]),
     ),
     (
         "models.m.args",
@@ -296,6 +330,94 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
         "embedded workers ask for no key",
         {"models": {"m": {"engine": "embedded", "apiKeySecret": {"name": "k"}}}},
     ),
+    (
+        "models.m.args",
+        "splits the model over 2 GPUs, and a copy has 4 (gpus, nodes)",
+        model(gpus=4, args=["--tensor_parallel_size", "2"]),
+    ),
+    (
+        "models.m.args",
+        "splits the model over 16 GPUs, and a copy has 8 (gpus, nodes)",
+        model(gpus=4, nodes=2, args=["-tp=4", "-pp", "4"]),
+    ),
+    (
+        "models.m.args",
+        "splits the model over 4 GPUs, and a copy has 2 (gpus, nodes)",
+        model(gpus=2, args=["--tensor-parallel-size=2", "--data-parallel-size=2"]),
+    ),
+    *(
+        ("models.m.args", f"{flag}: probes and gateways speak plain HTTP to the chart's workers", model(args=[flag]))
+        for flag in ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--enable-ssl-refresh")
+    ),
+    ("models.m.args", "--hf-token holds a secret; set hubTokenSecret", model(args=["--hf-token=hf_x"])),
+    (
+        "models.m.rollout",
+        "with surge the new Pod waits for a claim that the old one has; choose replace, or cache.accessMode:"
+        " ReadWriteMany",
+        model(rollout="surge", cache={"mode": "pvc", "accessMode": "ReadWriteOnce"}),
+    ),
+    (
+        "models.m.rollout",
+        "claimPerReplica makes a StatefulSet, which replaces its Pods; choose replace",
+        model(rollout="surge", cache={"mode": "claimPerReplica"}),
+    ),
+    (
+        "models.m.gateway.aliases",
+        "a is a name of models.l already",
+        {"models": {"l": {**LOADED, "gateway": {"aliases": ["a"]}}, "m": {**LOADED, "gateway": {"aliases": ["a"]}}}},
+    ),
+    ("models.m.gateway.aliases", "a is a name of models.m already", model(gateway={"aliases": ["a", "a"]})),
+    (
+        "models.m.gateway.aliases",
+        "l is a name of models.l already",
+        {"models": {"l": LOADED, "m": {**LOADED, "gateway": {"aliases": ["l"]}}}},
+    ),
+    ("models.m.gateway.fallback", "there is no model other", model(gateway={"fallback": ["other"]})),
+    ("models.m.gateway.mirror", "there is no model other", model(gateway={"mirror": {"model": "other"}})),
+    (
+        "models.m.gateway.split",
+        "there is no model other",
+        model(gateway={"split": [{"model": "other", "share": 0.5}]}),
+    ),
+    (
+        "models.m.gateway.headers",
+        "X-Api-Key may hold a secret; set headersSecret",
+        model(gateway={"headers": {"X-Api-Key": "k"}}),
+    ),
+    (
+        "gateway.config.limits",
+        "r is the name of a limit before it that matches everything",
+        {"gateway": {"config": {"limits": [LIMIT, {**LIMIT, "match": {"key": ["k"]}}]}}},
+    ),
+    *(
+        (
+            f"gateway.service.{option}",
+            "needs gateway.service.type: LoadBalancer",
+            {"gateway": {"service": {option: value}}},
+        )
+        for option, value in [
+            ("loadBalancerClass", "c.example/x"),
+            ("loadBalancerSourceRanges", ["10.0.0.0/8"]),
+            ("externalTrafficPolicy", "Local"),
+        ]
+    ),
+    (
+        "monitoring.prometheusRule.alerts.DragomanBu",
+        "there is no such alert",
+        {"monitoring": {"prometheusRule": {"alerts": {"DragomanBu": {"enabled": False}}}}},
+    ),
+    *(
+        (
+            where,
+            "the chart sets app.kubernetes.io/name itself, and finds its Pods by such labels",
+            under(where, OWN_LABEL),
+        )
+        for where in LABELS
+    ),
+    *((f"gateway.{part}", why, {"gateway": {part: value}}) for part, why, value in ADDED),
+    *((f"models.m.{part}", why, model(**{part: value})) for part, why, value in ADDED),
+    ("gateway.sidecars", "gateway is the name of another container", {"gateway": {"sidecars": [{"name": "gateway"}]}}),
+    ("models.m.sidecars", "worker is the name of another container", model(sidecars=[{"name": "worker"}])),
     ("monitoring.prometheusAddress", "KEDA needs it for models.m.autoscaling.enabled", model(autoscaling=SCALED)),
     (
         "models.m.autoscaling.minReplicas",
@@ -346,6 +468,92 @@ def test_image_volumes_need_a_cluster_that_has_them(tmp_path: Path) -> None:
     assert ": " + ": ".join(NO_IMAGES) in refusal(values, tmp_path, CHART, "--kube-version", "1.32.0")
 
 
+def claim(size: str, storage_class: str = "fast") -> dict[str, Any]:
+    """The spec of a claim in a cluster, which has filled in the class."""
+    return {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": size}},
+    }
+
+
+def stateful(name: str, *claims: dict[str, Any]) -> dict[str, Any]:
+    """A StatefulSet in a cluster."""
+    templates = {"volumeClaimTemplates": [{"spec": one} for one in claims]} if claims else {}
+    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": templates}
+
+
+def persistent(spec: dict[str, Any]) -> dict[str, Any]:
+    """A claim in a cluster."""
+    metadata = {"name": "dragoman-m-cache"}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+FIXED = "cannot be changed in place; docs/upgrading.md#storage says how"
+KEPT = {"redis": {**GOOD["redis"], "valkey": {"persistence": {"enabled": True, "size": "8Gi"}}}}
+STORED = [
+    ("redis.valkey.persistence.enabled", FIXED, KEPT, stateful("dragoman-valkey")),
+    ("redis.valkey.persistence.enabled", FIXED, {}, stateful("dragoman-valkey", claim("8Gi"))),
+    ("redis.valkey.persistence.size", FIXED, KEPT, stateful("dragoman-valkey", claim("4Gi"))),
+    (
+        "models.m.cache.size",
+        FIXED,
+        model(cache={"mode": "claimPerReplica", "size": "200Gi"}),
+        stateful("dragoman-m", claim("100Gi")),
+    ),
+    (
+        "models.m.cache.storageClass",
+        FIXED,
+        model(cache={"mode": "claimPerReplica", "storageClass": "other"}),
+        stateful("dragoman-m", claim("100Gi")),
+    ),
+    ("models.m.cache.size", FIXED, model(cache={"mode": "pvc", "size": "90Gi"}), persistent(claim("100Gi"))),
+    (
+        "models.m.cache.storageClass",
+        FIXED,
+        model(cache={"mode": "pvc", "storageClass": "other"}),
+        persistent(claim("100Gi")),
+    ),
+    (
+        "models.m.cache.accessMode",
+        FIXED,
+        model(cache={"mode": "pvc", "accessMode": "ReadOnlyMany"}),
+        persistent(claim("100Gi")),
+    ),
+]
+
+
+def in_cluster(values: Mapping[str, Any], live: dict[str, Any], tmp_path: Path) -> str:
+    """What helm says of values that it refuses to upgrade to; "" where it does not."""
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({**GOOD, **values}))
+    try:
+        upgraded(file, [live], tmp_path)
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize(("value", "why", "values", "live"), STORED)
+def test_a_claim_that_cannot_become_what_the_values_say_is_named(
+    value: str, why: str, values: dict[str, Any], live: dict[str, Any], tmp_path: Path
+) -> None:
+    assert f": {value}: {why}" in in_cluster(values, live, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "live"),
+    [
+        (KEPT, stateful("dragoman-valkey", claim("8192Mi", "what-the-cluster-took"))),
+        ({}, stateful("dragoman-valkey")),
+        (model(cache={"mode": "pvc", "size": "0.5Ti"}), persistent(claim("100Gi"))),
+        (model(cache={"mode": "claimPerReplica"}), stateful("dragoman-m", claim("100Gi"))),
+    ],
+)
+def test_a_claim_that_can_is_not_refused(values: dict[str, Any], live: dict[str, Any], tmp_path: Path) -> None:
+    assert in_cluster(values, live, tmp_path) == ""
+
+
 def hoisted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values where `modelDefaults` says what the model said, but for what is a model's own."""
     given = values["models"]["m"]
@@ -363,6 +571,9 @@ def holds(options: Any, path: str) -> bool:
 NOT_COMMON = [
     # In modelDefaults it is for the models with urls.
     ("models.m.backend", "has no effect without urls; the chart's own workers are chosen by engine"),
+    # The other model has a say in it.
+    ("models.m.gateway.aliases", "a is a name of models.l already"),
+    ("models.m.gateway.aliases", "l is a name of models.l already"),
     # modelDefaults always has both, and one of them is named.
     ("models.m.kvEvents.port", "kvEvents.port and kvEvents.replayPort must differ"),
 ]
@@ -404,12 +615,14 @@ def test_flags_of_the_defaults_are_refused_where_those_of_a_model_are(tmp_path: 
 def test_every_guard_has_a_case() -> None:
     text = (CHART / "templates" / "_guards.tpl").read_text()
     own = re.findall(r'include "dragoman.refuse" \(list \$of "([^"]+)" (?:\(printf )?"([^"]+)"', text)
-    made = re.findall(r'include "dragoman.refuse" \(list \$of \(printf "([^"]+)" \$option\) "([^"]+)"', text)
+    made = re.findall(
+        r'include "dragoman.refuse" \(list \$of (?:\(printf "([^"]+)" \$\w+\)|\$part) (?:\(printf )?"([^"]+)"', text
+    )
     assert len(own) + len(made) == text.count('include "dragoman.refuse"')
     others = re.findall(r'fail (?:\(printf )?"([^"]+)"', text)
     assert len(others) == text.count("fail ")
     # The last one is what dragoman.refuse itself does.
-    guards = [f"%s.{option}: {why}" for option, why in own + made] + [one for one in others if one != "%s: %s"]
-    said = [f"{value}: {why}" for value, why, _ in BAD] + [f"{NO_IMAGES[0]}: {NO_IMAGES[1]}"]
+    guards = [f"%s.{option or '%s'}: {why}" for option, why in own + made] + [one for one in others if one != "%s: %s"]
+    said = [f"{value}: {why}" for value, why, *_ in (*BAD, *STORED, NO_IMAGES)]
     patterns = [re.sub(r"%[sd]", ".+", re.escape(guard)) for guard in guards]
     assert [pattern for pattern in patterns if not any(re.fullmatch(pattern, one) for one in said)] == []

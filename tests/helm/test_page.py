@@ -36,5 +36,5 @@ def test_the_chart_takes_it(shown: str, tmp_path: Path) -> None:
 
 def test_secrets_that_the_page_makes_are_those_that_its_values_name() -> None:
     made = set(re.findall(r"create secret generic (\S+)", PAGE))
-    named = set(re.findall(r"existingSecret[:=] ?([a-z-]+)", PAGE))
+    named = set(re.findall(r"(?:existingSecret[:=] ?|HeadersSecret: \{name: )([a-z-]+)", PAGE))
     assert named == made

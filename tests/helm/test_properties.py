@@ -6,11 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.helm import properties_fleet, properties_gateway, properties_network, properties_workers
+from tests.helm import properties_added, properties_fleet, properties_gateway, properties_network, properties_workers
 from tests.helm.chart import CHART, VALUES, copy, objects, parsed, template
 from tests.helm.property import Off, Property
 
-ALL = (*properties_gateway.ALL, *properties_workers.ALL, *properties_fleet.ALL, *properties_network.ALL)
+ALL = (
+    *properties_gateway.ALL,
+    *properties_workers.ALL,
+    *properties_fleet.ALL,
+    *properties_network.ALL,
+    *properties_added.ALL,
+)
 SWITCHED = [(one, off) for one in ALL for off in one.off]
 
 

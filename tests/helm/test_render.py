@@ -9,7 +9,9 @@ import certifi
 import pytest
 import yaml
 
+from gateway.app import KNOWN
 from gateway.cli import main
+from gateway.config import load
 from tests.helm import chart
 from tests.helm.chart import CHART, SETS, VALUES, container, find, helm, objects, pods
 from tests.helm.schemas import custom, faults, minors
@@ -91,7 +93,7 @@ def test_names_are_short_and_unique(name: str) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_workers_take_the_flags_that_they_are_given(name: str) -> None:
     for _, pod in pods(objects(name)):
-        (one,) = pod["spec"]["containers"]
+        one = pod["spec"]["containers"][0]
         if one["command"] == ["dragoman", "worker", "embedded"]:
             given = embedded.parser().parse_args(one["args"])
             assert (given.host, given.port) == ("0.0.0.0", 8000)
@@ -135,7 +137,7 @@ def test_every_volume_is_mounted_and_there(name: str) -> None:
         there = {volume["name"] for volume in pod["spec"]["volumes"]}
         claimed = [one for one in objects(name) if f"{one['kind']}/{one['metadata']['name']}" == where]
         there |= {claim["metadata"]["name"] for one in claimed for claim in one["spec"].get("volumeClaimTemplates", [])}
-        mounted = {mount["name"] for one in pod["spec"]["containers"] for mount in one["volumeMounts"]}
+        mounted = {mount["name"] for one in pod["spec"]["containers"] for mount in one.get("volumeMounts", [])}
         assert mounted == there, where
 
 
@@ -159,3 +161,26 @@ def test_the_gateway_reads_its_configuration(name: str, tmp_path: Path, capsys: 
     assert status == (1 if holes else 0)
     if {model["backend"] for model in models.values()} == {"vllm"}:
         assert holes == []
+
+
+def test_the_gateway_reads_headers_from_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables as the kubelet makes them of two Secrets, whatever the model is called."""
+    among = objects("hatches")
+    held = {"collector": '{"authorization": "Bearer c"}', "partner": '{"x-api-key": "p"}\n'}
+    known: dict[str, str] = {}
+    for variable in container(among, "Deployment", "dragoman")["env"]:
+        if "secretKeyRef" in variable.get("valueFrom", {}):
+            known[variable["name"]] = held[variable["valueFrom"]["secretKeyRef"]["name"]]
+        elif "value" in variable:
+            known[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda name: known[name[1]], variable["value"])
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    written = find(among, "ConfigMap", "dragoman")["data"]["gateway.yaml"]
+    (tmp_path / "gateway.yaml").write_text(
+        re.sub(r"(?m)^.*/run/dragoman.*\n", "", written).replace("auth: keys", "auth: open")
+    )
+    config = load(str(tmp_path / "gateway.yaml"), KNOWN)
+    assert config.tracing is not None
+    assert config.tracing.headers == {"authorization": "Bearer c"}
+    assert config.models["Partner/hosted-model"].headers == {"x-api-key": "p"}
+    assert "Bearer c" not in chart.text("hatches")

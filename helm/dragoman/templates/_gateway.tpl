@@ -76,6 +76,31 @@ close connections, and 2 s to spare. */ -}}
 {{- toJson $redis -}}
 {{- end -}}
 
+{{- /* Options that hold secrets and have no file: variables, which the gateway reads over gateway.yaml. A model's name need
+not be one that a variable can have: the kubelet puts the Secrets' JSON into that of `models`. */ -}}
+{{- define "dragoman.gatewayEnv" -}}
+{{- $secrets := dict -}}{{- $models := list -}}
+{{- with .Values.gateway.tracingHeadersSecret -}}{{- if .name -}}{{- $_ := set $secrets "DRAGOMAN_TRACING__HEADERS" . -}}{{- end -}}{{- end -}}
+{{- range $name, $model := include "dragoman.models" . | fromJson -}}
+  {{- if $model.headersSecret.name -}}
+    {{- $variable := printf "HEADERS_%s" ($model.slug | upper | replace "-" "_") -}}
+    {{- $_ := set $secrets $variable $model.headersSecret -}}
+    {{- $models = append $models (printf "%s: {\"headers\": $(%s)}" (toJson $name) $variable) -}}
+  {{- end -}}
+{{- end -}}
+{{- range $variable, $secret := $secrets }}
+- name: {{ $variable }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $secret.name }}
+      key: {{ $secret.key }}
+{{- end }}
+{{- with $models }}
+- name: DRAGOMAN_MODELS
+  value: {{ printf "{%s}" (join ", " .) | quote }}
+{{- end }}
+{{- end -}}
+
 {{- /* Secrets that the gateway reads: folder below /run/dragoman -> name, JSON. Mounted as folders, so that a changed
 Secret arrives in a running Pod. */ -}}
 {{- define "dragoman.gatewaySecrets" -}}

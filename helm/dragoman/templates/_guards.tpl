@@ -19,6 +19,7 @@
 {{- if and $v.console.enabled (not $v.console.existingSecret) -}}{{- fail "console.existingSecret: name the Secret with the console's key: other Pods can call its port" -}}{{- end -}}
 {{- if and $v.console.existingSecret (not $v.console.enabled) -}}{{- fail "console.existingSecret: has no effect without console.enabled" -}}{{- end -}}
 
+{{- if and $v.gateway.tracingHeadersSecret.name (not $config.tracing) -}}{{- fail "gateway.tracingHeadersSecret.name: has no effect without gateway.config.tracing" -}}{{- end -}}
 {{- if not $v.image.repository -}}{{- fail "image.repository: name the gateway's image" -}}{{- end -}}
 {{- $external := $v.redis.external -}}
 {{- if and (include "dragoman.redisPassword" .) (not $v.redis.existingSecret) -}}
@@ -53,9 +54,44 @@
     {{- end -}}
   {{- end -}}
 {{- end -}}
+{{- range $option := list "loadBalancerClass" "loadBalancerSourceRanges" "externalTrafficPolicy" -}}
+  {{- $types := ternary (list "LoadBalancer" "NodePort") (list "LoadBalancer") (eq $option "externalTrafficPolicy") -}}
+  {{- if and (get $v.gateway.service $option) (not (has $v.gateway.service.type $types)) -}}{{- fail (printf "gateway.service.%s: needs gateway.service.type: LoadBalancer" $option) -}}{{- end -}}
+{{- end -}}
+{{- $alerts := "" -}}
+{{- range $path, $file := .Files.Glob "alerts/*.yaml" -}}{{- $alerts = printf "%s\n%s" $alerts (toString $file) -}}{{- end -}}
+{{- range $name, $alert := $v.monitoring.prometheusRule.alerts -}}
+  {{- if not (regexMatch (printf "alert: %s\\b" $name) $alerts) -}}{{- fail (printf "monitoring.prometheusRule.alerts.%s: there is no such alert" $name) -}}{{- end -}}
+{{- end -}}
+{{- $own := "^(app[.]kubernetes[.]io/(name|instance|component|part-of|managed-by|version)|helm[.]sh/chart|dragoman-(model|role))$" -}}
+{{- $labels := dict "commonLabels" $v.commonLabels "gateway.labels" $v.gateway.labels "gateway.podLabels" $v.gateway.podLabels "gateway.service.labels" $v.gateway.service.labels -}}
+{{- range $part := list "serviceMonitor" "podMonitor" "prometheusRule" "dashboards" -}}{{- $_ := set $labels (printf "monitoring.%s.labels" $part) (get $v.monitoring $part).labels -}}{{- end -}}
+{{- range $name, $model := $models -}}{{- range $part := list "labels" "podLabels" -}}{{- $_ := set $labels (include "dragoman.place" (list (dict "root" $ "name" $name) $part)) (get $model $part) -}}{{- end -}}{{- end -}}
+{{- range $where, $given := $labels -}}{{- range $key, $_ := $given -}}
+  {{- if regexMatch $own $key -}}{{- fail (printf "%s: the chart sets %s itself, and finds its Pods by such labels" $where $key) -}}{{- end -}}
+{{- end -}}{{- end -}}
+{{- $whole := dict -}}
+{{- range $config.limits -}}
+  {{- if hasKey $whole .name -}}{{- fail (printf "gateway.config.limits: %s is the name of a limit before it that matches everything" .name) -}}{{- end -}}
+  {{- if not .match -}}{{- $_ := set $whole .name true -}}{{- end -}}
+{{- end -}}
+{{- include "dragoman.guardPod" (dict "root" $ "model" $v.gateway "main" "gateway") -}}
+{{- if eq $v.redis.mode "valkey" -}}
+  {{- $persistence := $v.redis.valkey.persistence -}}
+  {{- $changed := include "dragoman.changedClaim" (dict "root" $ "kind" "StatefulSet" "name" (printf "%s-valkey" (include "dragoman.fullname" $)) "claim" (ternary $persistence nil $persistence.enabled)) -}}
+  {{- if $changed -}}{{- fail (printf "redis.valkey.persistence.%s: cannot be changed in place; docs/upgrading.md#storage says how" $changed) -}}{{- end -}}
+{{- end -}}
 {{- if and $v.test.model (not (hasKey $v.models $v.test.model)) -}}{{- fail (printf "test.model: there is no model %s" $v.test.model) -}}{{- end -}}
 
-{{- $slugs := dict -}}
+{{- $slugs := dict -}}{{- $names := dict -}}
+{{- range $name, $_ := $models -}}{{- $_ := set $names $name $name -}}{{- end -}}
+{{- range $name, $model := $models -}}
+  {{- $of := dict "root" $ "name" $name -}}
+  {{- range $alias := $model.gateway.aliases -}}
+    {{- if hasKey $names $alias -}}{{- include "dragoman.refuse" (list $of "gateway.aliases" (printf "%s is a name of models.%s already" $alias (get $names $alias))) -}}{{- end -}}
+    {{- $_ := set $names $alias $name -}}
+  {{- end -}}
+{{- end -}}
 {{- range $name, $model := $models -}}
   {{- $at := printf "models.%s" $name -}}
   {{- $of := dict "root" $ "name" $name "model" $model -}}
@@ -63,6 +99,14 @@
   {{- if $others -}}{{- fail (printf "%s: its objects would have the names of those of models.%s" $at $others) -}}{{- end -}}
   {{- $_ := set $slugs $model.slug $name -}}
   {{- if has $model.slug (list "metrics" "valkey" "completions") -}}{{- fail (printf "%s: is the name of another object of the chart" $at) -}}{{- end -}}
+  {{- $targets := dict "fallback" $model.gateway.fallback "mirror" (list (default dict $model.gateway.mirror).model) "split" list -}}
+  {{- range $model.gateway.split -}}{{- $_ := set $targets "split" (append $targets.split .model) -}}{{- end -}}
+  {{- range $option, $others := $targets -}}{{- range $other := $others -}}
+    {{- if and $other (not (hasKey $names $other)) -}}{{- include "dragoman.refuse" (list $of (printf "gateway.%s" $option) (printf "there is no model %s" $other)) -}}{{- end -}}
+  {{- end -}}{{- end -}}
+  {{- range $header, $_ := $model.gateway.headers -}}
+    {{- if regexMatch "(?i)(authorization|cookie|key|token|secret|password)" $header -}}{{- include "dragoman.refuse" (list $of "gateway.headers" (printf "%s may hold a secret; set headersSecret" $header)) -}}{{- end -}}
+  {{- end -}}
   {{- if and $model.sequences (hasKey $model.gateway "max_in_flight") -}}{{- include "dragoman.refuse" (list $of "gateway.max_in_flight" "is set by sequences already") -}}{{- end -}}
   {{- if and $model.caSecret.name $model.runs -}}{{- include "dragoman.refuse" (list $of "caSecret.name" "has no effect without urls") -}}{{- end -}}
   {{- if and $model.runs (hasKey (default dict (get $v.models $name)) "backend") -}}{{- include "dragoman.refuse" (list $of "backend" "has no effect without urls; the chart's own workers are chosen by engine") -}}{{- end -}}
@@ -80,10 +124,26 @@
 {{- /* Of a model whose workers the chart runs. (dict "root" $ "name" NAME "model" MODEL), MODEL from dragoman.models. */ -}}
 {{- define "dragoman.guardWorkers" -}}
 {{- $of := . -}}{{- $v := .root.Values -}}{{- $model := .model -}}{{- $cache := $model.cache -}}
+{{- include "dragoman.guardPod" (merge (dict "main" "worker") $of) -}}
 {{- $several := or (gt (int $model.replicas) 1) (gt (int $model.nodes) 1) $model.autoscaling.enabled -}}
 {{- if eq $model.engine "vllm" -}}
   {{- if not $model.model -}}{{- include "dragoman.refuse" (list $of "model" "name the model, or say in urls where its workers are") -}}{{- end -}}
   {{- $own := list "--model" "--served-model-name" "--host" "--port" "--uds" "--grace" "--start-timeout" "--register" "--redis-password-file" "--redis-ca-file" "--max-num-seqs" "--api-key" "--nnodes" "--node-rank" "--master-addr" "--headless" -}}
+  {{- range $flag := list "--ssl-keyfile" "--ssl-certfile" "--ssl-ca-certs" "--ssl-cert-reqs" "--enable-ssl-refresh" -}}
+    {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- include "dragoman.refuse" (list $of "args" (printf "%s: probes and gateways speak plain HTTP to the chart's workers" $flag)) -}}{{- end -}}
+  {{- end -}}
+  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--hf-token")) -}}{{- include "dragoman.refuse" (list $of "args" "--hf-token holds a secret; set hubTokenSecret") -}}{{- end -}}
+  {{- $split := 1 -}}
+  {{- range $flags := list (list "--tensor-parallel-size" "-tp") (list "--pipeline-parallel-size" "-pp") (list "--data-parallel-size" "-dp") (list "--prefill-context-parallel-size" "-pcp") -}}
+    {{- $split = mul $split (default "1" (include "dragoman.flagValue" (dict "args" $model.args "flags" $flags)) | int) -}}
+  {{- end -}}
+  {{- /* Without such flags the chart sets them; with others, engines find one another in ways of their own. */ -}}
+  {{- $others := list "--data-parallel-size-local" "-dpl" "--data-parallel-start-rank" "-dpr" "--data-parallel-rank" "-dpn" "--data-parallel-address" "-dpa" "--data-parallel-backend" "-dpb" "--config" -}}
+  {{- $given := and (include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--tensor-parallel-size" "-tp" "--pipeline-parallel-size" "-pp" "--data-parallel-size" "-dp"))) (not (include "dragoman.hasFlag" (dict "args" $model.args "flags" $others))) -}}
+  {{- $there := mul (int $model.gpus) (int $model.nodes) -}}
+  {{- if and $given $there (ne (int $split) (int $there)) -}}
+    {{- include "dragoman.refuse" (list $of "args" (printf "splits the model over %d GPUs, and a copy has %d (gpus, nodes)" $split $there)) -}}
+  {{- end -}}
   {{- range $flag := $own -}}
     {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- include "dragoman.refuse" (list $of "args" (printf "the chart sets %s itself" $flag)) -}}{{- end -}}
   {{- end -}}
@@ -142,6 +202,17 @@
 {{- if and (eq $cache.mode "pvc") $several (hasPrefix "ReadWriteOnce" $cache.accessMode) (not $cache.existingClaim) -}}
   {{- include "dragoman.refuse" (list $of "cache.accessMode" "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica") -}}
 {{- end -}}
+{{- if eq $model.rollout "surge" -}}
+  {{- if and (eq $cache.mode "pvc") (hasPrefix "ReadWriteOnce" $cache.accessMode) (not $cache.existingClaim) -}}
+    {{- include "dragoman.refuse" (list $of "rollout" "with surge the new Pod waits for a claim that the old one has; choose replace, or cache.accessMode: ReadWriteMany") -}}
+  {{- end -}}
+  {{- if eq $cache.mode "claimPerReplica" -}}{{- include "dragoman.refuse" (list $of "rollout" "claimPerReplica makes a StatefulSet, which replaces its Pods; choose replace") -}}{{- end -}}
+{{- end -}}
+{{- $kind := get (dict "pvc" "PersistentVolumeClaim" "claimPerReplica" "StatefulSet") $cache.mode -}}
+{{- if and $kind (not $cache.existingClaim) -}}
+  {{- $changed := include "dragoman.changedClaim" (dict "root" .root "kind" $kind "name" (ternary (printf "%s-cache" $model.object) $model.object (eq $cache.mode "pvc")) "claim" $cache) -}}
+  {{- if $changed -}}{{- include "dragoman.refuse" (list $of (printf "cache.%s" $changed) "cannot be changed in place; docs/upgrading.md#storage says how") -}}{{- end -}}
+{{- end -}}
 {{- if and (has $cache.mode (list "emptyDir" "claimPerReplica")) $cache.readOnly -}}{{- include "dragoman.refuse" (list $of "cache.readOnly" "an empty cache that nobody may write stays empty") -}}{{- end -}}
 {{- if gt (int $model.nodes) 1 -}}
   {{- if lt (int $model.gpus) 1 -}}{{- include "dragoman.refuse" (list $of "gpus" "a group of Pods needs a GPU in each") -}}{{- end -}}
@@ -155,16 +226,71 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* What the values add to a Pod. (dict "root" "name"? "model" SECTION "main" CONTAINER) */ -}}
+{{- define "dragoman.guardPod" -}}
+{{- $of := . -}}{{- $containers := list (dict "name" .main) -}}
+{{- range $part := list "initContainers" "sidecars" -}}
+  {{- $containers = concat $containers (get $of.model $part) -}}
+  {{- range $name, $count := include "dragoman.counts" $containers | fromJson -}}
+    {{- if gt (int $count) 1 -}}{{- include "dragoman.refuse" (list $of $part (printf "%s is the name of another container" $name)) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $part := list "env" "volumes" "volumeMounts" -}}
+  {{- range $name, $count := include "dragoman.counts" (get $of.model $part) | fromJson -}}
+    {{- if gt (int $count) 1 -}}{{- include "dragoman.refuse" (list $of $part (printf "%s is there twice" $name)) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range .model.env -}}
+  {{- if and .value (regexMatch "(?i)(_TOKEN|_KEY|_PASSWORD|_SECRET|_HEADERS)$" .name) -}}{{- include "dragoman.refuse" (list $of "env" (printf "%s may hold a secret; take it from one by valueFrom" .name)) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A list of mappings -> how often each is there by its path or its name, JSON. */ -}}
+{{- define "dragoman.counts" -}}
+{{- $found := dict -}}
+{{- range . -}}{{- $key := default .name .mountPath -}}{{- $_ := set $found $key (add1 (default 0 (get $found $key))) -}}{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* What of a claim's fields is not as in the cluster and cannot become so, "" where all can.
+(dict "root" "kind" "PersistentVolumeClaim"|"StatefulSet" "name" "claim" VALUES?) */ -}}
+{{- define "dragoman.changedClaim" -}}
+{{- $live := lookup (ternary "apps/v1" "v1" (eq .kind "StatefulSet")) .kind .root.Release.Namespace .name -}}
+{{- if $live -}}
+  {{- $templates := default list $live.spec.volumeClaimTemplates -}}
+  {{- if and (eq .kind "StatefulSet") (ne (empty .claim) (empty $templates)) -}}
+enabled
+  {{- else if .claim -}}
+    {{- $spec := ternary (default dict (first (append $templates dict))).spec $live.spec (eq .kind "StatefulSet") -}}
+    {{- $there := include "dragoman.bytes" $spec.resources.requests.storage | float64 -}}{{- $asked := include "dragoman.bytes" .claim.size | float64 -}}
+    {{- if and .claim.storageClass (ne .claim.storageClass (default "" $spec.storageClassName)) -}}
+storageClass
+    {{- else if and (eq .kind "PersistentVolumeClaim") (not (has .claim.accessMode $spec.accessModes)) -}}
+accessMode
+    {{- else if or (lt $asked $there) (and (eq .kind "StatefulSet") (ne $asked $there)) -}}
+size
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dragoman.bytes" -}}
+{{- $units := dict "" 1 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) -}}
+{{- end -}}
+
 {{- /* Where an option that holds for a model stands: in the model, or in `modelDefaults`. What stands nowhere belongs into the
 model. (list (dict "root" $ "name" NAME …) PATH) */ -}}
 {{- define "dragoman.place" -}}
 {{- $of := index . 0 -}}{{- $path := index . 1 -}}
+{{- if not $of.name -}}gateway.{{ $path }}{{- else -}}
 {{- $own := get $of.root.Values.models $of.name -}}{{- $common := $of.root.Values.modelDefaults -}}{{- $inOwn := true -}}
 {{- range $key := splitList "." $path -}}
   {{- if not (hasKey (default dict $own) $key) -}}{{- $inOwn = false -}}{{- end -}}
   {{- $own = get (default dict $own) $key -}}{{- $common = get (default dict $common) $key -}}
 {{- end -}}
 {{- if or $inOwn (eq (toString $common) "") -}}models.{{ $of.name }}.{{ $path }}{{- else -}}modelDefaults.{{ $path }}{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* Fails with the place of a model's option and why it is wrong. (list (dict "root" $ "name" NAME …) PATH WHY) */ -}}

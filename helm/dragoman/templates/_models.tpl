@@ -11,10 +11,8 @@ loadsNothing  nothing may come from a hub */ -}}
 {{- $found := dict -}}
 {{- range $name, $given := .Values.models -}}
   {{- $model := mergeOverwrite (deepCopy $.Values.modelDefaults) (deepCopy (default dict $given)) -}}
-  {{- $slug := $name | lower | replace "." "-" | replace "_" "-" | replace ":" "-" | replace "/" "-" | trimSuffix "-" -}}
-  {{- if gt (len $slug) 20 -}}
-    {{- $slug = printf "%s-%s" ($slug | trunc 13 | trimSuffix "-") (sha256sum $name | trunc 6) -}}
-  {{- end -}}
+  {{- $slug := regexReplaceAll "-+$" (regexReplaceAll "[^a-z0-9]" (lower $name) "-") "" -}}
+  {{- $slug = include "dragoman.cut" (dict "name" $slug "most" 20 "of" $name) -}}
   {{- $runs := empty $model.urls -}}
   {{- $kind := ternary "StatefulSet" "Deployment" (eq $model.cache.mode "claimPerReplica") -}}
   {{- if gt (int $model.nodes) 1 -}}{{- $kind = $model.multiNode -}}{{- end -}}
@@ -27,7 +25,10 @@ loadsNothing  nothing may come from a hub */ -}}
   {{- if and $runs $events.enabled (not (hasKey $model.gateway "kv_events")) -}}
     {{- $_ := set $model.gateway "kv_events" (dict "port" (int $events.port) "replay_port" (int $events.replayPort)) -}}
   {{- end -}}
-  {{- $facts := dict "slug" $slug "object" (printf "%s-%s" (include "dragoman.fullname" $) $slug) "runs" $runs "kind" $kind "registers" $registers "loadsNothing" (or $model.offline $.Values.airGapped) -}}
+  {{- /* Behind these names come numbers, and in labels a hash; a label holds 63 characters. */ -}}
+  {{- $most := get (dict "StatefulSet" 52 "LeaderWorkerSet" 51 "RayCluster" 47) $kind | default 63 -}}
+  {{- $object := include "dragoman.cut" (dict "name" (printf "%s-%s" (include "dragoman.fullname" $) $slug) "most" $most) -}}
+  {{- $facts := dict "slug" $slug "object" $object "runs" $runs "kind" $kind "registers" $registers "loadsNothing" (or $model.offline $.Values.airGapped) -}}
   {{- $_ := set $found $name (mergeOverwrite $model $facts) -}}
 {{- end -}}
 {{- toJson $found -}}
@@ -71,4 +72,17 @@ loadsNothing  nothing may come from a hub */ -}}
 {{- /* Whether Redis asks for a password: "true" or "". */ -}}
 {{- define "dragoman.redisPassword" -}}
 {{- if or (eq .Values.redis.mode "valkey") (and (eq .Values.redis.mode "external") (not .Values.redis.external.noPassword)) }}true{{ end -}}
+{{- end -}}
+
+{{- /* The model that `helm test` and the notes ask: the one that is named, else the first that chats, else the first. What
+pools, or is open for other paths alone, does not chat. */ -}}
+{{- define "dragoman.testModel" -}}
+{{- $found := .Values.test.model -}}
+{{- range $name, $model := include "dragoman.models" . | fromJson -}}
+  {{- $pools := regexMatch "(^| )--?(runner|convert|task)[ =](pooling|embed|embedding|classify|score|reward)( |$)" (join " " $model.args) -}}
+  {{- $closed := and (kindIs "slice" $model.gateway.paths) (not (has "/v1/chat/completions" $model.gateway.paths)) -}}
+  {{- $without := and $model.gateway.features (empty (without $model.gateway.features "embeddings" "scores")) -}}
+  {{- if not (or $found $pools $closed $without) -}}{{- $found = $name -}}{{- end -}}
+{{- end -}}
+{{- default (keys .Values.models | sortAlpha | first) $found -}}
 {{- end -}}

@@ -1,11 +1,21 @@
 {{- /* Names, labels and images. */ -}}
 
+{{- /* (dict "name" NAME "most" COUNT "of" TEXT?) -> the name, cut to so many characters. A hash of TEXT (else of the name)
+stands for what was cut off: two long names stay two. */ -}}
+{{- define "dragoman.cut" -}}
+{{- if gt (len .name) (int .most) -}}
+{{- printf "%s-%s" (.name | trunc (sub .most 7 | int) | trimSuffix "-") (default .name .of | sha256sum | trunc 6) -}}
+{{- else -}}
+{{- .name -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dragoman.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
 {{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
+{{- include "dragoman.cut" (dict "name" (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) "most" 40) -}}
 {{- end -}}
 {{- end -}}
 
@@ -19,28 +29,17 @@ dragoman-model: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{- /* Labels of an object: the selector's, and what tells who made it. */ -}}
+{{- /* Labels of an object: the selector's, and who made it. (dict "root" "component" "model"? "extra" LABELS?) */ -}}
 {{- define "dragoman.labels" -}}
-{{ include "dragoman.selector" . }}
-app.kubernetes.io/part-of: dragoman
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" -}}
+{{- $made := dict "app.kubernetes.io/part-of" "dragoman" "app.kubernetes.io/managed-by" .root.Release.Service "app.kubernetes.io/version" .root.Chart.AppVersion "helm.sh/chart" $chart -}}
+{{- merge $made (include "dragoman.podLabels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
 {{- /* Labels of a Pod. Nothing with a version in it: else every new chart would restart workers that did not change.
-(dict "root" "component" "model"? "extra" LABELS) */ -}}
+(dict "root" "component" "model"? "extra" LABELS?) */ -}}
 {{- define "dragoman.podLabels" -}}
-{{ include "dragoman.selector" . }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
-{{- with .extra }}
-{{ toYaml . }}
-{{- end }}
+{{- merge (include "dragoman.selector" . | fromYaml) (default dict .extra) .root.Values.commonLabels | toYaml -}}
 {{- end -}}
 
 {{- /* (dict "root" $ "image" IMAGE) -> reference */ -}}
@@ -91,23 +90,4 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
-{{- end -}}
-
-{{- /* A section of values with nodeSelector, tolerations, affinity, priorityClassName -> those that are set. */ -}}
-{{- define "dragoman.scheduling" -}}
-{{- with .nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
 {{- end -}}

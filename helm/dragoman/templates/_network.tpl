@@ -22,8 +22,10 @@
     - port: 6379
 {{- else if eq .Values.redis.mode "external" }}
 - ports:
-    {{- $ports := list }}
-    {{- range .Values.redis.external.addresses }}{{ $ports = append $ports (splitList ":" . | last) }}{{ end }}
+    {{- /* Sentinels and nodes name further servers, and a Service's port need not be that of its Pods. */ -}}
+    {{- $external := .Values.redis.external }}
+    {{- $ports := ternary (list "6379") list (and (ne $external.topology "single") (empty $external.dataPorts)) }}
+    {{- range concat $external.addresses $external.dataPorts }}{{ $ports = append $ports (splitList ":" (toString .) | last) }}{{ end }}
     {{- range uniq $ports }}
     - port: {{ . }}
     {{- end }}
@@ -31,5 +33,45 @@
   to:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* (dict "urls" LIST "to" PEERS "ports" LIST) -> rules to where these URLs lead. A policy sees the port of a Pod, which is
+not that of its Service: without `ports` of the Pods themselves, each port is open in the namespace of a host that may be a
+Service (`name`, `name.namespace`, `name.namespace.svc…`), or at the peers. */ -}}
+{{- define "dragoman.urlsEgress" -}}
+{{- $ports := .ports -}}{{- $spaces := dict -}}
+{{- range .urls -}}
+  {{- $url := urlParse . -}}
+  {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+  {{- $ports = append $ports (default (ternary "443" "80" (eq $url.scheme "https")) $port) -}}
+  {{- $parts := splitList "." (regexReplaceAll ":[0-9]+$" $url.host "") -}}
+  {{- if or (le (len $parts) 2) (eq (index $parts 2) "svc") -}}
+    {{- $_ := set $spaces (ternary "" (index (append $parts "") 1) (eq (len $parts) 1)) true -}}
+  {{- end -}}
+{{- end -}}
+{{- $open := and (empty .ports) $spaces }}
+- ports:
+    {{- range $ports | toStrings | uniq }}
+    - port: {{ . }}
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- if and $open .to }}
+- to:
+    {{- toYaml .to | nindent 4 }}
+{{- else if $open }}
+- to:
+    {{- range $space, $_ := $spaces }}
+    {{- if $space }}
+    - namespaceSelector:
+        matchLabels:
+          kubernetes.io/metadata.name: {{ $space }}
+    {{- else }}
+    - podSelector: {}
+    {{- end }}
+    {{- end }}
 {{- end }}
 {{- end -}}

@@ -8,6 +8,16 @@
 {{ include "dragoman.labels" (dict "root" .root "component" "worker" "model" .model.slug) }}
 {{- end -}}
 
+{{- /* Labels and annotations of a workload, "annotations" being the chart's own. */ -}}
+{{- define "dragoman.workloadMetadata" -}}
+labels:
+  {{- include "dragoman.labels" (dict "root" .root "component" "worker" "model" .model.slug "extra" .model.labels) | nindent 2 }}
+{{- with merge (default dict .annotations) .model.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- /* Labels of the Pods that answer requests (of a group, its leader) or of those that only compute ("rank"). */ -}}
 {{- define "dragoman.workerPodLabels" -}}
 {{ include "dragoman.podLabels" (dict "root" .root "component" "worker" "model" .model.slug "extra" .model.podLabels) }}
@@ -24,6 +34,18 @@ dragoman-role: {{ default "leader" .role }}
 {{- $word := first (splitList "=" $arg) | replace "_" "-" -}}
 {{- if or (eq $word $flag) (hasPrefix (printf "%s." $flag) $word) }}true{{ end -}}
 {{- end -}}{{- end -}}
+{{- end -}}
+
+{{- /* The last value that `args` give a flag under one of its names, "" where there is none. (dict "args" LIST "flags" LIST) */ -}}
+{{- define "dragoman.flagValue" -}}
+{{- $value := "" -}}{{- $next := false -}}
+{{- range $arg := .args -}}
+  {{- $words := splitn "=" 2 $arg -}}
+  {{- if $next -}}{{- $value = $arg -}}{{- end -}}
+  {{- $next = has (replace "_" "-" $words._0) $.flags -}}
+  {{- if and $next (contains "=" $arg) -}}{{- $value = $words._1 -}}{{- $next = false -}}{{- end -}}
+{{- end -}}
+{{- $value -}}
 {{- end -}}
 
 {{- /* vLLM's flags that every Pod of a model shares, as a list in JSON. */ -}}
@@ -120,28 +142,22 @@ dragoman-role: {{ default "leader" .role }}
       key: {{ $model.apiKeySecret.key }}
 {{- end }}
 {{- end }}
-{{- with $model.env }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
-{{- /* Requests and limits: the model's own, and its GPUs. */ -}}
+{{- /* Requests and limits: the model's own, and its GPUs. A Pod without any request would be the first that a full node
+evicts: CPU and memory of which the model says nothing are requested by its engine. */ -}}
 {{- define "dragoman.workerResources" -}}
 {{- $resources := deepCopy .model.resources -}}
+{{- $requests := default dict $resources.requests -}}
+{{- range $name, $least := ternary (dict "cpu" "1" "memory" "1Gi") (dict "cpu" "2" "memory" "8Gi") (eq .model.engine "embedded") -}}
+  {{- /* Kubernetes takes a limit without a request for the request. */ -}}
+  {{- if not (hasKey (default dict $resources.limits) $name) -}}{{- $requests = merge $requests (dict $name $least) -}}{{- end -}}
+{{- end -}}
+{{- with $requests -}}{{- $_ := set $resources "requests" . -}}{{- end -}}
 {{- if and (gt (int .model.gpus) 0) (eq .model.engine "vllm") -}}
   {{- $_ := set $resources "limits" (merge (dict .model.gpuResource (int .model.gpus)) (default dict $resources.limits)) -}}
 {{- end -}}
 {{- toYaml $resources -}}
-{{- end -}}
-
-{{- /* Where the Pods go, JSON: as the model says, and past the taint that keeps others off its GPUs. */ -}}
-{{- define "dragoman.workerScheduling" -}}
-{{- $model := .model -}}
-{{- $tolerations := $model.tolerations -}}
-{{- if and (gt (int $model.gpus) 0) (eq $model.engine "vllm") -}}
-  {{- $tolerations = append $tolerations (dict "key" $model.gpuResource "operator" "Exists" "effect" "NoSchedule") -}}
-{{- end -}}
-{{- dict "nodeSelector" $model.nodeSelector "tolerations" $tolerations "affinity" $model.affinity "priorityClassName" $model.priorityClassName | toJson -}}
 {{- end -}}
 
 {{- define "dragoman.workerMounts" -}}
@@ -270,10 +286,8 @@ lifecycle:
 {{- end }}
 securityContext:
   {{- include "dragoman.containerSecurity" .root | nindent 2 }}
-{{- with include "dragoman.workerResources" . | fromYaml }}
 resources:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- include "dragoman.workerResources" . | nindent 2 }}
 volumeMounts:
   {{- include "dragoman.workerMounts" . | nindent 2 }}
 {{- end -}}
@@ -293,32 +307,29 @@ lifecycle:
       seconds: {{ add (int (include "dragoman.graceSeconds" .)) 10 }}
 securityContext:
   {{- include "dragoman.containerSecurity" .root | nindent 2 }}
-{{- with include "dragoman.workerResources" . | fromYaml }}
 resources:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- include "dragoman.workerResources" . | nindent 2 }}
 volumeMounts:
   {{- include "dragoman.workerMounts" . | nindent 2 }}
 {{- end -}}
 
-{{- /* A Pod's metadata and spec around one container. (… "role" "leader"|"rank" "container" TEXT) */ -}}
+{{- /* The template of a Pod around one container. (… "role" "leader"|"rank" "container" TEXT) */ -}}
 {{- define "dragoman.workerPod" -}}
+{{- $own := deepCopy .model -}}
+{{- if and (gt (int $own.gpus) 0) (eq $own.engine "vllm") -}}
+  {{- /* Past the taint that keeps others off its GPUs. */ -}}
+  {{- $_ := set $own "tolerations" (append $own.tolerations (dict "key" $own.gpuResource "operator" "Exists" "effect" "NoSchedule")) -}}
+{{- end -}}
+{{- include "dragoman.pod" (dict "own" $own "pod" (include "dragoman.barePod" .) "rank" (eq (default "" .role) "rank")) -}}
+{{- end -}}
+
+{{- define "dragoman.barePod" -}}
 metadata:
-  {{- with .model.podAnnotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
   labels:
     {{- include "dragoman.workerPodLabels" . | nindent 4 }}
 spec:
   {{- include "dragoman.podSecurity" .root | nindent 2 }}
   terminationGracePeriodSeconds: {{ .model.stopSeconds }}
-  {{- with .model.runtimeClassName }}
-  runtimeClassName: {{ . }}
-  {{- end }}
-  {{- with include "dragoman.scheduling" (include "dragoman.workerScheduling" . | fromJson) | trim }}
-  {{- . | nindent 2 }}
-  {{- end }}
   containers:
     - {{ .container | nindent 6 | trim }}
   volumes:

@@ -1,0 +1,318 @@
+"""Properties of what the values add to the chart's objects, of gateways and workers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.helm.chart import Object, find, pods
+from tests.helm.property import Property, at, environment
+
+POD = "_pod.tpl"
+WATCHED = "monitoring/_watched.tpl"
+PARTS = ("Deployment/dragoman", "Deployment/dragoman-one", "LeaderWorkerSet/dragoman-group leader")
+RANK = "LeaderWorkerSet/dragoman-group rank"
+
+
+def _pods(among: Sequence[Object], *names: str) -> list[Object]:
+    """The Pods of gateways and workers, or of those that are named."""
+    found = dict(pods(among))
+    return [found[name] for name in names or (*PARTS, RANK)]
+
+
+def each(test: Callable[[Object], bool]) -> Callable[[Sequence[Object]], bool]:
+    """Whether it holds for the spec of a gateway, of a worker and of each Pod of a group."""
+    return lambda among: all(test(pod["spec"]) for pod in _pods(among))
+
+
+def _names(values: Sequence[Object], key: str = "name") -> list[Any]:
+    return [value[key] for value in values]
+
+
+def _once(spec: Object) -> bool:
+    """What Kubernetes and Helm know by a name has each name once."""
+    lists = [_names(spec["volumes"]), _names([*spec["containers"], *spec.get("initContainers", [])])]
+    for one in spec["containers"]:
+        lists += [_names(one.get("env", [])), _names(one.get("volumeMounts", []), "mountPath")]
+    return all(len(names) == len(set(names)) for names in lists)
+
+
+def _replaced(among: Sequence[Object]) -> bool:
+    gateway, worker = _pods(among, *PARTS[:2])
+    hub = environment(worker["spec"]["containers"][0])["HF_HOME"]
+    tmp = [one for one in gateway["spec"]["volumes"] if one["name"] == "tmp"]
+    return hub == "/models/hub" and tmp == [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}]
+
+
+def _mounted(among: Sequence[Object]) -> bool:
+    return all(
+        {"site", "nccl"} & set(_names(pod["spec"]["volumes"]))
+        and {"/etc/site", "/opt/nccl"} & set(_names(pod["spec"]["containers"][0]["volumeMounts"], "mountPath"))
+        for pod in _pods(among)
+    )
+
+
+def _secured(spec: Object) -> bool:
+    """Joined: what the chart says beside it stays."""
+    container = spec["containers"][0]["securityContext"]
+    added = {"NET_BIND_SERVICE", "IPC_LOCK"} & set(container["capabilities"]["add"])
+    kept = container["capabilities"]["drop"] == ["ALL"] and container["readOnlyRootFilesystem"] is True
+    pod = spec["securityContext"]
+    return bool(added) and kept and pod["runAsNonRoot"] is True and (pod["runAsUser"], pod["fsGroup"]) != (65532, 65532)
+
+
+def _networked(among: Sequence[Object]) -> bool:
+    gateway, worker, leader = (pod["spec"] for pod in _pods(among, *PARTS))
+    both = all((one["hostNetwork"], one["dnsPolicy"]) == (True, "ClusterFirstWithHostNet") for one in (gateway, worker))
+    return both and "hostNetwork" not in leader and leader["dnsPolicy"] == "Default" and "dnsConfig" in gateway
+
+
+def _probed(among: Sequence[Object]) -> bool:
+    gateway, worker, rank = (pod["spec"]["containers"][0] for pod in _pods(among, *PARTS[:2], RANK))
+    return bool(
+        gateway["livenessProbe"]
+        == {
+            "httpGet": {"path": "/livez", "port": "metrics"},
+            "periodSeconds": 30,
+            "timeoutSeconds": 5,
+            "failureThreshold": 3,
+        }
+        and gateway["startupProbe"] == {"httpGet": {"path": "/livez", "port": "metrics"}, "failureThreshold": 30}
+        and (worker["startupProbe"]["failureThreshold"], worker["startupProbe"]["periodSeconds"]) == (500, 10)
+        and worker["livenessProbe"]["exec"] == {"command": ["alive"]}
+        and "httpGet" not in worker["livenessProbe"]
+        and not any(name.endswith("Probe") for name in rank)
+    )
+
+
+def _hooked(among: Sequence[Object]) -> bool:
+    gateway, worker, rank = (pod["spec"]["containers"][0]["lifecycle"] for pod in _pods(among, *PARTS[:2], RANK))
+    return (
+        gateway == {"preStop": {"exec": {"command": ["sleep", "9"]}}}
+        and set(worker) == {"preStop", "postStart"}
+        and set(rank) == {"preStop"}
+    )
+
+
+def _labelled(among: Sequence[Object]) -> bool:
+    """A label of a part stands before a common one, and none is there twice."""
+    gateway, worker = find(among, "Deployment", "dragoman"), find(among, "Deployment", "dragoman-one")
+    return bool(
+        gateway["metadata"]["labels"]["cost"] == "shared"
+        and worker["metadata"]["labels"]["cost"] == "gpu"
+        and gateway["metadata"]["annotations"] == worker["metadata"]["annotations"] == {"reloader.example/auto": "true"}
+        and at(gateway, "spec.template.metadata.labels")["owner"] == "platform"
+        and at(worker, "spec.template.metadata.labels")["owner"] == "search"
+    )
+
+
+def _service(among: Sequence[Object]) -> bool:
+    spec = find(among, "Service", "dragoman")["spec"]
+    return bool(
+        spec["loadBalancerClass"] == "example.com/internal"
+        and spec["loadBalancerSourceRanges"] == ["10.0.0.0/8"]
+        and spec["externalTrafficPolicy"] == "Local"
+        and spec["ipFamilies"] == ["IPv4", "IPv6"]
+        and spec["ipFamilyPolicy"] == "RequireDualStack"
+    )
+
+
+def _scraped(among: Sequence[Object]) -> bool:
+    ends = [
+        (find(among, kind), at(find(among, kind), f"spec.{key}.0"))
+        for kind, key in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints"))
+    ]
+    return all(
+        monitor["metadata"]["namespace"] == "monitoring"
+        and monitor["spec"]["namespaceSelector"] == {"matchNames": ["llm"]}
+        and end["scrapeTimeout"] == "10s"
+        and end["relabelings"] == [{"targetLabel": "cluster", "replacement": "eu"}]
+        and end["metricRelabelings"][0]["action"] == "drop"
+        for monitor, end in ends
+    )
+
+
+def _alerts(among: Sequence[Object]) -> bool:
+    rule = find(among, "PrometheusRule")
+    alerts = {one["alert"]: one for group in at(rule, "spec.groups") for one in group["rules"]}
+    fast = alerts["DragomanErrorBudgetFast"]
+    return (
+        rule["metadata"]["namespace"] == "monitoring"
+        and "DragomanBug" not in alerts
+        and fast["expr"].count("> 0.5") == 2
+        and "0.144" not in fast["expr"]
+        and ">= 10" in fast["expr"]
+        and (fast["for"], fast["labels"]["severity"]) == ("5m", "warning")
+    )
+
+
+def _headers(among: Sequence[Object]) -> bool:
+    """Headers that may hold keys are nowhere in the configuration."""
+    found = environment(_pods(among, PARTS[0])[0]["spec"]["containers"][0])
+    name = "HEADERS_PARTNER_HOSTED_MODEL"
+    return bool(
+        found["DRAGOMAN_TRACING__HEADERS"] == {"secretKeyRef": {"name": "collector", "key": "headers"}}
+        and found[name] == {"secretKeyRef": {"name": "partner", "key": "headers"}}
+        and found["DRAGOMAN_MODELS"] == f'{{"Partner/hosted-model": {{"headers": $({name})}}}}'
+    )
+
+
+ALL = (
+    Property(
+        "nothing that has a name is there twice in a Pod",
+        "hatches",
+        each(_once),
+        ((POD, "{{- if not (has (get . $key) $names) -}}", "{{- if true -}}"),),
+    ),
+    Property(
+        "a variable and a volume with the chart's name stand in its place",
+        "hatches",
+        _replaced,
+        ((POD, "{{- with concat $kept $given -}}", "{{- with $kept -}}"),),
+    ),
+    Property(
+        "volumes and mounts are added",
+        "hatches",
+        _mounted,
+        (
+            (POD, '(list $main "volumeMounts" "mountPath")', '(list $main "volumeMount" "mountPath")'),
+            (POD, '(list $spec "volumes" "name")', '(list $main "volumes" "name")'),
+        ),
+    ),
+    Property(
+        "environment comes from whole Secrets and ConfigMaps too",
+        "hatches",
+        each(lambda spec: bool(spec["containers"][0]["envFrom"])),
+        ((POD, '$main "envFrom" .', '$main "env" .'),),
+    ),
+    Property(
+        "containers run before and beside the chart's own, which stays the first",
+        "hatches",
+        each(
+            lambda spec: (
+                _names(spec["containers"]) in (["gateway", "proxy"], ["worker", "agent"])
+                and _names(spec["initContainers"]) in (["wait"], ["warm"])
+            )
+        ),
+        (
+            (POD, "(concat $spec.containers (default list $own.sidecars))", "$spec.containers"),
+            (POD, "{{- with $own.initContainers -}}", "{{- with false -}}"),
+        ),
+    ),
+    Property(
+        "security contexts are joined over the chart's",
+        "hatches",
+        each(_secured),
+        (
+            (POD, "(mergeOverwrite $spec.securityContext", "(merge $spec.securityContext"),
+            (
+                POD,
+                "(mergeOverwrite $main.securityContext (default dict $own.securityContext))",
+                "$main.securityContext",
+            ),
+        ),
+    ),
+    Property(
+        "Pods on their node's network still find Services",
+        "hatches",
+        _networked,
+        (
+            (POD, '"hostNetwork" ', ""),
+            (POD, '"dnsConfig"', ""),
+            (POD, "{{- if and $own.hostNetwork (not $own.dnsPolicy) -}}", "{{- if false -}}"),
+        ),
+    ),
+    Property(
+        "scheduler, spread and hosts are the site's",
+        "hatches",
+        each(
+            lambda spec: (
+                spec["schedulerName"] in ("other", "volcano")
+                and _names(spec["topologySpreadConstraints"], "topologyKey") == ["rack"]
+            )
+        ),
+        (
+            (POD, '"schedulerName" ', ""),
+            (POD, "{{- with $own.topologySpreadConstraints -}}", "{{- with false -}}"),
+        ),
+    ),
+    Property(
+        "probes are joined over the chart's, and another handler replaces its own",
+        "hatches",
+        _probed,
+        (
+            (POD, 'omit $chart "httpGet"', "$chart"),
+            (POD, "{{- with mergeOverwrite $chart $probe -}}", "{{- with $probe -}}"),
+            (POD, "{{- if not .rank -}}", "{{- if true -}}"),
+        ),
+    ),
+    Property(
+        "a hook replaces the chart's, and the other one stays",
+        "hatches",
+        _hooked,
+        (
+            (
+                POD,
+                "(mergeOverwrite (omit (default dict $main.lifecycle) $name)",
+                "(merge (default dict $main.lifecycle)",
+            ),
+        ),
+    ),
+    Property(
+        "labels and annotations are those of the part, then the common ones",
+        "hatches",
+        _labelled,
+        (
+            ("_names.tpl", "(default dict .extra) .root.Values.commonLabels", ".root.Values.commonLabels"),
+            ("gateway/deployment.yaml", "{{- with .Values.gateway.annotations }}", "{{- with false }}"),
+            ("_worker.tpl", ".model.annotations }}", "dict }}"),
+        ),
+    ),
+    Property(
+        "the clients' Service takes a class, networks and families",
+        "hatches",
+        _service,
+        (("gateway/service.yaml", "{{- with get $.Values.gateway.service $key }}", "{{- with false }}"),),
+    ),
+    Property(
+        "monitors live where Prometheus looks, and relabel",
+        "hatches",
+        _scraped,
+        (
+            (WATCHED, "{{- with .section.namespace -}}", "{{- with false -}}"),
+            ("monitoring/servicemonitor.yaml", "matchNames: [{{ .Release.Namespace }}]", "any: false"),
+            ("monitoring/servicemonitor.yaml", '"metricRelabelings"', ""),
+            ("monitoring/podmonitor.yaml", "matchNames: [{{ .Release.Namespace }}]", "any: false"),
+            ("monitoring/podmonitor.yaml", '"metricRelabelings"', ""),
+        ),
+    ),
+    Property(
+        "an alert is left out, or compares with another number",
+        "hatches",
+        _alerts,
+        (
+            (WATCHED, '{{- if ne (toString $own.enabled) "false" -}}', "{{- if true -}}"),
+            (WATCHED, '{{- if hasKey $own "threshold" -}}', "{{- if false -}}"),
+            (WATCHED, "{{- with $own.for -}}", "{{- with false -}}"),
+            (WATCHED, "{{- with $own.severity -}}", "{{- with false -}}"),
+        ),
+    ),
+    Property(
+        "headers that may hold keys come from Secrets",
+        "hatches",
+        _headers,
+        (
+            ("_gateway.tpl", '$secrets "DRAGOMAN_TRACING__HEADERS" .', '$secrets "OTHER" .'),
+            ("_gateway.tpl", "{{- if $model.headersSecret.name -}}", "{{- if false -}}"),
+        ),
+    ),
+    Property(
+        "further objects are taken, and templates in text are filled in",
+        "hatches",
+        lambda among: (
+            find(among, "ConfigMap", "site")["data"] == {"zone": "UTC"}
+            and find(among, "ConfigMap", "dragoman-extra")["data"] == {"gateway": "dragoman"}
+        ),
+        (("extraobjects.yaml", "{{- range .Values.extraObjects }}", "{{- range list }}"),),
+    ),
+)
