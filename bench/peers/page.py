@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -62,23 +62,21 @@ def samples(found: Comparison, figure: str, subject: str) -> list[float]:
     return values
 
 
-def medians(found: Comparison) -> str:
-    """A row a figure, a column a subject."""
-    return _table(found, lambda values: shown(statistics.median(values)))
+def beside(found: Comparison, figure: str, subject: str) -> str:
+    """The median of `subject`, and in brackets those of the others: `171 (nginx 16.6, haproxy 36.9)`."""
+    middles = {name: statistics.median(values) for name in found.versions if (values := samples(found, figure, name))}
+    own = shown(middles.pop(subject))
+    return f"{own} ({', '.join(f'{name} {shown(value)}' for name, value in middles.items())})"
 
 
 def spread(found: Comparison) -> str:
-    """As `medians`, with the least and most of the rounds in brackets."""
-    return _table(found, _spread)
-
-
-def _table(found: Comparison, cell: Callable[[Sequence[float]], str]) -> str:
+    """A row a figure, a column a subject: the median, with the least and most of the rounds in brackets."""
     names = list(found.versions)
     rows = []
     for figure, title in TITLES.items():
         if figure in found.figures.taken:
             values = [samples(found, figure, name) for name in names]
-            rows.append([title, *(cell(one) if one else "" for one in values)])
+            rows.append([title, *(_spread(one) if one else "" for one in values)])
     asked, frames = found.figures.asked, found.figures.frames
     if asked:
         cells = (f"{frames.get(name, 0)} of {asked[name]:,}" if name in asked else "" for name in names)

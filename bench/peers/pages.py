@@ -24,8 +24,13 @@ def kept() -> Comparison:
 
 
 def readme(found: Comparison) -> str:
-    """What README.md shows: the medians."""
-    return "\n\n".join([page.medians(found), f"Medians. {targets.summed_up(found)} {page.facts(found)}."])
+    """What README.md shows: one line of medians."""
+    plain, chunk = (page.beside(found, figure, "dragoman") for figure in ("plain 1 KB", "chunk"))
+    return (
+        "CPU of the whole process tree, with keys, three limits in Redis, prefix-aware routing, metrics and a log "
+        f"record for each request: {plain} µs for a plain 1 KB request, {chunk} µs for a streamed chunk "
+        "([docs/performance.md](docs/performance.md), `make bench-peers`)."
+    )
 
 
 def performance(found: Comparison) -> str:

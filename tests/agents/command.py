@@ -40,7 +40,7 @@ def version(package: str) -> str:
 
 
 def line(client: str, url: str) -> str:
-    """The line of configuration that the README has for this client, with the gateway at `url`."""
+    """The line of configuration that docs/clients.md has for this client, with the gateway at `url`."""
     return readme_lines()[client].replace(ADDRESS, url)
 
 

@@ -28,8 +28,8 @@ def told(record_property: Callable[[str, object], None]) -> None:
 def claude(
     url: str, home: Path, prompt: str, key: str = "any", more: tuple[str, ...] = (), settings: Mapping[str, str] = {}
 ) -> Ran:
-    """Its whole configuration is the README's line, its key and the model's name; the rest keeps it from calling
-    home."""
+    """The line of docs/clients.md, the key and the model's name are the whole configuration; the rest keeps the agent
+    from calling home."""
     environ = {
         **setting("Claude Code", url),
         "ANTHROPIC_AUTH_TOKEN": key,

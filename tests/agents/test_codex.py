@@ -56,7 +56,7 @@ def codex(
     provider: tuple[str, ...] = (),
     timeout: float = 400,
 ) -> Ran:
-    """With the README's line, which are its options, unless others are given as `provider`."""
+    """With its line of docs/clients.md, which are its options, unless others are given as `provider`."""
     folder = home / "codex"
     folder.mkdir(exist_ok=True)
     (folder / "config.toml").write_text(f'model = "{model}"\n{settings}{SETTINGS}')
@@ -202,7 +202,7 @@ def test_a_conversation_is_compacted_by_the_gateway(tmp_path: Path) -> None:
 
 
 def without_tools() -> str:
-    """The settings of docs/dialects/responses.md for a model that cannot call tools; the provider is the README's."""
+    """The settings of docs/dialects/responses.md for a model that cannot call tools, by docs/clients.md's provider."""
     blocks: list[str] = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (found,) = [block for block in blocks if "shell_tool" in block]
     settings = found.partition("[model_providers")[0]

@@ -1,4 +1,4 @@
-"""Clients that find the gateway by the environment variable that the README's table has for them."""
+"""Clients that find the gateway by the environment variable that the table of docs/clients.md has for them."""
 
 from __future__ import annotations
 

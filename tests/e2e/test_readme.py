@@ -1,4 +1,4 @@
-"""Every Python example in the README runs as it stands, against a real model."""
+"""Every Python sample of docs/clients.md, and of the README, runs as it stands, against a real model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 from gateway.dialects import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "docs" / "clients.md", ROOT / "README.md")
 ADDRESS = "http://127.0.0.1:8080"
-EXAMPLES = re.findall(r"^([\w ,.-]+)(?: \([^)]*\))?:\n\n```python\n(.*?)```", README, re.M | re.S)
+_SAMPLE = re.compile(r"^([\w ,.-]+)(?: \([^)]*\))?:\n\n```python\n(.*?)```", re.M | re.S)
+EXAMPLES = [sample for page in PAGES for sample in _SAMPLE.findall(page.read_text())]
 
 
 def dialect(title: str) -> str:

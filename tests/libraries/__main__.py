@@ -1,4 +1,4 @@
-"""`python -m tests.libraries FOLDER` writes clients.md there."""
+"""`python -m tests.libraries FOLDER` writes libraries.md there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.libraries.table import page
 
 
 def main(folder: str) -> None:
-    Path(folder, "clients.md").write_text(page(), encoding="utf-8")
+    Path(folder, "libraries.md").write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ JSON.
 
 A driver is a module in drivers/ with
 
-    connect(url, model)             the library, configured. Its last expression is the configuration in docs/clients.md
+    connect(url, model)             the library, configured. Its last expression is the one in docs/libraries.md
     whole(client, model, prompt)    the text of a whole reply
     streamed(client, model, prompt) the pieces of a streamed one; absent where the library has no streams
     tools(client, model, prompt, look)  the last text of a conversation in which the model calls `look`; absent where
@@ -14,7 +14,7 @@ An error is {"raised": names of its class and of those it is derived from, neare
 "said": its text}. `unknown` is the one for an unknown model, `cut` the one for a stream that the worker breaks off.
 Any address beyond this machine is refused to the library, and told as `strayed`.
 
-GIVEN is JSON: {"line": the configuration to be used instead of `connect`, as the README has it, "keys": {"good",
+GIVEN is JSON: {"line": the configuration to be used instead of `connect`, as docs/clients.md has it, "keys": {"good",
 "expired", "busy"}}. Then there are more outcomes: "tools": [arguments of the calls, last text] or null, "before": the
 error of a stream whose worker fails before it, "expired": the error for that key, "limited": the error for a key that
 is over its limit at first and not when it is asked again. With {"line", "prompt"} there is only "streamed", to that

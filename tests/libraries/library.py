@@ -23,7 +23,7 @@ LOCKS = {
 
 
 class Further(Struct, frozen=True):
-    """A library of the README's table, which `make test-agents` drives, too.
+    """A library of the table of docs/clients.md, which `make test-agents` drives, too.
 
     before   the class of the error for a stream whose worker fails before it
     expired  the class of the error for an expired key

@@ -1,4 +1,4 @@
-"""The libraries of the README's table of clients: what `make test-agents` drives, beside agents of the command line."""
+"""The libraries of the table in docs/clients.md: what `make test-agents` drives, beside agents of the command line."""
 
 from __future__ import annotations
 
@@ -226,5 +226,5 @@ TABLE = (
 
 
 def readme_lines() -> dict[str, str]:
-    """Client -> its line of configuration, as the README's table has them."""
-    return dict(re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|$", (ROOT / "README.md").read_text(), re.MULTILINE))
+    """Client -> its line of configuration, as the table of docs/clients.md has them."""
+    return dict(re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|$", (ROOT / "docs" / "clients.md").read_text(), re.MULTILINE))

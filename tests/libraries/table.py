@@ -1,4 +1,4 @@
-"""The client libraries that are seen to work, and the page about them: docs/clients.md."""
+"""The client libraries that are seen to work, and the page about them: docs/libraries.md."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ Every library below was run against the gateway, unmodified and at this version,
 whole chat, a streamed one, a model that does not exist, and a stream whose worker breaks off. Two columns name the
 library's error. A `-` there says that its streams were not run, or that it names no model. The lines are for
 `make run`; with keys, put yours for `none`. AWS's libraries also want a region and credentials, which may be anything
-unless the gateway checks them ([keys](keys.md)). Those of the [README's table](../README.md#every-clients-one-line) are
+unless the gateway checks them ([keys](keys.md)). Those of the [table of clients](clients.md#every-clients-one-line) are
 [tried further](#tried-further), by `make test-agents`, as are [Claude Code](dialects/anthropic.md) and
 [Codex](dialects/responses.md#codex). The small model calls no tools and ranks nothing: it answers these two when they
 offer none, and Cohere's rankings are tried with a simulated worker alone.
@@ -367,10 +367,10 @@ retry what takes more than two minutes. Libraries on top of them do the same.
 FURTHER = """
 ## Tried further
 
-Each ran with the README's line, also from the small model of `make run`. *Tools*: a conversation in which the model
-calls a tool twice at once and answers then. *Failure before*: the error of a stream whose worker fails before its first
-byte, after the library's own retries. *Over a limit*: what a 429 with `Retry-After` is; `waits` means that the library
-asks again as it is told, and has its answer.
+Each ran with its line of [clients](clients.md), also from the small model of `make run`. *Tools*: a conversation in
+which the model calls a tool twice at once and answers then. *Failure before*: the error of a stream whose worker fails
+before its first byte, after the library's own retries. *Over a limit*: what a 429 with `Retry-After` is; `waits` means
+that the library asks again after that time, and has its answer.
 
 | library | package | tools | failure before | over a limit | expired key |
 |---|---|---|---|---|---|
@@ -385,7 +385,7 @@ TAIL = """
 
 
 def page() -> str:
-    """docs/clients.md."""
+    """docs/libraries.md."""
     parts = [HEAD]
     for api in dict.fromkeys(one.api for one in LIBRARIES):
         title = (ROOT / "docs" / "dialects" / f"{api}.md").read_text().splitlines()[0].removeprefix("# ")

@@ -1,5 +1,5 @@
 """Client libraries against a gateway with a simulated worker: what they return and raise (`make test-clients`; those of
-the README's table also `make test-agents`)."""
+the table of docs/clients.md also `make test-agents`)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_library_with_the_line_of_the_readme(
 def test_a_real_answer(
     library: Library, gateway: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Its beginning, streamed, from the small model of `make run`, with the line of the README as it stands."""
+    """Its beginning, streamed, from the small model of `make run`, with its line of docs/clients.md."""
     given = {"line": readme_lines()[library.name], "prompt": WORDS}
     told = drive(library, gateway, tmp_path, given)
     assert "".join(told["streamed"]).strip()

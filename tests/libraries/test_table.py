@@ -1,4 +1,4 @@
-"""docs/clients.md is what `make docs` writes, and its table names what is there."""
+"""docs/libraries.md is what `make docs` writes, and its table names what is there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NODE_DRIVERS = {path.stem for path in Path(__file__).with_name("node").glob("*.m
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "clients.md").read_text() == page(), "run `make docs`"
+    assert (ROOT / "docs" / "libraries.md").read_text() == page(), "run `make docs`"
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda one: f"{one.environment}-{one.driver}")
