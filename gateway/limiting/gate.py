@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ipaddress import ip_network
+from math import ceil
+from time import monotonic
 
 from msgspec import Struct
 
@@ -141,7 +143,7 @@ class Limiting:
             if ms != reset.ms:
                 reset.ms, reset.header = ms, (reset.name, duration(ms))
             headers += (limit, (name, b"%d" % raw[left]), reset.header)
-        return Permit(self.limiter, lease, cost.prompt, question)
+        return Permit(self.limiter, lease, cost, question, monotonic())
 
     async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers) -> Permit:
         """See core.ports.Gate."""
@@ -151,7 +153,7 @@ class Limiting:
         except Limited as limited:
             _refused(limited, record, headers)
             raise
-        return Permit(self.limiter, lease, 0, early=True)
+        return Permit(self.limiter, lease, _FREE, early=True)
 
 
 class _Reset(Struct):
@@ -208,13 +210,15 @@ def _describe(decision: Decision, headers: Headers) -> None:
 
 
 class Permit(Struct, eq=False):
-    """One admitted request. Implements core.ports.Permit. prompt: its estimated tokens. question: it uses none. early:
-    it was admitted before its body was read, and stays counted: reading took the time that the limit is to bound."""
+    """One admitted request. Implements core.ports.Permit. question: it uses no tokens. admitted: at which second.
+    early: it was admitted before its body was read, and stays counted: reading took the time that the limit is to
+    bound."""
 
     limiter: Limiter
     lease: Lease
-    prompt: int
+    cost: Cost
     question: bool = False
+    admitted: float = 0.0
     early: bool = False
 
     def settle(self, record: RequestRecord) -> None:
@@ -224,8 +228,11 @@ class Permit(Struct, eq=False):
             self.limiter.settle(lease, None)
         elif not lease.settled:
             outcome = _OUTCOMES[record.outcome] if record.attempts else "unserved"
-            used = 0 if self.question else _used(record, outcome, self.prompt)
-            self.limiter.settle(lease, used, outcome)
+            used = 0 if self.question else _used(record, outcome, self.cost.prompt)
+            if used is None:
+                self.limiter.settle(lease, _at_most(self.cost, monotonic() - self.admitted), outcome, at_least=True)
+            else:
+                self.limiter.settle(lease, used, outcome)
 
     def withdraw(self) -> None:
         """See core.ports.Permit."""
@@ -244,11 +251,23 @@ _UNSEEN = frozenset(["deadline_exceeded", Kind.TIMEOUT.value, "upstream_too_larg
 """Failures after which nobody knows how much a worker produced. Clients can provoke them by a long or large reply."""
 
 
+_FASTEST = 1000
+"""Tokens a second of one output, more than engines on GPUs produce."""
+
+
+def _at_most(cost: Cost, seconds: float) -> int:
+    """The tokens of a request of which nobody counted any: all that it may use, or what a worker can produce in the
+    `seconds` since it was admitted. The worker stops when the request ends. At least the reservation is charged, which
+    is less than all that it may use where the limit is."""
+    return min(cost.tokens, cost.prompt + cost.choices * ceil(seconds * _FASTEST))
+
+
 def _used(record: RequestRecord, outcome: Outcome, prompt: int) -> int | None:
-    """The tokens to charge; None keeps the reservation.
+    """The tokens to charge; None is unknown.
 
     If the client of a plain reply leaves, or the reply takes too long or is too large, nobody knows what the worker
-    produced. Such a request keeps its reservation; otherwise clients could avoid every limit this way. A stream is
+    produced. Such a request keeps its reservation, and may be charged more; otherwise clients could avoid every limit
+    this way. A stream is
     relayed as it is produced, so one that its client left before the first token is charged its prompt. Any other
     failure without output costs nothing.
     """

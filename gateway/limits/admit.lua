@@ -16,10 +16,10 @@
 --                      [7, replica, k, ttl]                              heartbeat, and room for a new counter
 -- returns  msgpack [now, result of each op 1, 4, 5, 6, 7 in order]
 
-local SLICES = 120
+local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
 
-local call, floor, max, min = redis.call, math.floor, math.max, math.min
+local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local batch = cmsgpack.unpack(ARGV[1])
@@ -27,12 +27,72 @@ local ttl, forms, plans, ops = batch[2], batch[3], batch[4], batch[5]
 local late = now > batch[1]
 local windows, slots, taken, replies = {}, {}, {}, {now}
 
--- A rate counter is a hash: u = sum of its slices, h = lowest slice that may exist, t = latest charged slice,
--- p = pacing time, and one field for each slice.
+-- A rate counter is a hash: u = sum of its slices and its debt, d = debt, h = lowest slice that may exist, t = latest
+-- charged slice, p = pacing time, and one field for each slice.
+
+local function put(w, slice, amount)
+  w.deltas[slice] = (w.deltas[slice] or 0) + amount
+  if w.live then
+    if not w.live[slice] then w.order = nil end
+    w.live[slice] = (w.live[slice] or 0) + amount
+  end
+  w.dirty = true
+end
+
+-- Moves debt into a slice, as far as the sum of the slices leaves room.
+local function pay(w, slice, shape)
+  local paid = min(w.d, shape[2] - (w.u - w.d))
+  if paid > 0 then
+    put(w, slice, paid)
+    w.d = w.d - paid
+    w.t = max(w.t, slice)
+  end
+end
+
+-- As the loop of Window.slide. All slices are written anew.
+local function slide_owing(w, key, shape, over)
+  local limit, amounts, order, first = shape[2], {}, {}, 1
+  local all = call('HGETALL', key)
+  for i = 1, #all, 2 do
+    local slice = tonumber(all[i])
+    if slice then
+      amounts[slice] = tonumber(all[i + 1])
+      order[#order + 1] = slice
+    end
+  end
+  table.sort(order)
+  while order[first] and order[first] <= over do
+    local slice = order[first]
+    if w.d >= limit and w.u - w.d == limit and slice + CYCLE <= over then
+      local passed = min(floor((over - slice) / CYCLE), floor(w.d / limit))
+      local moved = {}
+      for i = first, #order do
+        moved[order[i] + passed * CYCLE] = amounts[order[i]]
+        order[i] = order[i] + passed * CYCLE
+      end
+      amounts = moved
+      w.u, w.d, w.t = w.u - passed * limit, w.d - passed * limit, w.t + passed * CYCLE
+    else
+      local amount, next = amounts[slice], slice + CYCLE
+      amounts[slice], first = nil, first + 1
+      w.u = w.u - amount
+      local paid = min(w.d, limit - (w.u - w.d))
+      if amount > 0 and paid > 0 then
+        if not amounts[next] then order[#order + 1] = next end
+        amounts[next] = (amounts[next] or 0) + paid
+        w.d = w.d - paid
+        w.t = max(w.t, next)
+      end
+    end
+  end
+  call('DEL', key)
+  w.deltas, w.owed, w.h, w.dirty = amounts, 0, over + 1, true
+end
 
 local function slide(w, key, shape)
   local over = floor((now - shape[4]) / shape[3]) - SLICES - 1
   if w.h > over then return end
+  if w.d > 0 then return slide_owing(w, key, shape, over) end
   local gone = {}
   if over - w.h < 8 then
     for slice = w.h, over do gone[#gone + 1] = slice end
@@ -56,9 +116,10 @@ end
 local function window(key, shape)
   local w = windows[key]
   if w then return w end
-  local v = call('HMGET', key, 'u', 'h', 't', 'p')
+  local v = call('HMGET', key, 'u', 'h', 't', 'p', 'd')
+  local debt = tonumber(v[5]) or 0
   w = {u = tonumber(v[1]) or 0, h = tonumber(v[2]), t = tonumber(v[3]) or 0, p = tonumber(v[4]) or 0,
-       keep = shape[8], deltas = {}, stored = {}}
+       d = debt, owed = debt, keep = shape[8], limit = shape[2], width = shape[3], deltas = {}, stored = {}}
   if w.h then slide(w, key, shape) else w.h = floor(now / shape[3]) end
   windows[key] = w
   return w
@@ -99,16 +160,23 @@ local function slices(w, key)
 end
 
 local function delay(w, key, cost, shape)
-  local wait = 0
+  local wait, later = 0, 0
   if cost == 0 then return wait end
+  if w.d > 0 then pay(w, max(floor(now / shape[3]), w.h), shape) end
   local over = w.u + cost - shape[2]
   if over > 0 then
+    local counting = w.u - w.d
+    if w.d > 0 and over > counting then
+      local passed = ceil((over - counting) / shape[2])
+      later = passed * CYCLE
+      over = over - counting - (passed - 1) * shape[2] + max(counting - shape[2], 0)
+    end
     local order, live = slices(w, key)
     wait = shape[3]
     for i = 1, #order do
       over = over - live[order[i]]
       if over <= 0 then
-        wait = (order[i] + 1) * shape[3] + shape[7] - now
+        wait = (order[i] + later + 1) * shape[3] + shape[7] - now
         break
       end
     end
@@ -121,20 +189,11 @@ local function delay(w, key, cost, shape)
   return wait
 end
 
-local function add(w, slice, amount)
-  w.deltas[slice] = (w.deltas[slice] or 0) + amount
-  if w.live then
-    if not w.live[slice] then w.order = nil end
-    w.live[slice] = (w.live[slice] or 0) + amount
-  end
-  w.u = w.u + amount
-  w.dirty = true
-end
-
 local function charge(w, cost, shape)
   local slice = max(floor(now / shape[3]), w.h)
   if cost == 0 then return slice end
-  add(w, slice, cost)
+  put(w, slice, cost)
+  w.u = w.u + cost
   w.t = max(w.t, slice)
   if shape[5] > 0 then w.p = max(w.p, now) + cost * (SLICES * shape[3] / shape[2]) end
   return slice
@@ -146,7 +205,7 @@ local function state(w, shape)
     local unit = SLICES * shape[3] / shape[2]
     left = min(left, floor(shape[5] - max(w.p - now, 0) / unit + 0.000001))
   end
-  if w.u > 0 then reset = max((w.t + 1) * shape[3] + shape[7] - now, 0) end
+  if w.u > 0 then reset = max((w.t + ceil(w.d / shape[2]) * CYCLE + 1) * shape[3] + shape[7] - now, 0) end
   return max(left, 0), reset
 end
 
@@ -198,8 +257,15 @@ local function settle(op)
     else
       local w = window(key, shape)
       if delta > 0 then
-        charge(w, delta, shape)
-        if shape[5] > 0 then w.p = min(w.p, now + SLICES * shape[3]) end
+        local fits = min(delta, max(shape[2] - (w.u - w.d), 0))
+        charge(w, fits, shape)
+        if delta > fits then
+          w.d, w.u, w.dirty = w.d + delta - fits, w.u + delta - fits, true
+        end
+        if shape[5] > 0 then
+          local ahead = max(w.p, now) + (delta - fits) * (SLICES * shape[3] / shape[2])
+          w.p = min(ahead, now + SLICES * shape[3])
+        end
       elseif slice >= w.h then
         local stored = w.stored[slice]
         if not stored then
@@ -208,7 +274,9 @@ local function settle(op)
         end
         local back = min(stored + (w.deltas[slice] or 0), -delta)
         if back > 0 then
-          add(w, slice, -back)
+          local forgiven = min(back, w.d)
+          w.d, w.u = w.d - forgiven, w.u - back
+          put(w, slice, forgiven - back)
           if shape[5] > 0 then w.p = w.p - back * (SLICES * shape[3] / shape[2]) end
         end
       end
@@ -273,7 +341,8 @@ local function reset(op)
     call('DEL', key)
     if shape[1] == 0 then
       local first = floor(now / shape[3]) + 1
-      windows[key] = {u = 0, h = first, t = first, p = 0, keep = shape[8], deltas = {}, stored = {}, dirty = true}
+      windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, keep = shape[8], limit = shape[2],
+                      width = shape[3], deltas = {}, stored = {}, dirty = true}
     else
       slots[key] = nil
     end
@@ -303,9 +372,11 @@ end
 for key, w in pairs(windows) do
   if w.dirty then
     call('HSET', key, 'u', w.u, 'h', w.h, 't', w.t, 'p', string.format('%.17g', w.p))
+    if w.d ~= w.owed then call('HSET', key, 'd', w.d) end
     for slice, delta in pairs(w.deltas) do
       if delta ~= 0 then call('HINCRBY', key, slice, delta) end
     end
+    if w.d > 0 then w.keep = w.keep + ceil(w.d / w.limit) * ceil(CYCLE * w.width / 1000) end
     call('PEXPIRE', key, w.keep)
   end
 end

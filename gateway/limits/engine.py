@@ -199,12 +199,14 @@ class Limiter:
             raise
         return self._verdict(plan, costs, raw, lease_id, True)
 
-    def settle(self, lease: Lease, tokens: int | None, outcome: Outcome = "finished") -> None:
+    def settle(
+        self, lease: Lease, tokens: int | None, outcome: Outcome = "finished", *, at_least: bool = False
+    ) -> None:
         """Ends a lease: frees its slots and corrects its tokens to what was used. Returns at once and cannot be
         interrupted, so it is safe in `finally`. A second call does nothing.
 
-        tokens is what the request used, input and output; None is unknown and keeps the reservation. Outcome "unserved"
-        returns everything, the request itself too.
+        tokens is what the request used, input and output; None is unknown and keeps the reservation, and with at_least
+        nothing of it is given back. Outcome "unserved" returns everything, the request itself too.
         """
         if lease.settled:
             return
@@ -222,7 +224,7 @@ class Limiter:
         elif tokens is not None:
             for index, place, _ in plan.tokens:
                 entry, delta = raw[place], tokens - charged[index]
-                if delta and entry >= 0:
+                if delta and entry >= 0 and not (at_least and delta < 0):
                     settlements.append((index, entry, delta))
         if not settlements:
             return
@@ -280,7 +282,8 @@ class Limiter:
 
     def _costs(self, plan: Plan, cost: Cost) -> Sequence[int]:
         """What each rule is charged. A reservation is bounded by the limit: a request that may use more than all of it
-        is admitted while nothing of it is used. A request that surely uses more than the limit is refused for good."""
+        is admitted while nothing of it is used, and what it uses beyond its reservation becomes a debt. A request is
+        refused for good if it surely uses more than the limit, or if its choices may have more tokens together."""
         costs = list(plan.costs)
         tokens, least = cost.tokens, cost.least
         if least > tokens:
@@ -294,6 +297,9 @@ class Limiter:
                     f"{_per(rule)}",
                     None,
                 )
+            if cost.field and cost.choices * cost.each > (rule := plan.rules[index]).limit and not rule.shadow:
+                self._refuse(rule, _MODES[self._store.up])
+                raise Limited(Decision(False, rule, None, ()), _too_many(cost, rule), None, cost.field)
             costs[index] = tokens if tokens < limit else limit
         return costs
 
@@ -407,6 +413,14 @@ def _scarce(plan: Plan, raw: Verdict, settlements: Sequence[Settlement]) -> bool
         if left < _PLENTY or left * 2 < plan.shapes[index][1]:
             return True
     return False
+
+
+def _too_many(cost: Cost, rule: Rule) -> str:
+    return (
+        f"'{cost.field}' asks for {cost.choices} outputs of up to {cost.each} tokens each, together more than the "
+        f"limit '{rule.name}' of {rule.limit} tokens {_per(rule)}; ask for fewer, or send a smaller cap on the output "
+        "(such as max_tokens)"
+    )
 
 
 def _per(rule: Rule) -> str:

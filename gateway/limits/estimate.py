@@ -109,7 +109,9 @@ class Estimator(Struct, frozen=True):
             if op.unnamed:
                 prompt += self._bytes(_nested(messages, op.tools))
             prompt, choices, cap = self._with_members(op, prompt, op.n, op.max_output, max_context)
-            return Cost(self._whole(prompt, 0, choices, cap, max_context), 0, prompt)
+            each = self._each(0, cap, max_context)
+            whole = _whole(prompt, 0, choices, each, max_context)
+            return Cost(whole, 0, prompt, choices, each, "" if choices == 1 else _multiplier(op, choices))
         if isinstance(op, CountTokens):
             return Cost(0, 0, self.cost(op.prompt_of).prompt)
         if isinstance(op, Embed):
@@ -141,18 +143,18 @@ class Estimator(Struct, frozen=True):
         tokens, choices, cap = self._with_members(op, tokens, choices, op.max_output, context)
         count = max(len(op.prompts), 1)
         certain = min((0 if isinstance(one, str) else len(one) for one in op.prompts), default=0)
+        each = self._each(certain, cap, context)
         # The bound of one prompt is concave in its length, so the bound of the mean length bounds the mean.
-        whole = self._whole(-(-tokens // count), certain, choices, cap, context) * count
-        return Cost(max(whole, tokens), least, tokens)
+        whole = _whole(-(-tokens // count), certain, choices, each, context) * count
+        field = "" if count == choices == 1 else "prompt" if count > choices else _multiplier(op, choices)
+        return Cost(max(whole, tokens), least, tokens, count * choices, each, field)
 
-    def _whole(self, prompt: int, certain: int, choices: int, cap: int | None, context: int | None) -> int:
-        """The most tokens that one prompt and its choices can use."""
+    def _each(self, certain: int, cap: int | None, context: int | None) -> int:
+        """The most tokens that one choice can have."""
         if context is None:
-            return prompt + choices * (self.output if cap is None else cap)
+            return self.output if cap is None else cap
         room = max(context - certain, 1)
-        cap = room if cap is None else min(cap, room)
-        # The worker refuses a prompt that exceeds the context; here it counts in full.
-        return min(prompt + choices * cap, max(context, certain + cap) + (choices - 1) * cap)
+        return room if cap is None else min(cap, room)
 
     def _with_members(
         self, op: Chat | Complete | Embed | Score, prompt: int, choices: int, cap: int | None, context: int | None
@@ -209,6 +211,19 @@ class Estimator(Struct, frozen=True):
         if tool.parameters is not None:
             size += self._bytes(len(bytes(tool.parameters)))
         return _FRAME + size
+
+
+def _whole(prompt: int, certain: int, choices: int, each: int, context: int | None) -> int:
+    """The most tokens that one prompt and its choices can use."""
+    most = prompt + choices * each
+    # The worker refuses a prompt that exceeds the context; here it counts in full.
+    return most if context is None else min(most, max(context, certain + each) + (choices - 1) * each)
+
+
+def _multiplier(op: Chat | Complete, choices: int) -> str:
+    """The name of the member that asks for so many choices."""
+    given = op.extra if op.raw is None else {**op.extra, **op.raw}
+    return next((name for name in _CHOICES if choices in _numbers(given, (name,))), "n")
 
 
 def _nested(messages: Sequence[Message], tools: Sequence[Tool]) -> int:

@@ -86,13 +86,20 @@ class Rule(Struct, frozen=True, kw_only=True):
 class Cost(Struct, frozen=True):
     """The tokens that a request may use.
 
-    tokens  the reservation: prompt and output
-    least   a lower bound (0: unknown); a request whose `least` is above a token limit can never be admitted
-    prompt  the estimate of the prompt"""
+    tokens   the reservation: prompt and output
+    least    a lower bound (0: unknown); a request whose `least` is above a token limit can never be admitted
+    prompt   the estimate of the prompt
+    choices  the number of outputs that it asks for
+    each     the most tokens that each of these may have
+    field    vLLM's name of the field that asks for more than one; "" if `choices` is 1. A request whose choices may
+             have more tokens together than a token limit can never be admitted"""
 
     tokens: int = 0
     least: int = 0
     prompt: int = 0
+    choices: int = 1
+    each: int = 0
+    field: str = ""
 
 
 class RuleState(Struct):
@@ -138,12 +145,13 @@ class Decision(Struct):
 
 class Limited(GatewayError):
     """The error for a request over a limit: LIMITED; code is the rule's name. `decision` is for the headers. wait is
-    the time that the client is told, in seconds, at least `decision.retry_after_s`; None if the request never fits."""
+    the time that the client is told, in seconds, at least `decision.retry_after_s`; None if the request never fits.
+    param is the field by which it never does, if there is one."""
 
-    def __init__(self, decision: Decision, message: str, wait: float | None) -> None:
+    def __init__(self, decision: Decision, message: str, wait: float | None, param: str | None = None) -> None:
         rule = decision.rule
         assert rule is not None
-        super().__init__(Kind.LIMITED, message, code=rule.name, retry_after=wait)
+        super().__init__(Kind.LIMITED, message, param=param, code=rule.name, retry_after=wait)
         self.decision = decision
 
 

@@ -148,13 +148,19 @@ class MemoryStore:
 
     def _drop_expired(self, group: Group, now: int, most: int) -> None:
         """Drops up to `most` expired counters, the longest untouched first. Two for each new counter, so that even a
-        flood of new ones cannot outrun it."""
+        flood of new ones cannot outrun it. A counter that owes lives longer than its group, and must not stop this."""
         for _ in range(most):
             key = next(iter(group), None)
-            if key is None or group[key][0].expires > now:
+            if key is None:
                 return
-            del group[key]
-            self._size -= 1
+            counter = group[key][0]
+            if counter.expires <= now:
+                del group[key]
+                self._size -= 1
+            elif isinstance(counter, Window) and counter.debt:
+                group.move_to_end(key)
+            else:
+                return
 
     def _displace(self, group: Group) -> None:
         shares = {}

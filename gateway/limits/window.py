@@ -22,8 +22,13 @@ must leave p at most burst * W/N ahead. The window is checked too, so pacing onl
 ahead; otherwise a reply of many times N would block the counter for as many windows, longer than the counter is kept.
 
 Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
-counts; after that there is nothing to refund. Settling for more adds the difference to the current slice. The sum may
-then be above N, and nothing is admitted until it is not.
+counts; after that there is nothing to refund.
+
+Debt.  Settling for more than was reserved adds the difference to the current slice, as far as the sum of the slices
+stays at N; the rest is a debt. When slice b stops counting, slice b + 121 (the current one then, or one just before it)
+takes as much of the debt as the sum leaves room for. So the sum of any 120 slices is never above N, every token used is
+in one slice at last, and nothing is admitted before the debt is paid: what is used in a time T is at most
+N (T / W + 1), and what requests in flight used beyond their reservations. A refund pays debt first.
 
 Memory is bounded: at most 122 slices a counter, empty ones are not stored.
 """
@@ -33,6 +38,8 @@ from __future__ import annotations
 from gateway.limits.model import Rule
 
 SLICES = 120
+CYCLE = SLICES + 1
+"""A slice takes the place of the one so many before it."""
 MAX_GUARD = 100_000
 RATE, SLOTS = 0, 1
 RETRY_SLOT = 1_000_000
@@ -59,10 +66,11 @@ def shape(rule: Rule, limit: int | None = None) -> Shape:
 class Window:
     """One rate counter in this process. All times in integer microseconds of one monotonic clock."""
 
-    __slots__ = ("expires", "floor", "paced", "slices", "stale", "used")
+    __slots__ = ("debt", "expires", "floor", "paced", "slices", "stale", "used")
 
     def __init__(self) -> None:
-        self.used = 0
+        self.used = 0  # the sum of the slices, and the debt
+        self.debt = 0
         self.slices: dict[int, int] = {}  # ascending, as requests come in the order of the clock
         self.stale = 0  # until then every slice counts
         self.floor = 0  # slices below it were forgotten by a reset
@@ -70,7 +78,7 @@ class Window:
         self.expires = 0
 
     def slide(self, now: int, shape: Shape) -> None:
-        """Forgets the slices that no longer count."""
+        """Forgets the slices that no longer count. The debt takes their room."""
         over = (now - shape[3]) // shape[2] - SLICES - 1
         slices = self.slices
         while slices:
@@ -78,7 +86,24 @@ class Window:
             if oldest > over:
                 self.stale = (oldest + 1) * shape[2] + shape[6]
                 return
-            self.used -= slices.pop(oldest)
+            if self.debt >= shape[1] == self.used - self.debt and oldest + CYCLE <= over:
+                # Whole windows have passed, each with the same slices: they are not walked through one by one.
+                passed = min((over - oldest) // CYCLE, self.debt // shape[1])
+                self.slices = slices = {index + passed * CYCLE: amount for index, amount in slices.items()}
+                self.debt -= passed * shape[1]
+                self.used -= passed * shape[1]
+                continue
+            amount = slices.pop(oldest)
+            self.used -= amount
+            if self.debt and amount:
+                self.pay(oldest + CYCLE, shape)
+
+    def pay(self, index: int, shape: Shape) -> None:
+        """Moves debt into slice `index`, as far as the sum of the slices leaves room."""
+        paid = min(self.debt, shape[1] - (self.used - self.debt))
+        if paid > 0:
+            self.slices[index] = self.slices.get(index, 0) + paid
+            self.debt -= paid
 
     def delay(self, now: int, cost: int, shape: Shape) -> int:
         """Microseconds until `cost` fits; 0 when it fits now, as a cost of 0 does. Forgets what no longer counts."""
@@ -86,14 +111,23 @@ class Window:
             self.slide(now, shape)
         if not cost:
             return 0
+        later = 0
+        if self.debt:
+            self.pay(max(now // shape[2], self.floor), shape)  # a reload may have raised the limit
         over = self.used + cost - shape[1]
         wait = 0
         if over > 0:
+            counting = self.used - self.debt
+            if self.debt and over > counting:
+                # So many windows of debt first. The slices of each repeat those of today.
+                passed = -(-(over - counting) // shape[1])
+                later = passed * CYCLE
+                over -= counting + (passed - 1) * shape[1] - max(counting - shape[1], 0)
             wait = shape[2]  # kept only for a cost above the limit, which never fits
             for index, amount in self.slices.items():
                 over -= amount
                 if over <= 0:
-                    wait = (index + 1) * shape[2] + shape[6] - now
+                    wait = (index + later + 1) * shape[2] + shape[6] - now
                     break
         if shape[4]:
             unit = SLICES * shape[2] / shape[1]
@@ -128,18 +162,26 @@ class Window:
         return index
 
     def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
-        """Settles what was charged to slice `index`: gives back -delta, or charges delta to now."""
+        """Settles what was charged to slice `index`: gives back -delta, or charges delta to now and to what is owed."""
         if now >= self.stale:
             self.slide(now, shape)
         if delta > 0:
-            self.charge(now, delta, shape)
+            fits = min(delta, max(shape[1] - (self.used - self.debt), 0))
+            self.charge(now, fits, shape)
+            if delta > fits:
+                self.debt += delta - fits
+                self.used += delta - fits
+                self.expires = max(self.expires, now + shape[7] * 1000 + self._owed(shape) * shape[2])
             if shape[4]:
-                self.paced = min(self.paced, now + SLICES * shape[2])
+                ahead = max(self.paced, now) + (delta - fits) * (SLICES * shape[2] / shape[1])
+                self.paced = min(ahead, now + SLICES * shape[2])
             return
         held = self.slices.get(index, 0)
         back = min(held, -delta)
         if back > 0:
-            self.slices[index] = held - back
+            forgiven = min(back, self.debt)
+            self.debt -= forgiven
+            self.slices[index] = held - (back - forgiven)
             self.used -= back
             if shape[4]:
                 self.paced -= back * (SLICES * shape[2] / shape[1])
@@ -147,7 +189,7 @@ class Window:
     def reset(self, now: int, shape: Shape) -> None:
         """Forgets all. What was charged before can no longer be refunded, so the next slice is a fresh one."""
         self.slices.clear()
-        self.used = 0
+        self.used = self.debt = 0
         self.stale = 0
         self.paced = 0.0
         self.floor = now // shape[2] + 1
@@ -161,8 +203,12 @@ class Window:
             left = min(left, int(shape[4] - max(self.paced - now, 0.0) / unit + 1e-6))
         reset = 0
         if self.used > 0:
-            reset = (next(reversed(self.slices)) + 1) * shape[2] + shape[6] - now
+            reset = (next(reversed(self.slices)) + self._owed(shape) + 1) * shape[2] + shape[6] - now
         return max(left, 0), reset
+
+    def _owed(self, shape: Shape) -> int:
+        """Slices in which the debt is paid, at most."""
+        return -(-self.debt // shape[1]) * CYCLE
 
 
 class Slots:

@@ -188,6 +188,38 @@ async def test_what_can_never_fit_is_refused_for_good(make: Make) -> None:
     assert await left(limiter) == {"tpm": 100, "rpm": 5, "slots": 5}
 
 
+async def test_outputs_that_can_never_fit_together_are_refused_by_their_field(make: Make) -> None:
+    limiter = await make(tokens(100), tokens(5, name="hidden", shadow=True), requests(5))
+    error = await refusal(limiter, cost=Cost(5000, prompt=3, choices=11, each=10, field="n"))
+    assert (error.code, error.param, error.retry_after) == ("tpm", "n", None)
+    assert error.message.startswith("'n' asks for 11 outputs of up to 10 tokens each, together more than the limit")
+    assert await left(limiter) == {"tpm": 100, "hidden": 5, "rpm": 5}
+    await limiter.reserve(ANN, Cost(103, prompt=3, choices=10, each=10, field="n"))
+    assert (await left(limiter))["tpm"] == 0
+
+
+async def test_more_than_the_limit_is_paid_by_later_windows(make: Make) -> None:
+    """Nothing is admitted before, by any replica, and the wait says when."""
+    limiter = await make(tokens(100, per=10.0))
+    lease = await limiter.reserve(ANN, Cost(5000))
+    limiter.settle(lease, 100 * 7)
+    await limiter.flush()
+    error = await refusal(limiter, cost=Cost(1))
+    assert error.retry_after is not None
+    assert 70 <= error.retry_after <= 72
+    question = await limiter.reserve(ANN)
+    limiter.settle(question, 0)
+    assert (await limiter.inspect(ANN)).states[0].used == 700
+
+
+async def test_what_nobody_counted_is_charged_at_least_as_reserved(make: Make) -> None:
+    limiter = await make(tokens(100, name="small"), tokens(1000, name="large"))
+    lease = await limiter.reserve(ANN, Cost(600))
+    limiter.settle(lease, 400, "cancelled", at_least=True)
+    await limiter.flush()
+    assert [state.used for state in (await limiter.inspect(ANN)).states] == [400, 600]
+
+
 async def test_what_a_request_uses_for_certain_is_charged_at_least(make: Make) -> None:
     limiter = await make(tokens(100), tokens(10, name="hidden", shadow=True))
     await limiter.reserve(ANN, Cost(1, least=60))  # a shadow refuses nothing, not for good either

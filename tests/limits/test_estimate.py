@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -77,9 +78,28 @@ def test_costs(op: Op, tokens: int, least: int) -> None:
 
 def test_the_context_bounds_the_output() -> None:
     op = Complete(model="m", prompts=((1,) * 100,), max_output=10**6)
-    assert Estimator().cost(op, 128) == Cost(128, 100, 100)
-    assert Estimator().cost(Complete(model="m", prompts=((1,) * 100,)), 128) == Cost(128, 100, 100)
-    assert Estimator().cost(Complete(model="m", prompts=((1,) * 200,)), 128) == Cost(201, 200, 200)
+    assert Estimator().cost(op, 128) == Cost(128, 100, 100, each=28)
+    assert Estimator().cost(Complete(model="m", prompts=((1,) * 100,)), 128) == Cost(128, 100, 100, each=28)
+    assert Estimator().cost(Complete(model="m", prompts=((1,) * 200,)), 128) == Cost(201, 200, 200, each=1)
+
+
+@pytest.mark.parametrize(
+    ("members", "choices", "field"),
+    [
+        ({}, 1, ""),
+        ({"n": 3}, 3, "n"),
+        ({"beams": Beams(4)}, 4, "n"),
+        ({"prompts": ("a",) * 5, "n": 2}, 10, "prompt"),
+        ({"prompts": ("a",) * 2, "n": 5}, 10, "n"),
+        ({"extra": {"best_of": Raw(b"7")}}, 7, "best_of"),
+        ({"raw": {"n_cmpl": Raw(b"7"), "num_beams": Raw(b"8")}, "n": 2}, 8, "num_beams"),
+        ({"extra": {"beam_width": Raw(b"6")}, "n": 2}, 6, "beam_width"),
+    ],
+)
+def test_what_asks_for_several_outputs_is_named(members: dict[str, Any], choices: int, field: str) -> None:
+    cost = Estimator().cost(Complete(**{"model": "m", "prompts": ("a",), "max_output": 9, **members}), 100)
+    assert (cost.choices, cost.each, cost.field) == (choices, 9, field)
+    assert Estimator(output=50).cost(Complete(model="m", prompts=("a",), n=2)).each == 50
 
 
 def used(prompt: int, n: int, cap: int | None, context: int | None) -> int:

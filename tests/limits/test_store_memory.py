@@ -70,6 +70,25 @@ async def test_a_beat_sweeps_what_nobody_asks_for_any_more() -> None:
     assert len(store) == 0
 
 
+async def test_a_counter_that_owes_lives_until_it_has_paid_and_holds_up_no_other() -> None:
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    known = plans(Rule(name="a", kind="tokens", limit=5, per=1, scope=("address",)))
+    owing = known.of(Subject(address="owing"))
+    entry = store.admit(owing, (5,), "x")[4]
+    store.settle(owing, "x", [(0, entry, 5 * 100)])
+    for number in range(500):
+        store.admit(known.of(Subject(address=str(number))), (1,), "x")
+    clock.now += 10 * SECOND
+    await store.beat()
+    assert len(store) == 1
+    clock.now += 80 * SECOND
+    assert store.admit(owing, (1,), "x")[0] == 0
+    clock.now += 20 * SECOND
+    await store.beat()
+    assert len(store) == 0
+
+
 def test_the_least_used_is_forgotten_first() -> None:
     store = MemoryStore(max_keys=64, clock=Clock())
     known = plans(Rule(name="a", kind="requests", limit=5, scope=("address",)))

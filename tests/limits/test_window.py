@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits.model import Rule
-from gateway.limits.window import MAX_GUARD, SLICES, Shape, Slots, Window, shape
+from gateway.limits.window import CYCLE, MAX_GUARD, SLICES, Shape, Slots, Window, shape
 from tests.limits.oracle import Log, may_refuse
+from tests.steps import steps as steps_of
 
 SECOND = 1_000_000
 ONE = shape(Rule(name="r", kind="requests", limit=10, per=12.0))  # slices of 0.1 s
@@ -167,14 +170,109 @@ def test_after_a_reset_earlier_charges_have_nothing_to_take_back() -> None:
     assert (window.used, after) == (8, before + 1)
 
 
-def test_what_is_used_beyond_the_limit_is_owed_for_one_window_with_a_burst_too() -> None:
-    numbers = shape(Rule(name="t", kind="tokens", limit=10, per=12.0, burst=5))
+@pytest.mark.parametrize("burst", [None, 5])
+def test_what_is_used_beyond_the_limit_is_paid_by_later_windows(burst: int | None) -> None:
+    numbers = shape(Rule(name="t", kind="tokens", limit=10, per=12.0, burst=burst))
     window, now = Window(), 1000 * SECOND
     entry = window.charge(now, 5, numbers)
     window.settle(now, entry, 500, numbers, "")
-    assert 12 * SECOND <= window.delay(now, 1, numbers) <= 12.3 * SECOND
-    assert window.delay(now, 1, numbers) <= window.state(now, numbers)[1], "what is told to come back is not more"
-    assert fits(window, now + int(12.3 * SECOND), 5, numbers)
+    assert (window.used, window.debt) == (505, 495)
+    wait = window.delay(now, 1, numbers)
+    assert 50 * 12 * SECOND <= wait <= 50 * 12.2 * SECOND
+    assert wait <= window.state(now, numbers)[1], "what is told to come back is not more"
+    assert not fits(window, now + wait - 1, 1, numbers)
+    assert fits(window, now + wait, 1, numbers)
+    assert window.debt == 0
+
+
+def test_a_question_fits_whatever_is_owed_and_costs_nothing() -> None:
+    window, now = Window(), 1000 * SECOND
+    window.settle(now, window.charge(now, 5, ONE), 50, ONE, "")
+    before = (window.used, window.debt, dict(window.slices))
+    assert fits(window, now, 0, ONE)
+    left, _, entry = window.take(now, 0, ONE, "", 0)
+    assert (left, entry >= 0) == (0, True)
+    assert (window.used, window.debt, window.slices) == before
+
+
+def test_a_refund_pays_debt_first() -> None:
+    window, now = Window(), 1000 * SECOND
+    first, second = window.charge(now, 5, ONE), window.charge(now, 5, ONE)
+    window.settle(now, first, 30, ONE, "")
+    window.settle(now, second, -4, ONE, "")
+    assert (window.used, window.debt) == (36, 26)
+
+
+def test_a_raised_limit_pays_more_of_the_debt_at_once() -> None:
+    window, now = Window(), 1000 * SECOND
+    window.settle(now, window.charge(now, 5, ONE), 30, ONE, "")
+    raised = shape(Rule(name="r", kind="requests", limit=34, per=12.0))
+    wait = window.delay(now, 10, raised)
+    assert (window.used, window.debt) == (35, 1)
+    assert not fits(window, now + wait - 1, 10, raised)
+    assert fits(window, now + wait, 10, raised)
+
+
+# (microseconds later, what a request reserves, what it will have used)
+overruns = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 200), st.integers(0, 150_000), st.integers(0, 9 * SECOND)),
+        st.integers(1, 15),
+        st.integers(0, 300),
+        st.integers(0, 3),  # requests in flight when it is settled, at most
+    ),
+    max_size=60,
+)
+
+
+@given(limits, st.floats(0.1, 3.0), st.one_of(st.none(), st.integers(1, 5)), overruns)
+def test_later_windows_pay_whatever_was_used(
+    limit: int, per: float, burst: int | None, moves: list[tuple[int, int, int, int]]
+) -> None:
+    """From any moment to any later one, with s slices in it, at most limit x ceil(s / 121) tokens are used, what was
+    reserved in flight at the first moment, and what requests in flight used beyond their reservations: the debt at the
+    last. A request is said to use all of its tokens when it is settled."""
+    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=per, burst=burst and min(burst, limit)))
+    window, now = Window(), 1_700_000_000 * SECOND
+    flying: list[tuple[int, int, int]] = []
+    known: list[tuple[int, int, int, int]] = [(now // numbers[2], 0, 0, 0)]  # slice, used so far, in flight, debt
+    for later, cost, uses, most in moves:
+        now += later
+        cost = min(cost, limit)
+        wait = window.delay(now, cost, numbers)
+        if wait == 0:
+            assert window.debt == 0, "nothing is admitted before the debt is paid"
+            flying.append((window.charge(now, cost, numbers), cost, uses))
+        elif burst is None:
+            assert deepcopy(window).delay(now + wait - 1, cost, numbers) > 0
+            assert deepcopy(window).delay(now + wait, cost, numbers) == 0
+        used = known[-1][1]
+        while len(flying) > most:
+            entry, reserved, uses = flying.pop(0)
+            window.settle(now, entry, uses - reserved, numbers, "")
+            used += uses
+        known.append((now // numbers[2], used, sum(reserved for _, reserved, _ in flying), window.debt))
+        assert window.used == sum(window.slices.values()) + window.debt
+        assert window.used - window.debt <= limit
+        assert list(window.slices) == sorted(window.slices)
+        assert len(window.slices) <= SLICES + 2
+    for index, (first, before, reserved, _) in enumerate(known):
+        for last, used, _, debt in known[index:]:
+            assert used - before <= limit * -(-(last - first + 1) // CYCLE) + reserved + debt
+
+
+@given(limits, st.integers(1, 10**6), st.integers(0, 10**9))
+def test_a_debt_of_many_windows_is_paid_in_a_few_steps(limit: int, windows: int, later: int) -> None:
+    numbers = shape(Rule(name="r", kind="tokens", limit=limit, per=12.0))
+    window, now = Window(), 1000 * SECOND
+    window.settle(now, window.charge(now, limit, numbers), limit * windows, numbers, "")
+    assert window.debt == limit * windows
+    assert window.expires >= now + windows * 12 * SECOND
+    passed = later % (windows * 12)
+    left = steps_of(lambda: window.delay(now + passed * SECOND, limit, numbers))
+    assert left < 600
+    assert window.debt <= limit * (windows - passed // 12.2)
+    assert window.used > 0
 
 
 def test_a_burst_paces_what_the_window_allows() -> None:

@@ -55,6 +55,8 @@ def error_object(error: GatewayError, request: Request | None = None) -> dict[st
         if error.param == "tokens":  # canonical; a client asks for them by one of these
             own = "parameters.details" if "parameters.details" in sent else "stream"
             message = message.replace("'tokens'", f"'{own}'")
+        elif error.param == "n" and request.route != "chat":
+            message = message.replace("'n'", "'parameters.best_of'")
     return {"error": _BEFORE.get(type_, "") + message, "error_type": type_, "code": error.code or code}
 
 
