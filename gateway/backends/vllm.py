@@ -206,6 +206,8 @@ def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> None:
         body.pop("parallel_tool_calls", None)
     if not op.stream:
         body.pop("stream_options", None)
+    elif type(op) is Chat and op.early_usage:
+        body["stream_options"]["continuous_usage_stats"] = True
     if op.salt is not None:
         own = body.get("cache_salt")
         body["cache_salt"] = op.salt if own is None else _within(op.salt, own)

@@ -24,7 +24,7 @@ Reason = Literal["stop", "length", "tool_calls", "content_filter"]
 @final
 class Start(Struct):
     """The reply begins. id and model as the worker said them; created in Unix seconds; extra holds top-level fields
-    that have no canonical name."""
+    that have no canonical name. usage is what the worker reports before any output, if it does (`early_usage`)."""
 
     id: str
     model: str
@@ -32,6 +32,7 @@ class Start(Struct):
     fingerprint: str | None = None
     tier: str | None = None
     extra: Extra | None = None
+    usage: Usage | None = None
 
 
 @final

@@ -203,6 +203,7 @@ class Chat(Operation, kw_only=True):
     fold_system    makes a system message behind the first turn a part of the user message beside it, and user messages
                    in a row one, for chat templates that take system messages at the start only, and then turns; no
                    system message moves to the front
+    early_usage    asks the worker to report the prompt's tokens before any output of a stream, if it can
     optional       parameters that are left out, not refused, where the worker cannot do them: vLLM's name
                    ("reasoning_effort") -> the client's name, which is then reported as dropped
     """
@@ -223,6 +224,7 @@ class Chat(Operation, kw_only=True):
     continue_last: bool = False
     fit_output: bool = False
     fold_system: bool = False
+    early_usage: bool = False
     optional: Mapping[str, str] = {}
     unnamed: tuple[str, ...] = ()
 

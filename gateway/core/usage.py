@@ -15,6 +15,7 @@ class Usage(Struct, frozen=True):
     input      of the prompt
     output     of the reply
     cached     of the input, those that a prefix cache served
+    stored     of the input, those that were added to a prefix cache
     reasoning  of the output, those spent on thinking
     source     who counted: the engine, the gateway by the token ids it saw, or a rough estimate
     """
@@ -24,6 +25,7 @@ class Usage(Struct, frozen=True):
     cached: int | None = None
     reasoning: int | None = None
     source: Source = "engine"
+    stored: int | None = None
 
     @property
     def total(self) -> int | None:

@@ -24,6 +24,10 @@ _HOLES = {
     for name in ("content", "text", "reasoning", "reasoning_content", "refusal")
 }
 _ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
+# The two numbers that rise in vLLM's `continuous_usage_stats`.
+_USAGE = re.compile(rb'"usage": ?\{"prompt_tokens": ?\d+, ?"total_tokens": ?(\d+), ?"completion_tokens": ?(\d+)')
+# The most digits of a token id in an ordinary chunk. A chunk with a longer id is parsed, which checks the range.
+_DIGITS, _ZERO = 10, ord("0")
 # The placeholder for the text while a template is made. No reply contains it by chance.
 MARK = rb"\u0001template\u0002"
 _TOKEN = 1_000_003
@@ -36,38 +40,73 @@ text_of = msgspec.json.Decoder(str).decode
 
 class ChunkTemplate(Struct, frozen=True):
     """One event without its text. `before` ends with the opening quote of the text, `after` begins with the closing
-    quote. If every chunk also has one token id, `after` ends before it and `end` follows it; else `end` is b""."""
+    quote. If every chunk also has one token id, `after` ends before it and `end` follows it; else `end` is b"".
+
+    If every chunk also has its usage so far, `after` ends before the total and `end` follows the tokens of the reply.
+    `middle` is between the two, else b""."""
 
     before: bytes
     after: bytes
     end: bytes = b""
+    middle: bytes = b""
+
+    def number(self, block: bytes) -> tuple[int, bytes] | None:
+        """(where the text's closing quote stands in `block`, the token id or the tokens of the reply or b""), if
+        `block` ends as the template does; else None."""
+        if not self.end:
+            return (len(block) - len(self.after), b"") if block.endswith(self.after) else None
+        close = block.rfind(self.after)
+        digits = block[close + len(self.after) : -len(self.end)]
+        if self.middle:
+            total, _, digits = digits.partition(self.middle)
+            if not _is_number(total):
+                return None
+        return (close, digits) if _is_number(digits) and block.endswith(self.end) else None
 
     def filled(self, literal: bytes, token: int) -> bytes:
         """The event with the text `literal` (the inside of a JSON string) and the id `token`."""
+        if self.middle:
+            return self.before + literal + self.after + b"%d" % token + self.middle + b"%d" % token + self.end
         return self.before + literal + self.after + (b"%d" % token + self.end if self.end else b"")
 
 
-def cut(data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False) -> ChunkTemplate | None:
+def _is_number(digits: bytes) -> bool:
+    return digits.isdigit() and len(digits) <= _DIGITS and (digits[0] != _ZERO or len(digits) == 1)
+
+
+def cut(
+    data: bytes, holder: tuple[str | int, ...], name: str, *, token: bool = False, usage: bool = False
+) -> ChunkTemplate | None:
     """The template of the event `data`, which is JSON on one line. Its text is the member `name` of the object at the
-    path `holder`. token: the choice has `token_ids` with one id. Returns None, and never raises, if the text cannot be
-    separated from the rest or `data` is unusual in any other way, such as its length."""
+    path `holder`. token: the choice has `token_ids` with one id; usage: the event has its usage so far. Returns None,
+    and never raises, if the text cannot be separated from the rest or `data` is unusual in any other way, such as its
+    length."""
     if len(data) > _MOST_BYTES:
         return None
     holes = list(_HOLES[name].finditer(data))
     if len(holes) != 1 or 10 in data:
         return None
-    before, after, end = b"data: " + data[: holes[0].start(1)], data[holes[0].end(1) :] + b"\n\n", b""
+    before, after = b"data: " + data[: holes[0].start(1)], data[holes[0].end(1) :] + b"\n\n"
+    end = middle = b""
+    if usage:
+        said = _USAGE.search(after)
+        if said is None or token:
+            return None
+        (start, first), (second, last) = said.span(1), said.span(2)
+        after, middle, end = after[:start], after[first:second], after[last:]
     if token:
         ids = list(_ID.finditer(after))
         if len(ids) != 1:
             return None
         after, end = after[: ids[0].start(1)], after[ids[0].end(1) :]
-    template = ChunkTemplate(before, after, end)
+    template = ChunkTemplate(before, after, end, middle)
     try:
         expected, filled = msgspec.json.decode(data), msgspec.json.decode(template.filled(MARK, _TOKEN)[6:])
         _at(expected, holder)[name] = text_of(b'"%b"' % MARK)
         if token:
             expected["choices"][0]["token_ids"] = [_TOKEN]
+        if usage:
+            expected["usage"] |= {"total_tokens": _TOKEN, "completion_tokens": _TOKEN}
     except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return template if filled == expected else None

@@ -46,6 +46,38 @@ def test_a_template_with_a_token_id() -> None:
     assert found.filled(b"b", 17) == sse.frame(chunk("b", token_ids=[17], prompt_token_ids=None))
 
 
+def counted(text: str, total: int, output: int, finish_reason: str | None = None, **more: Any) -> bytes:
+    """A chunk with its usage so far, as vLLM's `continuous_usage_stats` write it."""
+    usage = {"prompt_tokens": 5, "total_tokens": total, "completion_tokens": output}
+    return (
+        chunk(text, finish_reason=finish_reason)[:-1]
+        + b',"usage":%b}' % json.dumps({**usage, **more}, separators=(",", ":")).encode()
+    )
+
+
+def test_a_template_with_usage() -> None:
+    found = cut(counted("a", 6, 1), DELTA, "content", usage=True)
+    assert found is not None
+    inside = len(found.before) - 1 + len(b'"b"') - 1
+    assert found.number(sse.frame(counted("b", 1234, 1229))) == (inside, b"1229")
+    for other in (
+        counted("b", 7, 2, prompt_tokens_details={"cached_tokens": 4}),
+        counted("b", 7, 2).replace(b'"total_tokens":7', b'"total_tokens":-7'),
+        counted("b", 7, 2).replace(b'"completion_tokens":2', b'"completion_tokens":2.5'),
+        counted("b", 7, 2).replace(b'"prompt_tokens":5', b'"prompt_tokens":6'),
+        counted("b", 7, 10**10),
+        counted("b", 7, 2).replace(b'"completion_tokens":2', b'"completion_tokens":02'),
+        chunk("b"),
+    ):
+        assert found.number(sse.frame(other)) is None, other
+
+
+def test_a_template_with_usage_and_more_that_changes_is_none() -> None:
+    assert cut(chunk("a"), DELTA, "content", usage=True) is None
+    assert cut(counted("a", 6, 1), DELTA, "content", usage=True, token=True) is None
+    assert cut(counted("a", 6, 1, x={"completion_tokens": 1}), DELTA, "content", usage=True) is not None
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -99,8 +131,12 @@ _TEXTS = st.one_of(
     ),
 )
 _IDS = st.one_of(st.none(), st.lists(st.integers(0, 200_000), max_size=2))
+_COUNTS = st.integers(0, 3) | st.just(10**12)
 _CHUNKS = st.one_of(
     st.builds(chunk, _TEXTS, ascii=st.booleans()),
+    st.builds(counted, _TEXTS, _COUNTS, _COUNTS),
+    st.builds(counted, _TEXTS, _COUNTS, _COUNTS, finish_reason=st.just("stop")),
+    st.just(counted("a", 7, 2).replace(b":7", b":07")),
     st.builds(chunk, _TEXTS, name=st.sampled_from(["content", "reasoning", "reasoning_content", "refusal"])),
     st.builds(chunk, _TEXTS, index=st.sampled_from([0, 1])),
     st.builds(chunk, _TEXTS, token_ids=_IDS),
@@ -191,6 +227,11 @@ def test_ordinary_chunks_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None
     for lane in (reader, relay):
         for block in (start, sse.frame(chunk("a")), sse.frame(chunk("b"))):
             list(lane.feed(block))
+    with_usage = ChatReader(CHAT)
+    for block in (start, sse.frame(counted("a", 6, 1)), sse.frame(counted("b", 7, 2))):
+        list(with_usage.feed(block))
+    monkeypatch.setattr(with_usage, "chunk", None)
+    assert [event.text for event in with_usage.feed(sse.frame(counted("c", 1005, 1000)))] == ["c"]  # type: ignore[union-attr]
     monkeypatch.setattr(reader, "chunk", None)
     monkeypatch.setattr(relay, "_read", None)
     for number in (1, 3):  # when the gateway is behind, several come in one block

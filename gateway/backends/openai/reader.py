@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
@@ -20,8 +21,6 @@ from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.excess import ORDINARY_BYTES, refuse_bulky, refuse_excess
 from gateway.wire.openai.tool_calls import Calls
 
-# The most digits of a token id in an ordinary chunk. A chunk with a longer id is parsed, which checks the range.
-_ID_DIGITS = 10
 PART_BYTES = 512
 """Bytes of memory that a choice, or a part of one, takes until the reply ends, here and in a writer."""
 
@@ -62,6 +61,8 @@ class Reader(ABC):
         self.over = False
         self.parts: dict[int, Parts] = {}
         self.usage: Usage | None = None
+        # The tokens of the reply so far, as the last ordinary chunk wrote them, if it is later than `usage`.
+        self.late_output = b""
         # The worker's fingerprint, if it comes after the first chunk: vLLM says it in the last one only.
         self.late_fingerprint: str | None = None
         self.unfinished = 0
@@ -80,18 +81,14 @@ class Reader(ABC):
 
     def ordinary(self, block: bytes, usual: ChunkTemplate) -> Delta | None:
         """The event of a block that matches the template `usual`. Only its text is parsed. None without a match."""
-        digits = b""
         if not block.startswith(usual.before):
             return None
-        if usual.end:
-            close = block.rfind(usual.after)
-            digits = block[close + len(usual.after) : -len(usual.end)]
-            if not digits.isdigit() or len(digits) > _ID_DIGITS or not block.endswith(usual.end):
-                return None
-        elif block.endswith(usual.after):
-            close = len(block) - len(usual.after)
-        else:
+        found = usual.number(block)
+        if found is None:
             return None
+        close, digits = found
+        if usual.middle:
+            self.late_output, digits = digits, b""
         try:
             tokens = (id_of(digits),) if digits else ()
             text = text_of(block[len(usual.before) - 1 : close + 1])
@@ -100,12 +97,14 @@ class Reader(ABC):
         choice, index = self.usual_at
         return Delta(choice, index, text, tokens) if text else None
 
-    def learn(self, data: bytes, holder: tuple[str | int, ...], name: str, choice: int, tokens: bool) -> None:
+    def learn(
+        self, data: bytes, holder: tuple[str | int, ...], name: str, choice: int, tokens: bool, usage: bool = False
+    ) -> None:
         """Learns a template from the chunk `data`, which holds only text, for the open part of `choice`."""
         parts = self.parts[choice]
         if not parts.finished:
             self.tries -= 1
-            self.usual = cut(data, holder, name, token=tokens)
+            self.usual = cut(data, holder, name, token=tokens, usage=usage)
             self.usual_at = (choice, parts.open_index)
 
     def frame(self, block: bytes) -> Iterator[Event]:
@@ -155,7 +154,8 @@ class Reader(ABC):
             return
         self.over, self.usual = True, None
         if self.usage is not None:
-            yield UsageReport(self.usage)
+            late = self.late_output
+            yield UsageReport(replace(self.usage, output=int(late)) if late else self.usage)
         yield End(self.late_fingerprint)
 
     def fail(self, error: GatewayError) -> Failed:
@@ -182,6 +182,7 @@ class Reader(ABC):
                 found.system_fingerprint,
                 found.service_tier,
                 extra_of(**members) or None,
+                wire.usage(found.usage) if found.usage is not None and not self.buffered else None,
             )
         elif found.system_fingerprint is not None:
             self.late_fingerprint = found.system_fingerprint

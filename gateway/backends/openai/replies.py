@@ -46,12 +46,12 @@ class ChatReader(Reader):
         for choice in choices:
             yield from self.choice(choice)
         if found.usage is not None:
-            self.usage = self.counted(wire.usage(found.usage))
-        elif self.usual is None and self.tries and len(choices) == 1:
+            self.usage, self.late_output = self.counted(wire.usage(found.usage)), b""
+        if self.usual is None and self.tries and len(choices) == 1:
             choice = choices[0]
             name = _only_text(choice)
             if name is not None:
-                self.learn(data, _DELTA, name, choice.index, bool(choice.token_ids))
+                self.learn(data, _DELTA, name, choice.index, bool(choice.token_ids), found.usage is not None)
 
     def choice(self, found: wire.ChatChoiceIn) -> Iterator[Event]:
         index = found.index

@@ -48,12 +48,13 @@ def message_id(op: Op) -> str:
 
 def write_usage(usage: Usage | None) -> dict[str, Any]:
     """The usage of a whole or streamed reply. Unknown counts are 0, because clients need the members. `input_tokens`
-    leaves out what a prefix cache served."""
+    leaves out what a prefix cache served or stored."""
     usage = usage or Usage()
     cached = min(usage.cached or 0, usage.input or 0)
+    stored = min(usage.stored or 0, (usage.input or 0) - cached)
     body: dict[str, Any] = {
-        "input_tokens": (usage.input or 0) - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": (usage.input or 0) - cached - stored,
+        "cache_creation_input_tokens": stored,
         "cache_read_input_tokens": cached,
         "output_tokens": usage.output or 0,
     }
@@ -199,7 +200,7 @@ class StreamWriter:
         if isinstance(event, PartEnd):
             return self._part_end(self._blocks.pop(event.index))
         if isinstance(event, Start):
-            return self._begin(shown(self._op, event.model))
+            return self._begin(shown(self._op, event.model), event.usage)
         if isinstance(event, Finish):
             self._finish = event
             return b""
@@ -215,7 +216,7 @@ class StreamWriter:
         self._op.view = _BEGUN + self._op.view.removeprefix(_BEGUN)
         return out
 
-    def _begin(self, model: str) -> bytes:
+    def _begin(self, model: str, usage: Usage | None = None) -> bytes:
         op = self._op
         if self._begun or op.view.startswith(_BEGUN):
             return b""
@@ -228,7 +229,7 @@ class StreamWriter:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": write_usage(None),
+            "usage": write_usage(usage),
         }
         return sse.frame(encode_line({"type": "message_start", "message": message}), b"message_start")
 

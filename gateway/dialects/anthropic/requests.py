@@ -37,7 +37,7 @@ def read_chat(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extras
     talk = Conversation(found.messages, found.system)
     op = _with_prompt(found, talk)
     left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown]
-    op.stream = op.include_usage = bool(found.stream)
+    op.stream = op.include_usage = op.early_usage = bool(found.stream)
     op.max_output = found.max_tokens or 1
     if not found.max_tokens:
         left.append("max_tokens")

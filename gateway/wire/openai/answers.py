@@ -105,6 +105,7 @@ class TextChoiceIn(Struct):
 
 class PromptDetailsIn(Struct):
     cached_tokens: Count | None = None
+    created_cache_tokens: Count | None = None
 
 
 class CompletionDetailsIn(Struct):
@@ -296,6 +297,7 @@ def usage(found: UsageIn) -> Usage:
         found.completion_tokens,
         prompt.cached_tokens if prompt else None,
         completion.reasoning_tokens if completion else None,
+        stored=prompt.created_cache_tokens if prompt else None,
     )
 
 

@@ -118,8 +118,9 @@ def write_usage(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.output or 0,
         "total_tokens": (usage.input or 0) + (usage.output or 0),
     }
-    if usage.cached is not None:
-        body["prompt_tokens_details"] = {"cached_tokens": usage.cached}
+    details = {"cached_tokens": usage.cached, "created_cache_tokens": usage.stored}
+    if usage.cached is not None or usage.stored is not None:
+        body["prompt_tokens_details"] = {name: count for name, count in details.items() if count is not None}
     if usage.reasoning is not None:
         body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
     return body

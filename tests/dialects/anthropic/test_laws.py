@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.json import Decoder as JSONDecoder
 
 from gateway.auth import new_key
 from gateway.core.errors import GatewayError, Kind
@@ -20,6 +21,8 @@ from gateway.core.messages import Thinking
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.anthropic.errors import too_long
+from gateway.dialects.anthropic.replies import write_usage
+from gateway.wire.openai.answers import UsageIn, decoded, usage
 from tests.dialects.anthropic.asking import (
     DIALECT,
     HI,
@@ -534,3 +537,35 @@ def test_law_20_models_are_told_in_the_form_of_who_asks(client: httpx.Client) ->
     assert [card["id"] for card in back["data"]] == ["m"]
     for query in ("limit=0", "limit=x", "after_id=none", "&".join(f"a{i}=1" for i in range(99))):
         assert client.get(f"/v1/models?{query}", headers=OURS).status_code == 400, query
+
+
+def test_a_stream_begins_with_the_prompts_tokens(client: httpx.Client) -> None:
+    events = streamed(client, text="hello you")
+    first, last = events[0]["message"]["usage"], events[-2]["usage"]
+    assert first["input_tokens"] > 0
+    assert (first["input_tokens"], first["output_tokens"]) == (last["input_tokens"], 0)
+    assert last["output_tokens"] > 0
+    whole = post(client, scripted(text="hello you"))["usage"]
+    assert whole == last
+
+
+@pytest.mark.parametrize(
+    ("usage", "shown"),
+    [
+        (Usage(10, 2), (10, 0, 0)),
+        (Usage(10, 2, cached=6), (4, 0, 6)),
+        (Usage(10, 2, cached=6, stored=4), (0, 4, 6)),
+        (Usage(10, 2, stored=10), (0, 10, 0)),
+        # Numbers that do not add up are cut: none is below 0.
+        (Usage(10, 2, cached=60, stored=4), (0, 0, 10)),
+    ],
+)
+def test_what_a_prefix_cache_stored_is_told(usage: Usage, shown: tuple[int, int, int]) -> None:
+    found = write_usage(usage)
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    assert tuple(found[name] for name in names) == shown
+
+
+def test_what_vllm_says_that_it_stored_is_read() -> None:
+    said = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"created_cache_tokens": 7}}
+    assert usage(decoded(json.dumps(said).encode(), JSONDecoder(UsageIn))) == Usage(9, 1, stored=7)
