@@ -458,7 +458,7 @@ def test_usage_goes_to_a_stream_and_the_command_shows_and_forgets(
         with Stack(({},), config) as stack:
             used = [ask(stack, key).json()["usage"]["total_tokens"] for _ in range(3)]
             text = stack.config().model_dump_json(exclude_defaults=True)
-        entries = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "usage", "-", "+")]
+        entries = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "dragoman:usage", "-", "+")]
         found = list({one["id"]: one for one in entries}.values())  # a batch whose answer was late is sent again
         assert [one["usage"]["input"] + one["usage"]["output"] for one in found] == used
         assert {(one["key"], one["team"], one["status"], one["outcome"]) for one in found} == {("a", "red", 200, "ok")}
@@ -505,7 +505,7 @@ def test_only_known_callers_are_accounted_for(tmp_path: Path) -> None:
         with Stack(({},), config) as stack:
             httpx.get(stack.url + "/nowhere")
             assert ask(stack).status_code == 200
-        entries = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "usage", "-", "+")]
+        entries = [json.loads(fields[b"record"]) for _, fields in server.command("XRANGE", "dragoman:usage", "-", "+")]
     found = {one["id"]: (one["key"], one["status"]) for one in entries}
     assert list(found.values()) == [("a", 404), ("a", 200), ("anonymous", 200)]
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -23,10 +24,9 @@ from urllib.parse import urlsplit
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-INDEX = "{dragoman-workers}"
-"""The set of all ids. The braces put the records into the same slot of a cluster."""
+NAMESPACE = "dragoman"
 FORMAT = 1
 RENEW_S = 0.5
 LEASE_S = 6.0
@@ -35,10 +35,21 @@ NOTICE_S = 2.0
 _CALL_S = 1.0
 _LOOKS = 4
 """Looks at the load that fit into a lease."""
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_SWEPT = 100
+"""Ids of the index that a renewal looks at, drawn anew each time."""
+_SWEEP = """
+for _, id in ipairs(redis.call('SRANDMEMBER', KEYS[1], ARGV[1])) do
+  if redis.call('EXISTS', KEYS[1] .. ':' .. id) == 0 then redis.call('SREM', KEYS[1], id) end
+end
+"""
+"""Removes ids without a record: those of workers that were killed. A worker whose record is only late adds its id again
+with the next renewal. None of the ids leaves Redis, whatever their number."""
 
 
-def record_key(worker: str) -> str:
-    return f"{INDEX}:{worker}"
+def index_of(namespace: str) -> str:
+    """The key of the set of all ids. The braces put the records into the same slot of a cluster."""
+    return f"{{{namespace}-workers}}"
 
 
 class WorkerEntry:
@@ -95,9 +106,15 @@ class Place:
     url            redis://host:port[/db], or rediss:// for TLS; it may hold a user name, but no password
     password_file  read at every connect
     ca_file        PEM bundle that the server's certificate must chain to (rediss)
+    namespace      `redis.namespace` of the gateways
     """
 
-    def __init__(self, url: str, password_file: str | None = None, ca_file: str | None = None) -> None:
+    def __init__(
+        self, url: str, password_file: str | None = None, ca_file: str | None = None, namespace: str = NAMESPACE
+    ) -> None:
+        if not _NAMESPACE.fullmatch(namespace):
+            raise ValueError("--namespace must be 1 to 128 letters, digits, '_', '.' or '-'")
+        self.index = index_of(namespace)
         parts = urlsplit(url)
         if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("--register needs redis://host:port[/db] or rediss://host:port[/db]")
@@ -227,26 +244,22 @@ class Lease:
             with contextlib.suppress(RedisError, OSError):
                 await client.aclose()
 
+    @property
+    def _key(self) -> str:
+        return f"{self._place.index}:{self.record.id}"
+
     async def _write(self, client: Redis) -> None:
         async with client.pipeline(transaction=False) as pipe:
-            pipe.set(record_key(self.record.id), self.record.text(), px=self._lease_ms)
-            pipe.sadd(INDEX, self.record.id)
-            pipe.smembers(INDEX)
-            _, _, found = await pipe.execute()
-        await self._sweep(client, sorted(one.decode() for one in found))
-
-    async def _sweep(self, client: Redis, ids: list[str]) -> None:
-        """Removes ids without a record from the index: those of workers that were killed. A worker whose record is only
-        late adds its id again with the next renewal."""
-        values = await client.mget([record_key(one) for one in ids])
-        gone = [one for one, value in zip(ids, values, strict=True) if value is None]
-        if gone:
-            await client.srem(INDEX, *gone)
+            pipe.set(self._key, self.record.text(), px=self._lease_ms)
+            pipe.sadd(self._place.index, self.record.id)
+            await pipe.execute()
+        with contextlib.suppress(ResponseError):  # a user that may not do so registers all the same
+            await client.eval(_SWEEP, 1, self._place.index, _SWEPT)
 
     async def _remove(self, client: Redis) -> None:
         async with client.pipeline(transaction=False) as pipe:
-            pipe.delete(record_key(self.record.id))
-            pipe.srem(INDEX, self.record.id)
+            pipe.delete(self._key)
+            pipe.srem(self._place.index, self.record.id)
             await pipe.execute()
 
 
@@ -296,6 +309,7 @@ def add_flags(out: argparse.ArgumentParser) -> None:
     add("--register", metavar="URL", help="registry to join: redis://host:port[/db], rediss://... (none)")
     add("--redis-password-file", metavar="FILE", help="file with the registry's password")
     add("--redis-ca-file", metavar="FILE", help="PEM bundle for a rediss:// registry")
+    add("--namespace", default=NAMESPACE, help="`redis.namespace` of the gateways (%(default)s)")
     add("--advertise", metavar="URL", help="address for the gateways to call (this machine's, as the registry sees it)")
     add("--grace", type=float, default=120.0, help="seconds that running requests get on SIGTERM (%(default)g)")
     add("--lease", type=float, default=LEASE_S, help="seconds after which a silent worker's entry ends (%(default)g)")
@@ -310,7 +324,7 @@ def place_of(given: argparse.Namespace) -> Place | None:
     for name in (given.redis_password_file, given.redis_ca_file):
         if name is not None and not os.access(name, os.R_OK):
             raise ValueError(f"cannot read {name}")
-    return Place(given.register, given.redis_password_file, given.redis_ca_file)
+    return Place(given.register, given.redis_password_file, given.redis_ca_file, given.namespace)
 
 
 def advertised(given: argparse.Namespace, place: Place, scheme: str, host: str, port: int) -> str:

@@ -209,7 +209,7 @@ class Fleets:
         ask       asks a worker what it can do
         """
         config, self._on_join, self._on_ready = self._config, on_join, on_ready
-        sources, self._redis = worker_sources(config)
+        sources, self._redis = worker_sources(config, self._ignored)
         if sources:
             fixed = {name: options.workers for name, options in config.models.items() if options.discover}
             self.discovery = Discovery(sources, fixed, self._join, self._source_state, self._known_fleets)
@@ -248,6 +248,9 @@ class Fleets:
             self._log.event("info", "workers can be looked up again", source=source)
         else:
             self._log.event("warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble)
+
+    def _ignored(self, count: int) -> None:
+        self._log.event("warning" if count else "info", "registry entries ignored", count=count)
 
     def _suspect(self, model: str, worker: Worker) -> None:
         if self._trace is not None:

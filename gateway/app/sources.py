@@ -13,8 +13,9 @@ from gateway.pipeline.shelf import MemoryShelf, RedisShelf, Shelf
 from gateway.redis import RedisSettings, connect, split_address
 
 
-def worker_sources(config: Config) -> tuple[list[Source], list[Any]]:
-    """(where the models' workers are looked up, the clients of Redis to be closed afterwards)."""
+def worker_sources(config: Config, ignored: Callable[[int], None]) -> tuple[list[Source], list[Any]]:
+    """(where the models' workers are looked up, the clients of Redis to be closed afterwards). ignored: called with the
+    number of the registry's entries that count for nothing, when it changed."""
     models = config.models.items()
     found: list[Source] = []
     for name, options in models:
@@ -30,7 +31,7 @@ def worker_sources(config: Config) -> tuple[list[Source], list[Any]]:
     if registered:
         assert config.redis is not None
         client, clients = connect(RedisSettings.of(config.redis))
-        found.append(Registry(client, registered, time.monotonic))
+        found.append(Registry(client, registered, time.monotonic, config.redis.namespace, ignored))
     return found, clients
 
 
@@ -41,7 +42,9 @@ def shelf_of(config: Config, known: Shelf | None, failed: Callable[[str], None])
     if options.where == "nowhere":
         return None
     if options.where == "redis":
-        return RedisShelf(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed)
+        assert config.redis is not None  # the configuration was checked
+        namespace = config.redis.namespace
+        return RedisShelf(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
     if not isinstance(known, MemoryShelf):
         return MemoryShelf(options.ttl_s, options.max_bytes)
     known.ttl_s, known.max_bytes = options.ttl_s, options.max_bytes

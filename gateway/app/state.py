@@ -118,9 +118,9 @@ class State:
         )
         self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed, self._decided_alone)
         self.stream: Stream | None = None
-        if config.accounting.redis_stream is not None:
+        if config.accounting.redis_stream is not None and config.redis is not None:
             self.stream = Stream(
-                config.accounting.redis_stream,
+                f"{config.redis.namespace}:{config.accounting.redis_stream}",
                 config.accounting.max_length,
                 lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),

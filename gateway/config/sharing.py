@@ -58,6 +58,12 @@ class Redis(Section):
     sentinel_name: str = Field(
         default="mymaster", min_length=1, description="The name under which the Sentinels know the primary."
     )
+    namespace: str = Field(
+        default="dragoman",
+        pattern=r"^[A-Za-z0-9_.-]{1,128}$",
+        description="Every key begins with it: two deployments on one server need two. Workers that register need the"
+        " same (`--namespace`).",
+    )
     sentinel_auth: Flag = Field(default=False, description="The Sentinels ask for the same user and password.")
     db: Whole = Field(default=0, ge=0, le=65535, description="Number of the database; a cluster has only 0.")
     username: str | None = Field(default=None, min_length=1, description="ACL user.")
@@ -144,11 +150,6 @@ class Limiter(Section):
     store: Literal["memory", "redis"] | None = Field(
         default=None,
         description="Where: in this process alone, or for all gateways together. Absent: `redis` if there is one.",
-    )
-    namespace: str = Field(
-        default="dragoman",
-        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
-        description="Keeps the counters of two deployments on one Redis apart.",
     )
     partitions: Whole = Field(
         default=1, ge=1, le=1024, description="Hash slots of a Redis Cluster in use; more than 1 needs `partition_by`."
@@ -256,7 +257,8 @@ class Accounting(Section):
     redis_stream: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_.:{}-]{1,128}$",
-        description="Append the record of every request of a known caller to this stream of `redis`.",
+        description="Append the record of every request of a known caller to this stream of `redis`; its key is"
+        " `NAMESPACE:NAME`.",
     )
     max_length: Whole = Field(
         default=1_000_000, ge=1000, le=_MOST, description="About how many records the stream keeps."

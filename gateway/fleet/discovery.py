@@ -17,6 +17,8 @@ from gateway.core.ability import BEYOND
 from gateway.core.ports import UNKNOWN, Capabilities, Facts
 from gateway.resolve import look_up
 
+MOST_WORKERS = 1000
+"""Of one source, whatever it says; `models.NAME.workers` has the same bound."""
 READ_S = 2.0
 """Seconds after which reading a source counts as failed."""
 
@@ -83,7 +85,7 @@ class Dns:
         addresses = sorted(set(await self._resolve(self._host, self._port)))
         if not addresses:
             raise OSError("no address")
-        return {self._model: [FoundWorker(_url(address, self._port)) for address in addresses]}
+        return {self._model: [FoundWorker(_url(address, self._port)) for address in addresses[:MOST_WORKERS]]}
 
 
 def _url(address: str, port: int) -> str:

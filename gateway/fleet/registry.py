@@ -1,43 +1,84 @@
 """The registry of workers in Redis, as `workers/registry.py` writes it; docs/workers.md has the format.
 
-Entries are checked: an entry must have the right form, and its address must be a plain URL. Still, everybody who can
-write to the registry can receive requests, so protect it with a password.
+Entries are checked: an entry must have the right form, stand under its own id, and its address must be a plain URL.
+What is too large or too much is left out before it is fetched. Still, everybody who can write to the registry can
+receive requests, so protect it with a password.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from gateway.core.ports import Facts
-from gateway.fleet.discovery import Fleet, FoundWorker
+from gateway.fleet.discovery import MOST_WORKERS, Fleet, FoundWorker
 
-INDEX = "{dragoman-workers}"
 READ_S = 0.5
 LINGER_S = 10.0
 """Seconds for which an entry is kept after it vanished without notice (a killed worker, an emptied Redis). Health
 probes show whether the worker still answers."""
 FORMAT = 1
-_MOST_WORKERS = 1000
+_LONGEST_ID = 64
+_MOST_BYTES = 1 << 16
+"""Of an entry; one with a thousand LoRA adapters has some 30 KB."""
+_MOST_BYTES_TOGETHER = 1 << 22
+_MOST_LOOKED = 10_000
+"""Ids of which the script looks whether they have an entry. Workers remove those that have none."""
+_SLICE = 50
+"""Entries that are decoded in one turn of the event loop, some 5 us each."""
 _ADDRESS = re.compile(
-    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*\Z"
+    r"https?://(?:[A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\])(?::([0-9]{1,5}))?(?:/[A-Za-z0-9._~-]+)*\Z"
 )
+
+_SCRIPT = """
+local found, cursor, looked, bytes, passed = {0}, '0', 0, 0, 0
+local most, longest_id, longest, together, most_looked = unpack(ARGV)
+repeat
+  local step = redis.call('SSCAN', KEYS[1], cursor, 'COUNT', 200)
+  cursor = step[1]
+  for _, id in ipairs(step[2]) do
+    looked = looked + 1
+    local key = KEYS[1] .. ':' .. id
+    local size = #id <= tonumber(longest_id) and redis.pcall('STRLEN', key) or longest + 1
+    if type(size) ~= 'number' or size > tonumber(longest) then
+      passed = passed + 1
+    elseif size > 0 then
+      if #found > 2 * most or bytes + size > tonumber(together) then
+        passed = passed + 1
+      else
+        bytes = bytes + size
+        found[#found + 1] = id
+        found[#found + 1] = redis.call('GET', key)
+      end
+    end
+  end
+until cursor == '0' or looked >= tonumber(most_looked)
+if cursor ~= '0' then passed = passed + redis.call('SCARD', KEYS[1]) - looked end
+found[1] = passed
+return found
+"""
+"""What the registry has, [number of what was passed over, id, entry, id, entry, ...]. Redis looks at sizes: nothing
+that is too large leaves it."""
+
+_Text = Annotated[str, Meta(max_length=256)]
 
 
 class WorkerEntry(msgspec.Struct, frozen=True):
     """One worker's entry in the registry. Members that are not named here are for people."""
 
     format: int
-    id: str
-    address: str
-    models: tuple[str, ...]
-    engine: str = ""
-    version: str | None = None
-    max_model_len: int | None = None
-    abilities: dict[str, bool] = {}
+    id: Annotated[str, Meta(pattern=rf"^[A-Za-z0-9._-]{{1,{_LONGEST_ID}}}$")]
+    address: Annotated[str, Meta(max_length=1024)]
+    models: Annotated[tuple[_Text, ...], Meta(max_length=2048)]
+    engine: _Text = ""
+    version: _Text | None = None
+    max_model_len: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    abilities: Annotated[dict[_Text, bool], Meta(max_length=64)] = {}
     draining: bool = False
 
     def member(self) -> FoundWorker:
@@ -47,31 +88,49 @@ class WorkerEntry(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(WorkerEntry)
 
 
-def decode(text: bytes) -> WorkerEntry | None:
-    """The entry, or None when it has another format or is malformed."""
+def index_of(namespace: str) -> str:
+    """The key of the set of all ids. The braces put the entries into the same slot of a cluster."""
+    return f"{{{namespace}-workers}}"
+
+
+def decode(worker: bytes, text: bytes) -> WorkerEntry | None:
+    """The entry of the id `worker`, or None when it has another format, is malformed, or says that it is another's."""
     try:
         record = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+    address = _ADDRESS.match(record.address)
     dots = {".", ".."} & set(record.address.split("/"))
-    return record if record.format == FORMAT and _ADDRESS.match(record.address) and not dots else None
+    wrong = address is None or not 0 < int(address[1] or 1) < 65_536 or dots
+    return None if wrong or record.format != FORMAT or record.id.encode() != worker else record
 
 
 class Registry:
     """Reads all entries; a source of `Discovery`.
 
-    client  a redis-py client (asyncio); `smembers` and `mget` are used
+    client  a redis-py client (asyncio); `eval` is used
     models  model by its name in the configuration -> the name that its workers serve
     clock   monotonic seconds
+    report  called with how many entries count for nothing (malformed, too large, too many), when that changed
     """
 
     name = "registry"
     interval_s = READ_S
 
-    def __init__(self, client: Any, models: Mapping[str, str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: Any,
+        models: Mapping[str, str],
+        clock: Callable[[], float],
+        namespace: str = "dragoman",
+        report: Callable[[int], None] = lambda ignored: None,
+    ) -> None:
         self._client = client
+        self._index = index_of(namespace)
         self._models = dict(models)
         self._clock = clock
+        self._report = report
+        self._ignored = 0
         self._seen: dict[str, tuple[WorkerEntry, float]] = {}
         self._read_at: float | None = None
 
@@ -91,16 +150,33 @@ class Registry:
             # A worker that was draining has left as announced. One whose address has a new entry was restarted.
             if record.draining or record.address in addresses or now - seen > LINGER_S:
                 del self._seen[worker]
-        fleet: Fleet = {}
-        for name, served in self._models.items():
-            records = [record for record, _ in self._seen.values() if served in record.models]
-            fleet[name] = [record.member() for record in sorted(records, key=lambda record: record.address)]
-        return fleet
+        return self._fleet([record for record, _ in self._seen.values()])
+
+    def _fleet(self, records: Sequence[WorkerEntry]) -> Fleet:
+        """One member an address: of several entries, one that is not draining. No entry takes another worker out."""
+        serving: dict[str, dict[str, WorkerEntry]] = {served: {} for served in self._models.values()}
+        for record in sorted(records, key=lambda one: (one.address, not one.draining, one.id)):
+            for served in record.models:
+                if served in serving:
+                    serving[served][record.address] = record
+        return {
+            name: [record.member() for record in list(serving[served].values())[:MOST_WORKERS]]
+            for name, served in self._models.items()
+        }
 
     async def _records(self) -> Sequence[WorkerEntry]:
-        ids = sorted(await self._client.smembers(INDEX))[:_MOST_WORKERS]
-        if not ids:
-            return []
-        values = await self._client.mget([INDEX.encode() + b":" + one for one in ids])
-        decoded = [decode(value) for value in values if value is not None]
-        return [record for record in decoded if record is not None]
+        bounds = MOST_WORKERS, _LONGEST_ID, _MOST_BYTES, _MOST_BYTES_TOGETHER, _MOST_LOOKED
+        ignored, *told = await self._client.eval(_SCRIPT, 1, self._index, *bounds)
+        records: list[WorkerEntry] = []
+        for place in range(0, len(told), 2):
+            record = decode(told[place], told[place + 1])
+            if record is None:
+                ignored += 1
+            else:
+                records.append(record)
+            if place % (2 * _SLICE) == 2 * (_SLICE - 1):
+                await asyncio.sleep(0)
+        if ignored != self._ignored:
+            self._ignored = ignored
+            self._report(ignored)
+        return records

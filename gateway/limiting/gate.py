@@ -57,7 +57,8 @@ class Where(Struct, frozen=True):
     def of(cls, config: Config) -> Where:
         limiter = config.limiter
         shared = config.redis is not None and limiter.store != "memory"
-        layout = Layout(limiter.namespace, limiter.partitions, limiter.partition_by)
+        namespace = config.redis.namespace if config.redis is not None else Layout().namespace
+        layout = Layout(namespace, limiter.partitions, limiter.partition_by)
         return cls(RedisSettings.of(config.redis) if shared else None, layout, limiter.replicas)
 
 

@@ -14,7 +14,7 @@ from gateway.limits.model import Dimension, Plan, Rule, Subject
 from gateway.limits.window import Shape, shape
 
 REMEMBERED = 16_384
-_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
 
 
@@ -34,7 +34,7 @@ class Layout(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):
-            raise ValueError("namespace must be 1 to 64 letters, digits, '_', '.' or '-'")
+            raise ValueError("namespace must be 1 to 128 letters, digits, '_', '.' or '-'")
         if not 1 <= self.partitions <= 1024:
             raise ValueError("partitions must be 1 to 1024")
         if self.partitions > 1 and self.partition_by is None:

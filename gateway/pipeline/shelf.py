@@ -122,8 +122,13 @@ class RedisShelf:
     class of an error that kept texts from being written."""
 
     def __init__(
-        self, ttl_s: float, connect: Callable[[], tuple[Any, list[Any]]], on_failure: Callable[[str], None]
+        self,
+        ttl_s: float,
+        connect: Callable[[], tuple[Any, list[Any]]],
+        on_failure: Callable[[str], None],
+        namespace: str = "dragoman",
     ) -> None:
+        self._namespace = namespace
         self._ttl_ms = max(1, round(ttl_s * 1000))
         self._connect = connect
         self._on_failure = on_failure
@@ -155,7 +160,7 @@ class RedisShelf:
                 for begin in range(0, len(names), _AT_ONCE):
                     pipeline = self._connected().pipeline(transaction=False)
                     for name in names[begin : begin + _AT_ONCE]:
-                        getattr(pipeline, command)(_key(owner, name))
+                        getattr(pipeline, command)(self._key(owner, name))
                     found += await pipeline.execute()
                 return found
         except Exception as error:  # whatever the server or the network does
@@ -183,7 +188,7 @@ class RedisShelf:
             async with asyncio.timeout(_TIMEOUT_S):
                 pipeline = self._connected().pipeline(transaction=False)
                 for name, text in texts.items():
-                    pipeline.set(_key(owner, name), text, px=self._ttl_ms)
+                    pipeline.set(self._key(owner, name), text, px=self._ttl_ms)
                 await pipeline.execute()
         except Exception as error:  # whatever the server or the network does, requests go on
             self._on_failure(type(error).__name__)
@@ -200,7 +205,7 @@ class RedisShelf:
             with contextlib.suppress(Exception):
                 await client.aclose()
 
-
-def _key(owner: str, name: str) -> str:
-    """Names come from clients: a digest has a fixed length, and no owner can spell another one's."""
-    return f"dragoman:stored:{sha256(owner.encode()).hexdigest()[:32]}:{sha256(name.encode()).hexdigest()[:32]}"
+    def _key(self, owner: str, name: str) -> str:
+        """Names come from clients: a digest has a fixed length, and no owner can spell another one's."""
+        parts = (sha256(text.encode()).hexdigest()[:32] for text in (owner, name))
+        return ":".join((self._namespace, "stored", *parts))

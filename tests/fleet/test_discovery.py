@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.core.ports import Capabilities, Facts
-from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, able
-from gateway.fleet.registry import INDEX, LINGER_S, READ_S, Registry, decode
+from gateway.fleet.discovery import MOST_WORKERS, Discovery, Dns, Fleet, FoundWorker, able
+from gateway.fleet.registry import LINGER_S, READ_S, Registry, decode
 from workers import registry as writer
 
 
@@ -146,6 +146,13 @@ async def test_a_name_with_many_addresses_is_many_workers() -> None:
     ]
 
 
+async def test_a_name_with_too_many_addresses_is_as_many_workers_as_a_model_may_have() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return [f"10.0.{number // 250}.{number % 250}" for number in range(5000)]
+
+    assert len((await Dns("m", "engines", 8000, 5.0, resolve).read())["m"]) == MOST_WORKERS
+
+
 async def test_a_name_without_addresses_is_a_failure_and_no_empty_fleet() -> None:
     async def resolve(host: str, port: int) -> list[str]:
         return []
@@ -204,15 +211,12 @@ class FakeRedis:
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
 
-    async def smembers(self, key: str) -> set[bytes]:
-        assert key == INDEX
-        return {one.rpartition(b":")[2] for one in self.values}
-
-    async def mget(self, keys: list[bytes]) -> list[bytes | None]:
-        return [self.values.get(key) for key in keys]
+    async def eval(self, script: str, keys: int, index: str, *bounds: int) -> list[Any]:
+        assert (keys, index) == (1, "{dragoman-workers}")
+        return [0, *(word for pair in self.values.items() for word in pair)]
 
     def put(self, record: writer.WorkerEntry) -> None:
-        self.values[writer.record_key(record.id).encode()] = record.text().encode()
+        self.values[record.id.encode()] = record.text().encode()
 
 
 def record(address: str, **changes: Any) -> writer.WorkerEntry:
@@ -303,18 +307,65 @@ async def test_whatever_goes_wrong_looking_goes_on() -> None:
         {"address": "http://a?x"},
         {"address": 7},
         {"models": "served"},
+        {"models": ["x" * 300]},
+        {"models": ["x"] * 3000},
+        {"address": "http://a:0"},
+        {"address": "http://a:65536"},
+        {"address": "http://a:99999"},
+        {"address": "http://" + "a" * 2000},
+        {"id": "another"},
+        {"id": ""},
+        {"id": "a b"},
+        {"engine": "x" * 1000},
+        {"version": "x" * 1000},
+        {"max_model_len": 0},
+        {"max_model_len": 1 << 40},
+        {"abilities": {str(number): True for number in range(100)}},
         {"draining": "no"},
     ],
 )
 def test_what_is_no_record_is_passed_over(changes: dict[str, Any]) -> None:
     good = json.loads(record("http://a:1").text())
-    assert decode(json.dumps(good).encode()) is not None
-    assert decode(json.dumps({**good, **changes}).encode()) is None
+    worker = good["id"].encode()
+    assert decode(worker, json.dumps(good).encode()) is not None
+    assert decode(worker, json.dumps({**good, "address": "http://a:65535"}).encode()) is not None
+    assert decode(worker, json.dumps({**good, **changes}).encode()) is None
 
 
 def test_what_is_no_json_is_passed_over() -> None:
-    assert decode(b"[" * 100_000) is None
-    assert decode(b"") is None
+    assert decode(b"a", b"[" * 100_000) is None
+    assert decode(b"a", b"") is None
+
+
+async def test_no_entry_takes_another_worker_out() -> None:
+    redis = FakeRedis()
+    registry = Registry(redis, {"m": "served"}, lambda: 0.0)
+    mine, theirs = record("http://10.0.0.1:8000"), record("http://10.0.0.1:8000")
+    theirs.draining = True
+    redis.put(mine)
+    redis.put(theirs)
+    assert [(one.address, one.draining) for one in (await registry.read())["m"]] == [(mine.address, False)]
+    theirs.id = mine.id
+    redis.values[b"other"] = theirs.text().encode()
+    assert [(one.address, one.draining) for one in (await registry.read())["m"]] == [(mine.address, False)]
+
+
+async def test_a_large_registry_is_read_in_slices() -> None:
+    redis, now, turns = FakeRedis(), [0.0], 0
+    registry = Registry(redis, {"m": "served"}, lambda: now[0])
+    for number in range(1000):
+        redis.put(record(f"http://10.0.{number // 200}.{number % 200}:8000"))
+
+    async def beside() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(beside())
+    assert len((await registry.read())["m"]) == 1000
+    assert turns >= 20
+    task.cancel()
 
 
 def test_abilities_are_those_that_all_have() -> None:

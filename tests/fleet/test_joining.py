@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.fleet.registry import Registry
+from gateway.fleet.registry import _SCRIPT, Registry
 from gateway.redis import connect
 from tests.harness import Stack, sse_data
 from tests.harness import until as soon
@@ -27,6 +28,7 @@ from tests.ports import free_port
 from workers import registry as writer
 
 ROOT = Path(__file__).resolve().parents[2]
+READS = ("+eval", "+sscan", "+scard", "+strlen", "+get")
 MODELS = {"m": {"discover": {"redis": True}}}
 
 
@@ -69,8 +71,16 @@ def redis(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def stack(redis: Server) -> Stack:
-    return Stack(workers=(), config={"redis": {"addresses": [redis.address], "timeout_s": 10}, "models": MODELS})
+def stack(redis: Server, **options: str) -> Stack:
+    there = {"addresses": [redis.address], "timeout_s": 10, **options}
+    return Stack(workers=(), config={"redis": there, "models": MODELS})
+
+
+ENTRY = writer.WorkerEntry("http://h:1", ("m",), "simulated")
+
+
+async def idle() -> tuple[int, int]:
+    return 0, 0
 
 
 def fleet(gateway: Stack) -> dict[str, bool]:
@@ -170,15 +180,11 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
     text = (ROOT / "docs" / "workers.md").read_text()
     (granted,) = re.findall(r"`ACL SETUSER (worker on >SECRET [^`]*)`", text)
     redis.command("ACL", "SETUSER", *granted.split())
-    redis.command("ACL", "SETUSER", "gateway", "on", ">SECRET", "~{dragoman-workers}*", "+mget", "+smembers")
+    redis.command("ACL", "SETUSER", "gateway", "on", ">SECRET", "~{dragoman-workers}*", *READS)
     (tmp_path / "password").write_text("SECRET")
 
-    async def idle() -> tuple[int, int]:
-        return 0, 0
-
-    record = writer.WorkerEntry("http://h:1", ("m",), "simulated")
     place = writer.Place(f"redis://worker@{redis.address}", str(tmp_path / "password"))
-    lease = writer.Lease(place, record, idle)
+    lease = writer.Lease(place, ENTRY, idle)
     assert await lease.write()
     client, to_close = connect(msgspec.structs.replace(redis.settings, username="gateway", password="SECRET"))
     fleet = await Registry(client, {"m": "m"}, monotonic).read()
@@ -187,6 +193,53 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
     for one in to_close:
         await one.aclose()
     assert redis.command("ACL", "LOG") == []
+
+
+async def test_what_is_too_large_or_too_much_never_leaves_redis(redis: Server) -> None:
+    """A real worker is found beside it, and what counts for nothing is counted."""
+    index, ignored = "{dragoman-workers}", []
+    lease = writer.Lease(writer.Place(f"redis://{redis.address}"), ENTRY, idle)
+    assert await lease.write()
+    client, to_close = connect(redis.settings)
+    registry = Registry(client, {"m": "m"}, monotonic, report=ignored.append)
+
+    async def found() -> list[str]:
+        return [member.address for member in (await registry.read())["m"]]
+
+    assert await found() == [ENTRY.address]
+    assert ignored == []
+    for number in range(60):
+        redis.command("SET", f"{index}:large-{number}", b" " * 2_000_000)
+        redis.command("SADD", index, f"large-{number}")
+    redis.command("LPUSH", f"{index}:list", "a")
+    redis.command("SADD", index, "list", "x" * 1_000_000)
+    tracemalloc.start()
+    assert await found() == [ENTRY.address]
+    assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    tracemalloc.stop()
+    assert ignored == [62]
+    fill = "for n = 1, 20000 do redis.call('SADD', KEYS[1], n); redis.call('SET', KEYS[1] .. ':' .. n, ARGV[1]) end"
+    redis.command("EVAL", fill, 1, index, "{}")
+    bounds = await client.eval(_SCRIPT, 1, index, 1000, 64, 65536, 1 << 22, 10_000)
+    assert len(bounds) <= 1 + 2 * 1000
+    await registry.read()
+    assert ignored[-1] > 19_000
+    await lease.leave()
+    for one in to_close:
+        await one.aclose()
+
+
+def test_two_deployments_on_one_redis_do_not_know_each_other(redis: Server) -> None:
+    with (
+        stack(redis, namespace="blue") as blue,
+        stack(redis) as plain,
+        Process(redis, "--namespace", "blue") as its,
+        Process(redis) as other,
+    ):
+        until(blue, {its.url: True})
+        until(plain, {other.url: True})
+        assert (ask(blue).status_code, ask(plain).status_code) == (200, 200)
+        assert {key.split(b"}")[0] for key in redis.command("KEYS", "*")} == {b"{blue-workers", b"{dragoman-workers"}
 
 
 def test_a_worker_told_to_stop_under_20_streams_cuts_none_of_them(redis: Server) -> None:

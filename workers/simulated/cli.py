@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"dragoman worker simulated: {error}", file=sys.stderr)
         return 2
-    flags = {"register", "redis_password_file", "redis_ca_file", "advertise", "grace", "lease"}
+    flags = {"register", "namespace", "redis_password_file", "redis_ca_file", "advertise", "grace", "lease"}
     settings = {name: value for name, value in vars(given).items() if name not in flags}
     settings["models"] = tuple(settings.pop("model") or ("sim",))
     settings["adapters"] = tuple(settings.pop("adapter") or ())

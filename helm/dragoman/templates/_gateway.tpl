@@ -53,9 +53,14 @@ close connections, and 2 s to spare. */ -}}
 {{- toJson $entry -}}
 {{- end -}}
 
+{{- /* What begins every key in Redis. */ -}}
+{{- define "dragoman.redisNamespace" -}}
+{{- default (printf "%s.%s" .Release.Namespace .Release.Name) .Values.redis.namespace -}}
+{{- end -}}
+
 {{- /* The section redis, JSON. */ -}}
 {{- define "dragoman.gatewayRedis" -}}
-{{- $redis := dict "addresses" (include "dragoman.redisAddresses" . | fromJsonArray) -}}
+{{- $redis := dict "addresses" (include "dragoman.redisAddresses" . | fromJsonArray) "namespace" (include "dragoman.redisNamespace" .) -}}
 {{- if include "dragoman.redisPassword" . -}}
   {{- $_ := set $redis "password_file" (printf "/run/dragoman/redis/%s" .Values.redis.passwordKey) -}}
 {{- end -}}

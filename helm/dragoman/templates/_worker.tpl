@@ -97,7 +97,7 @@ dragoman-role: {{ default "leader" .role }}
 {{- $scheme := ternary "rediss" "redis" (and $external $given.tls) -}}
 {{- $database := ternary (int $given.db) 0 $external -}}
 {{- $url := printf "%s://%s%s/%d" $scheme (ternary (printf "%s@" $user) "" (ne $user "")) (include "dragoman.redisAddresses" . | fromJsonArray | first) $database -}}
-{{- $flags := list "--register" $url -}}
+{{- $flags := list "--register" $url "--namespace" (include "dragoman.redisNamespace" .) -}}
 {{- if include "dragoman.redisPassword" . -}}
   {{- $flags = concat $flags (list "--redis-password-file" (printf "/run/dragoman/redis/%s" .Values.redis.passwordKey)) -}}
 {{- end -}}
