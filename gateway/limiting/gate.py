@@ -112,30 +112,34 @@ class Limiting:
             self._running = False
             await self.limiter.close()
 
+    def cost(self, op: Op, max_context: int | None) -> Cost | None:
+        """See core.ports.Gate. None for a question: it counts as a request, and uses no tokens of a model."""
+        if type(op) in QUESTIONS:
+            return None
+        return self._estimator.cost(op, max_context) if self._tokens else _FREE
+
     async def admit(
         self,
         record: RequestRecord,
-        op: Op,
-        max_context: int | None,
+        cost: Cost | None,
         scope: Scope,
         headers: Headers,
         early: AnyPermit | None = None,
     ) -> Permit | None:
         """See core.ports.Gate."""
         address = client_address(scope, self._trusted) if self._by_address else None
-        question = type(op) in QUESTIONS  # counts as a request, and uses no tokens of a model
-        cost = self._estimator.cost(op, max_context) if self._tokens and not question else _FREE
         before = early.lease if isinstance(early, Permit) else None
         try:
             subject = Subject(record.key, record.team, record.model, address)
-            lease = await self.limiter.reserve(subject, cost, before)
+            lease = await self.limiter.reserve(subject, cost or _FREE, before)
         except Limited as limited:
             if before is not None:
                 limited.decision.states = (*before.decision.states, *limited.decision.states)
             _refused(limited, record, headers)
             # Without `violated` it can never fit: its prompt alone is too long.
             rule, violated = limited.decision.rule, limited.decision.violated
-            if rule is not None and violated is not None and rule.kind == "tokens" and cost.prompt < cost.tokens:
+            tokens = rule is not None and violated is not None and rule.kind == "tokens"
+            if tokens and cost is not None and cost.prompt < cost.tokens:
                 limited.message += _HINT
             raise
         plan, raw = (lease.plan, lease.raw) if before is None else _together(before, lease)
@@ -144,7 +148,7 @@ class Limiting:
             if ms != reset.ms:
                 reset.ms, reset.header = ms, (reset.name, duration(ms))
             headers += (limit, (name, b"%d" % raw[left]), reset.header)
-        return Permit(self.limiter, lease, cost, question, monotonic())
+        return Permit(self.limiter, lease, cost or _FREE, cost is None, monotonic())
 
     async def admit_early(self, record: RequestRecord, scope: Scope, headers: Headers) -> Permit:
         """See core.ports.Gate."""

@@ -46,8 +46,12 @@ class Outgoing:
         self._counting: Counting | None = None
         self._context = context
 
-    def write(self, op: Op) -> None:
-        """Writes the request for `op`. Raises GatewayError(UNSUPPORTED) for what these workers cannot do."""
+    def write(self, op: Op, estimate: Callable[[Op], int]) -> tuple[str, ...]:
+        """Writes the request for `op`. Returns the names of what the model's context does not allow, as far as that is
+        known before a worker is asked. estimate: tokens of a prompt.
+
+        Raises GatewayError(UNSUPPORTED) for what these workers cannot do, if the model does not offer this operation,
+        and if its workers cannot tell the length of a prompt that must be known."""
         served = self.served
         if type(op) in QUESTIONS:
             self.question = ask(cast(Question, op), served.backend, served.can)
@@ -55,14 +59,6 @@ class Outgoing:
             self._address(self.request)
         else:
             self._write(totals.without(op))
-
-    def check(self, op: Op, estimate: Callable[[Op], int]) -> tuple[str, ...]:
-        """Returns the names of what the model's context does not allow `op`, as far as that is known before a worker is
-        asked. estimate: tokens of a prompt.
-
-        Raises GatewayError(UNSUPPORTED) if the model does not offer this operation, or its workers cannot tell the
-        length of a prompt that must be known."""
-        served = self.served
         self._check_path(self.request)
         if type(op) is Chat and not op.fit_output:
             return ()

@@ -66,7 +66,7 @@ async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
     """What the second request is to carry. None if the worker that generates has to compute the prompt itself: the step
     failed, or this request cannot be taken apart."""
     outgoing, runtime, record, pool = call.outgoing, call.runtime, call.record, prefill.pool
-    if prefill.min_tokens and runtime.estimate(call.asked) < prefill.min_tokens:
+    if prefill.min_tokens and (call.prompt or runtime.estimate(call.asked)) < prefill.min_tokens:
         return None
     request = None
     if not outgoing.unmeasured:

@@ -181,19 +181,18 @@ class Run:
         runtime, reply, call = self.runtime, self.reply, self.call
         call.ask(served)
         outgoing = call.outgoing
-        left_out = refuse_beyond(call.asked, served.can)
+        share = call.share
+        left_out, cost = self._weigh(served) if share is None else await offload(self._weigh, served, share=share)
         if left_out:
             reply.name_dropped(left_out)
         if runtime.gate is not None:
-            call.permit = await runtime.gate.admit(
-                self.record, call.asked, served.can.max_context, self.scope, reply.headers, call.early
-            )
+            call.permit = await runtime.gate.admit(self.record, cost, self.scope, reply.headers, call.early)
         waits = self._limit_time(call.asked, served)
-        share = call.share
-        await offload(outgoing.write, call.asked, share=share) if share is not None else outgoing.write(call.asked)
+        write, op = outgoing.write, call.asked
+        cut = write(op, runtime.estimate) if share is None else await offload(write, op, runtime.estimate, share=share)
+        del op
         if outgoing.request.dropped:
             reply.name_dropped(outgoing.request.dropped)
-        cut = outgoing.check(call.asked, runtime.estimate)
         if cut:
             reply.name_dropped(cut)
         for stage in runtime.stages:
@@ -208,16 +207,23 @@ class Run:
         call.demand = demand
         for stage in served.stages:
             await stage(call)
+        if share is not None:
+            call.prompt = await offload(runtime.estimate, call.asked, share=share)
         if waits is not None or served.first_byte_per_token:
-            prompt = demand.prompt or runtime.estimate(call.asked) if served.first_byte_per_token else 0
+            prompt = 0
+            if served.first_byte_per_token:
+                prompt = demand.prompt or call.prompt or runtime.estimate(call.asked)
             extra = prompt * served.first_byte_per_token
             stream = self.record.stream
             outgoing.deadlines = for_request(served.deadlines, extra, waits, stream, runtime.keepalive_s)
         runtime.earn()
-        if share is not None and self.record.stream:
-            # It would take long when the prompt is dropped.
-            call.prompt = await offload(runtime.estimate, call.asked, share=share)
         await attempts_for(call)(call).run()
+
+    def _weigh(self, served: ServedModel) -> tuple[tuple[str, ...], Any]:
+        """The names of what the model cannot do and the request can do without; what it may use of limits."""
+        op, gate = self.call.asked, self.runtime.gate
+        left_out = refuse_beyond(op, served.can)
+        return left_out, gate.cost(op, served.can.max_context) if gate is not None else None
 
     def _limit_time(self, op: Op, served: ServedModel) -> Waits | None:
         """Sets the deadline of the whole request. Returns how long its client waits, if that may shorten a deadline."""

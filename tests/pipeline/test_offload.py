@@ -16,8 +16,12 @@ import pytest
 
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
+from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.openai import OpenAI
+from gateway.fleet.pool import Pool
+from gateway.limits import Estimator
 from gateway.pipeline import offload as threads
+from gateway.pipeline import run
 from gateway.pipeline.offload import SLICE_S, Share, offload
 from gateway.wire.openai.passthrough import Passthrough
 from tests.harness import Stack, until
@@ -278,3 +282,33 @@ def test_what_is_wrong_with_it_is_told_as_ever(stack: Stack) -> None:
     for content, code in ((json.dumps(LARGE)[:-1], "invalid_json"), (json.dumps({**LARGE, "n": "x"}), "invalid_value")):
         reply = httpx.post(stack.url + URL, content=content, headers={"content-type": "application/json"})
         assert (reply.status_code, reply.json()["error"]["code"]) == (400, code)
+
+
+def test_all_that_goes_over_a_large_request_is_done_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the event loop each of these would make everybody wait for as long."""
+    seen: dict[str, set[str]] = {}
+
+    def noted(owner: Any, name: str) -> None:
+        step = getattr(owner, name)
+
+        def run_here(*given: Any, **named: Any) -> Any:
+            where = "thread" if threading.current_thread().name.startswith("large-bodies") else "loop"
+            seen.setdefault(name, set()).add(where)
+            return step(*given, **named)
+
+        monkeypatch.setattr(owner, name, run_here)
+
+    for owner, name in (
+        (Anthropic, "read"),
+        (Vllm, "write"),
+        (Estimator, "cost"),
+        (run, "refuse_beyond"),
+        (Pool, "demand"),
+    ):
+        noted(owner, name)
+    limits = [{"name": "tokens", "kind": "tokens", "limit": 1 << 30}]
+    with Stack(({"max_model_len": 1 << 30},), {"limits": limits, "models": {"m": {"max_context": 1 << 30}}}) as stack:
+        for stream in (False, True):
+            body = {**LARGE, "max_tokens": 5, "stream": stream}
+            assert httpx.post(stack.url + "/v1/messages", json=body, timeout=30).status_code == 200
+    assert seen == {name: {"thread"} for name in ("read", "write", "cost", "refuse_beyond", "demand")}

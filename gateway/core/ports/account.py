@@ -82,11 +82,14 @@ class Permit(Protocol):
 class Gate(Protocol):
     """The limits that a request must pass before it is sent to a worker."""
 
+    def cost(self, op: Op, max_context: int | None) -> Any:
+        """What `op` may use, for `admit`. It takes long for a large request."""
+        ...
+
     async def admit(
         self,
         record: RequestRecord,
-        op: Op,
-        max_context: int | None,
+        cost: Any,
         scope: Any,
         headers: Headers,
         early: Permit | None = None,
