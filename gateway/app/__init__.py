@@ -14,8 +14,8 @@ from gateway.app.cors import Application, Cors
 from gateway.app.refusals import new_caps, new_guard
 from gateway.app.routes import postable, router
 from gateway.app.state import State
-from gateway.auth import read_keys
-from gateway.config import Available, Config, is_loopback
+from gateway.auth import KnownKeys, read_keys
+from gateway.config import Available, Config, is_loopback, plain_secrets
 from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
@@ -80,6 +80,7 @@ class Gateway:
         self.metrics.registry.register(self._limit_metrics)
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
+        self._known_keys = KnownKeys()
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
@@ -105,6 +106,7 @@ class Gateway:
                 processes=self._processes,
                 guard=self._guard,
                 caps=self._caps,
+                known_keys=self._known_keys,
             )
         )
 
@@ -164,13 +166,16 @@ class Gateway:
         self.state = state
         self._states.append(state)
         state.on_workers = self._lead
+        self._known_keys.configured = state.keyring.sums
+        for secret in plain_secrets(state.config):
+            self._known_keys.add(secret.encode())
         self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
         self._limit_metrics.stream = state.stream
         if state.config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
         self._guard.configure(state.config.listen.shed_lag_s, state.priorities)
         cors = state.config.cors
-        self._cors = Cors(cors) if cors.origins else None
+        self._cors = Cors(cors, self._known_keys) if cors.origins else None
         browsers = self._cors.wrap if self._cors is not None else _unchanged
         paths = router(state.config, state.runtime)
         self._router = browsers(paths)
@@ -235,6 +240,7 @@ class Gateway:
                 self._guard,
                 self._caps,
                 old.listening,
+                self._known_keys,
             )
             try:
                 await state.start()
@@ -298,7 +304,7 @@ class Gateway:
     def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> Headers:
         """Counts and logs a request that the server refused before it reached a dialect. Returns headers for the
         answer: `x-request-id`, and what browsers need."""
-        name = known_as or request_id(headers)
+        name = known_as or request_id(headers, self._known_keys)
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
         self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 
+from gateway.auth import KnownKeys
 from gateway.config import Cors as CorsOptions
 from gateway.core.http import REPLY_HEADERS, Headers, header_value
 from gateway.pipeline import Receive, Scope, Send
@@ -35,7 +36,8 @@ _NAMES = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,8192}\Z")
 class Cors:
     """Wraps endpoints. A request without `Origin` is no browser's and only passes through."""
 
-    def __init__(self, options: CorsOptions) -> None:
+    def __init__(self, options: CorsOptions, known: KnownKeys) -> None:
+        self._known = known
         self._any = "*" in options.origins
         self._origins = frozenset(origin.encode() for origin in options.origins)
         self._headers = ", ".join(options.headers).lower().encode() if options.headers is not None else None
@@ -81,7 +83,9 @@ class Cors:
 
     async def _preflight(self, origin: bytes, headers: Headers, send: Send) -> None:
         asked = header_value(headers, b"access-control-request-headers") or b""
-        names = self._headers if self._headers is not None else asked if _NAMES.match(asked) else b""
+        if not _NAMES.match(asked) or self._known.masked(asked.decode(), headers) != asked.decode():
+            asked = b""
+        names = self._headers if self._headers is not None else asked
         answer: Headers = [
             (b"access-control-allow-methods", METHODS),
             *([(b"access-control-allow-headers", names)] if names else []),

@@ -20,7 +20,7 @@ from gateway.app.memory import room_for_bodies
 from gateway.app.observer import Observer
 from gateway.app.refusals import new_caps, new_guard
 from gateway.app.sources import shelf_of
-from gateway.auth import Keyring, Tokens
+from gateway.auth import Keyring, KnownKeys, Tokens
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.routing import WorkerOptions
@@ -85,6 +85,7 @@ class State:
         guard: Guard | None = None,
         caps: Caps | None = None,
         known_listening: Listening | None = None,
+        known_keys: KnownKeys | None = None,
     ) -> None:
         self.tracing = tracing
         self.config = config
@@ -111,7 +112,8 @@ class State:
         self.tokens: Tokens | None = None
         if config.jwt is not None:
             self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
-        self._keyring = Keyring(config, tokens=self.tokens)
+        known_keys = known_keys or KnownKeys()
+        self.keyring = Keyring(config, tokens=self.tokens, known=known_keys)
         abilities = self._abilities
         self.adapters = Adapters(
             config, models, fleets.of, fleets.probe_client, abilities.ask_again, abilities.narrow, self._adapter_told
@@ -139,7 +141,7 @@ class State:
         self._mirrors = mirrors(config, models, estimate, self.quarantine, metrics)
         self.runtime = Runtime(
             models=models,
-            identify=self._keyring.identify,
+            identify=self.keyring.identify,
             observer=Observer(log, metrics, self.stream),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
@@ -155,6 +157,7 @@ class State:
             caps=caps or new_caps(metrics),
             estimate=estimate,
             address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
+            known=known_keys,
             gate=limiting if limiting is not None and limiting.any else None,
             watchers=self._watchers(trace),
             stages=() if self.quarantine is None else (self.quarantine.check,),

@@ -1,8 +1,9 @@
-"""Which headers carry keys. No other module knows."""
+"""Which headers carry keys. No other module knows the names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
@@ -48,6 +49,18 @@ def find_key(headers: Headers) -> bytes | None:
     if token is None and other:
         raise refused(f"the Authorization header holds no bearer key; send the API key as {WHERE}")
     return token
+
+
+def holds_key(headers: Headers) -> bool:
+    """Whether a header other than `Authorization` holds a key."""
+    return any(name in KEY_HEADERS and value.strip() for name, value in headers)
+
+
+def shown_keys(headers: Headers) -> Iterator[bytes]:
+    """Whatever stands where keys stand, valid or not: `Bearer K`, `K` alone, the signature of a signed request."""
+    for name, value in headers:
+        if name in KEY_HEADERS or name == b"authorization":
+            yield from value.split()[-1:]
 
 
 def refused(message: str) -> GatewayError:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from hashlib import sha256
-from hmac import digest
+from hmac import digest as hmac_digest
 
 from gateway.auth import sigv4
-from gateway.auth.headers import KEY_HEADERS, WHERE, find_key, refused
+from gateway.auth.headers import WHERE, find_key, holds_key, refused
 from gateway.auth.jwt import Bearer, Tokens
 from gateway.auth.keys import well_formed
+from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
 from gateway.auth.sealing import SealingSecrets
 from gateway.config import CacheSalt, Config
@@ -41,9 +42,19 @@ class _Entry:
 
 
 class Keyring:
-    """The keys of one configuration. clock returns Unix seconds. A reload makes a new one."""
+    """The keys of one configuration. A reload makes a new one.
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.time, tokens: Tokens | None = None) -> None:
+    clock  returns Unix seconds
+    known  learns every key that is used
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Callable[[], float] = time.time,
+        tokens: Tokens | None = None,
+        known: KnownKeys | None = None,
+    ) -> None:
         self.open = config.auth == "open"
         self._clock = clock
         self._by_digest: dict[bytes, _Entry] = {}
@@ -53,6 +64,7 @@ class Keyring:
         self._resolve = config.resolve
         self._salt = _salts(config.cache_salt)
         self._tokens = tokens
+        self._known = known or KnownKeys()
         self._sealing = SealingSecrets(config.seal, config.keys)
         self._streams = config.listen.max_streams_per_key
         self._connections = config.listen.max_connections_per_key
@@ -82,6 +94,11 @@ class Keyring:
     def __repr__(self) -> str:
         return f"Keyring(open={self.open}, keys={self._count})"
 
+    @property
+    def sums(self) -> Container[bytes]:
+        """The SHA-256 sums of the configured keys."""
+        return self._by_digest
+
     def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
         """As `authenticate`, and also for signed requests, which still have to be proven."""
         if self.open:
@@ -90,7 +107,7 @@ class Keyring:
         if signature is None:
             principal = self.authenticate(headers, dialect)
             return PendingAuth(principal, lasting=principal.key in self._lasting)
-        if any(name in KEY_HEADERS and value.strip() for name, value in headers):
+        if holds_key(headers):
             raise refused("different API keys were sent in several headers")
         found = self._by_access_key.get(signature.access_key)
         if found is None:
@@ -155,11 +172,13 @@ class Keyring:
     def _lookup(self, token: bytes) -> _Entry:
         if len(token) > _LONGEST:
             raise refused("the API key is not valid")
-        entry = self._by_digest.get(sha256(token).digest())
+        digest = sha256(token).digest()
+        entry = self._by_digest.get(digest)
         if entry is None:
             if token.startswith(b"dgm_") and not well_formed(token):
                 raise refused("the API key is mistyped or cut short: its checksum does not match")
             raise refused("the API key is not valid")
+        self._known.add(token, digest)
         return entry
 
 
@@ -172,6 +191,6 @@ def _salts(options: CacheSalt | None) -> Callable[[str, str | None], str | None]
 
     def salt(key: str, team: str | None) -> str:
         whose = f"team {team}" if by_team and team is not None else f"key {key}"
-        return urlsafe_b64encode(digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
+        return urlsafe_b64encode(hmac_digest(secret, whose.encode(), "sha256")).rstrip(b"=").decode()
 
     return salt

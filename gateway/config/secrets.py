@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -69,6 +69,15 @@ def with_secrets(config: Config, secrets: Secrets) -> Config:
         sections = getattr(config, name)
         changed[name] = {one: _holding(section, (name, one), secrets) for one, section in sections.items()}
     return config.model_copy(update=changed)
+
+
+def plain_secrets(config: Config) -> Iterator[str]:
+    """The secrets that `config` holds, the URL of Redis aside."""
+    shared = (one.secret for one in (config.cache_salt, config.seal) if one is not None)
+    keys = (key.aws_secret for key in config.keys.values() if key.aws_access_key_id is not None)
+    models = (model.api_key for model in config.models.values())
+    redis = config.redis.server.password if config.redis is not None else None
+    yield from (one for one in (*shared, *keys, *models, config.console.key, redis) if one)
 
 
 def _holding(section: S, path: Path, secrets: Secrets) -> S:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
+from gateway.auth import KnownKeys
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
@@ -18,6 +19,8 @@ from gateway.pipeline.watch import Watcher
 # How much is named of what was dropped, in a header and in a record. Names are the client's own words.
 _MOST_NAMES = 32
 _LONGEST_NAME = 64
+# A key that the cut goes through must still be recognised.
+_MOST_OF_NAME = 1024
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -78,6 +81,7 @@ class ClientReply:
         record: RequestRecord,
         observer: Observer,
         keepalive_s: float,
+        known: KnownKeys,
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.headers: Headers = [(b"x-request-id", record.id.encode())]
@@ -88,6 +92,7 @@ class ClientReply:
         self._record = record
         self._observer = observer
         self._keepalive_s = keepalive_s
+        self._known = known
         self._dropped: tuple[str, ...] = ()
 
     @property
@@ -99,13 +104,23 @@ class ClientReply:
 
     def name_dropped(self, names: tuple[str, ...]) -> None:
         """From now on the reply's head and the record name these fields."""
-        self._dropped = (*self._dropped, *names)
-        self._record.dropped = tuple(name[:_LONGEST_NAME] for name in self._dropped[:_MOST_NAMES])
+        shown = [self._masked(name[:_MOST_OF_NAME])[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+        self._dropped = (*self._dropped, *shown, *names[_MOST_NAMES:])
+        self._record.dropped = self._dropped[:_MOST_NAMES]
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
         added = [header for watcher in self._watchers for header in watcher.headers()]
-        return [*self.headers, *dropped, *added, *self.request.reply]
+        # The dialect's may repeat what the client sent.
+        id_ = self.headers[0][1]
+        own = [
+            (name, value if value == id_ else self._masked(value.decode("latin-1")).encode("latin-1"))
+            for name, value in self.request.reply
+        ]
+        return [*self.headers, *dropped, *added, *own]
+
+    def _masked(self, text: str) -> str:
+        return self._known.masked(text, self.request.headers)
 
     def mark(self) -> tuple[Headers, tuple[str, ...]]:
         """What is to be told until now, for `return_to`."""
@@ -143,13 +158,21 @@ class ClientReply:
             self._failed(error, outcome)
             await client.cut(b"")
         else:
+            error.code = self._masked(error.code) if error.code is not None else None
             response, code = self.dialect.refuse(error, self.request, op)
             self._failed(error, outcome, code)
+            # Its text may quote the client, and some dialects show the value at fault.
+            response.body = self._masked(response.body.decode("utf-8", "surrogateescape")).encode(
+                "utf-8", "surrogateescape"
+            )
             await self.respond(response)
 
     async def send_error(self, lane: Lane, error: GatewayError) -> None:
         """Ends a stream with `error` in the client's own form; cuts the connection where that form has no orderly
         end."""
+        error.message = self._masked(error.message)
+        error.param = self._masked(error.param) if error.param is not None else None
+        error.code = self._masked(error.code) if error.code is not None else None
         last = lane.fail(error)
         self._failed(error, "failed")
         if lane.clean_end:

@@ -14,7 +14,6 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route
 from gateway.core.messages import ListModels, Op, Settled
 from gateway.core.ports import Dialect, RequestRecord
-from gateway.core.trace_context import trace_context
 from gateway.drive import Running, running
 from gateway.pipeline.call import Call
 from gateway.pipeline.client import Receive, Scope, Send, connect
@@ -24,7 +23,7 @@ from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.offload import Share, offload
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
-from gateway.pipeline.request_ids import given_id, new_id
+from gateway.pipeline.request_ids import given_context, given_id, new_id
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.strategies import attempts_for
 from gateway.pipeline.watch import Watcher
@@ -86,7 +85,10 @@ class Run:
             memory = {}
         named: tuple[str | None, Headers] | None = memory.get(_NAMED)
         if named is None:
-            named = memory[_NAMED] = given_id(headers), trace_context(headers)
+            named = memory[_NAMED] = (
+                given_id(headers, runtime.known),
+                given_context(headers, runtime.known),
+            )
         given, context = named
         self.record = record = RequestRecord(given or new_id(), dialect.name)
         self.route = route = endpoint.routes.get(method)
@@ -104,7 +106,14 @@ class Run:
         self.client = connect(scope, receive, send, runtime.extension, record.id)
         watchers: list[Watcher] = []
         self.reply = ClientReply(
-            self.client, dialect, self.request, record, runtime.observer, runtime.keepalive_s, watchers
+            self.client,
+            dialect,
+            self.request,
+            record,
+            runtime.observer,
+            runtime.keepalive_s,
+            runtime.known,
+            watchers,
         )
         self.reply.headers += scope.get(REPLY_HEADERS, ())
         self.call = Call(runtime, self.client, self.reply, record, watchers, context)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from gateway.auth import PendingAuth
+from gateway.auth import KnownKeys, PendingAuth
 from gateway.core.byte_budget import ByteBudget
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
@@ -75,6 +75,7 @@ class Runtime(Struct):
     caps             what single keys may hold open
     estimate         tokens of a prompt whose length no worker told
     address          the address of a request's client, by its ASGI scope; None if it is unknown
+    known            recognises keys where none belongs
     gate             limits; None when there are none
     watchers         of each request, from its beginning
     stages           that each request passes once it is written for a worker, before a worker is picked
@@ -99,6 +100,7 @@ class Runtime(Struct):
     caps: Caps
     estimate: Callable[[Op], int]
     address: Callable[[Any], str | None]
+    known: KnownKeys
     gate: Gate | None = None
     watchers: tuple[MakeWatcher, ...] = ()
     stages: tuple[Stage, ...] = ()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.auth import KnownKeys
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
@@ -90,7 +91,7 @@ class Case:
         self.observer = Observer()
         request = Request("POST", "/v1/chat/completions", id="id")
         client = AsgiClient({"type": "http", "headers": []}, asyncio.Event().wait, self.sent)
-        self.reply = ClientReply(client, DIALECT, request, self.record, self.observer, keepalive_s)
+        self.reply = ClientReply(client, DIALECT, request, self.record, self.observer, keepalive_s, KnownKeys())
 
 
 def nothing() -> None:
@@ -163,6 +164,26 @@ async def test_keepalives_go_on_while_another_worker_is_tried() -> None:
         said += await case.sent.body()
     assert (case.record.status, case.record.outcome, case.record.code) == (200, "failed", "no_worker_available")
     case.reply.close()
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["whole", "inside a stream"])
+async def test_a_workers_words_that_repeat_a_key_are_masked(early: bool) -> None:
+    case = Case(keepalive_s=0.01 if early else 0)
+    case.reply._known.add(b"the-workers-own-key")
+    if early:
+        case.reply.keep_alive(new_lane)
+        assert (await case.sent.next())["type"] == "http.response.start"
+    words = "wrong key the-workers-own-key"
+    await case.reply.refuse(
+        GatewayError(Kind.UPSTREAM, words, param="the-workers-own-key", code="the-workers-own-key"), OP
+    )
+    case.reply.close()
+    said = b""
+    while b"wrong key" not in said:
+        said += (await case.sent.next()).get("body", b"")
+    assert b"wrong key ***" in said
+    assert b"own-key" not in said
+    assert case.record.code == "***"
 
 
 async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.request_ids import request_id, worker_request_id
+from gateway.auth import KnownKeys
+from gateway.core.http import Headers
+from gateway.pipeline.request_ids import given_context, request_id, worker_request_id
 
 MIXED = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01"  # the form of AWS's documented example, without its slashes
 KEYS = {
@@ -60,8 +62,12 @@ IDS = [
 ]
 
 
+def told_by(headers: Headers) -> str:
+    return request_id(headers, KnownKeys())
+
+
 def told(given: str) -> str:
-    return request_id([(b"host", b"x"), (b"x-request-id", given.encode())])
+    return told_by([(b"host", b"x"), (b"x-request-id", given.encode())])
 
 
 @pytest.mark.parametrize("given", IDS)
@@ -84,13 +90,13 @@ def test_a_key_of_any_form_becomes_no_id_of_its_request(header: str, around: str
     key = "a-key-of-no-vendor-0123456789abcdef"
     name, _, value = header.format(key).partition(":")
     asked = (b"x-request-id", around.format(key).encode())
-    assert len(request_id([asked, (name.encode(), value.encode())])) == 32
-    assert request_id([asked, (name.encode(), b"Bearer another-key-0123456789")]) == asked[1].decode()
+    assert len(told_by([asked, (name.encode(), value.encode())])) == 32
+    assert told_by([asked, (name.encode(), b"Bearer another-key-0123456789")]) == asked[1].decode()
 
 
 @pytest.mark.parametrize("key", ["none", "", "a", "Bearer", "Bearer none"])
 def test_what_stands_for_no_key_replaces_no_id(key: str) -> None:
-    assert request_id([(b"authorization", key.encode()), (b"x-request-id", b"none-a-7")]) == "none-a-7"
+    assert told_by([(b"authorization", key.encode()), (b"x-request-id", b"none-a-7")]) == "none-a-7"
 
 
 @given(st.text(alphabet="0123456789abcdef-", min_size=1, max_size=128))
@@ -100,17 +106,30 @@ def test_hexadecimal_ids_are_kept(given: str) -> None:
 
 @given(st.text(max_size=200))
 def test_what_is_told_is_harmless(given: str) -> None:
-    made = request_id([(b"x-request-id", given.encode("utf-8", "surrogatepass"))])
+    made = told_by([(b"x-request-id", given.encode("utf-8", "surrogatepass"))])
     assert 1 <= len(made) <= 128
     assert set(made) <= set(string.ascii_letters + string.digits + "._:-")
 
 
 def test_a_request_without_an_id_gets_a_new_one() -> None:
-    assert request_id([]) != request_id([])
-    assert len(request_id([])) == 32
+    assert told_by([]) != told_by([])
+    assert len(told_by([])) == 32
 
 
 def test_no_worker_sees_an_id_twice() -> None:
     ids = [worker_request_id("same") for _ in range(100)]
     assert len(set(ids)) == 100
     assert all(id.startswith(b"same-") for id in ids)
+
+
+def test_a_trace_that_holds_a_key_is_not_passed_on() -> None:
+    key, parent = b"0123456789abcdef0123456789abcdef", b"00-%b-00f067aa0ba902b7-01"
+    shown = (b"api-key", key)
+    clean = (b"traceparent", parent % b"4bf92f3577b34da6a3ce929d0e0e4736")
+    state = (b"tracestate", b"a=" + key)
+    assert given_context([shown, clean, state], KnownKeys()) == [clean]
+    assert given_context([shown, (b"traceparent", parent % key), state], KnownKeys()) == []
+    assert given_context([clean, state], KnownKeys()) == [clean, state]
+    known = KnownKeys()
+    known.add(key)
+    assert given_context([clean, state], known) == [clean]
