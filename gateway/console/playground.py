@@ -53,6 +53,13 @@ class Asked(Struct, forbid_unknown_fields=True):
     model: str = ""
     send: bool = True
 
+    def headers(self, key_header: bytes) -> Headers:
+        """Those that a client of the request would send; key_header is where its API's clients send their key."""
+        if not self.key:
+            return [JSON_TYPE]
+        key = self.key.encode()
+        return [JSON_TYPE, (key_header, b"Bearer " + key if key_header == b"authorization" else key)]
+
     def fault(self) -> str | None:
         """What is wrong with it, or None."""
         if not self.path.startswith("/") or not _is_line(self.path) or set(self.path) & set("?#"):
@@ -62,12 +69,6 @@ class Asked(Struct, forbid_unknown_fields=True):
         if not _is_line(self.key):
             return "key must be printable ASCII"
         return None
-
-    @property
-    def headers(self) -> Headers:
-        """Those that a client of the request would send."""
-        key = [(b"authorization", b"Bearer " + self.key.encode())] if self.key else []
-        return [JSON_TYPE, *key]
 
 
 def _is_line(text: str) -> bool:
@@ -81,6 +82,7 @@ class Way(Struct, frozen=True):
     body     the least body; `words` stands for the prompt in it
     streams  when the reply is a stream: "asked" by the member `stream`, "always" or "never"
     model    the body's member that names the model, "" where the body has none
+    key_header  as in core.ports.Dialect
     """
 
     dialect: str
@@ -91,6 +93,7 @@ class Way(Struct, frozen=True):
     words: str
     streams: str
     model: str
+    key_header: str
 
 
 def ways(dialects: Mapping[str, tuple[Dialect, str]]) -> Iterator[Way]:
@@ -109,6 +112,7 @@ def ways(dialects: Mapping[str, tuple[Dialect, str]]) -> Iterator[Way]:
                         WORDS,
                         example.streams,
                         named[0] if named else "",
+                        dialect.key_header.decode(),
                     )
 
 
@@ -131,6 +135,7 @@ def at(path: str, dialects: Mapping[str, tuple[Dialect, str]]) -> tuple[Dialect,
 
 async def play(
     asked: Asked,
+    key_header: bytes,
     runtime: Runtime,
     application: Callable[[Runtime], Application],
     scope: Scope,
@@ -173,7 +178,7 @@ async def play(
         ),
         "raw_path": asked.path.encode(),
         "query_string": asked.query.encode(),
-        "headers": asked.headers,
+        "headers": asked.headers(key_header),
         "client": scope.get("client"),
         "server": None,
     }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ FRESH_S = 0.5
 MOST_PLAYING = 4
 """Requests of the playground at once."""
 
+# The Pod's name on Kubernetes, a container's id elsewhere.
+_HOST = socket.gethostname()
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "/console": ("console.html", b"text/html; charset=utf-8"),
@@ -120,6 +123,7 @@ class Console:
             watched.models,
             watched.limiter,
             version=watched.version,
+            host=_HOST,
             ready=watched.ready,
             draining=watched.draining,
             time_s=time.time(),
@@ -167,8 +171,9 @@ class Console:
 
     async def _run(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
         watched, transcript, left = self._look(), Transcript(), asyncio.Event()
+        place = at(asked.path, watched.dialects)
         if not asked.send:
-            place, served = at(asked.path, watched.dialects), watched.runtime.models.get(asked.model)
+            served = watched.runtime.models.get(asked.model)
             if place is None or served is None:
                 raise Denied(400, "to translate, name a path of a dialect and a model")
             translated(asked, *place, served, transcript)
@@ -176,7 +181,10 @@ class Console:
             return
         headers = [(b"content-type", _LINES), *SECURITY_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        playing = asyncio.create_task(play(asked, watched.runtime, watched.application, scope, transcript, left))
+        key_header = place[0].key_header if place is not None else b"authorization"
+        playing = asyncio.create_task(
+            play(asked, key_header, watched.runtime, watched.application, scope, transcript, left)
+        )
         leaving = asyncio.create_task(_departure(receive, left))
         ending = asyncio.get_running_loop().call_later(LONGEST_S, left.set)
         playing.add_done_callback(lambda _: transcript.wake())

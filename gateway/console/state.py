@@ -73,7 +73,11 @@ class LimitsState(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """version is the gateway's, time in Unix seconds, running the requests under way by dialect."""
+    """version is the gateway's, time in Unix seconds, running the requests under way by dialect.
+
+    host    the machine's name: on Kubernetes the Pod's
+    errors  requests that were refused or failed, by the HTTP status that their clients saw
+    """
 
     version: str
     time: float
@@ -84,6 +88,8 @@ class State(Struct, frozen=True):
     models: tuple[ModelState, ...]
     teams: tuple[TeamState, ...]
     limits: LimitsState | None
+    host: str = ""
+    errors: dict[str, int] = {}
 
 
 class Served(Struct, frozen=True):
@@ -108,12 +114,15 @@ class _Counters:
                 for place in {(sample.name, None), (sample.name, sample.labels.get("model"))}:
                     self._samples.setdefault(place, []).append((sample.labels, sample.value))
 
-    def by(self, name: str, label: str, model: str | None = None, **only: str) -> dict[str, int]:
+    def by(self, name: str, label: str, model: str | None = None, **only: str | tuple[str, ...]) -> dict[str, int]:
         """Sums of the samples called `name` with the labels `only`, by the value of `label`. With `model`, of its
-        samples only."""
+        samples only. Several values of a label: any of them."""
         sums: dict[str, int] = {}
         for labels, value in self._samples.get((name, model), ()):
-            if all(labels.get(one) == wanted for one, wanted in only.items()):
+            if all(
+                labels.get(one) == wanted if isinstance(wanted, str) else labels.get(one) in wanted
+                for one, wanted in only.items()
+            ):
                 sums[labels[label]] = sums.get(labels[label], 0) + int(value)
         return sums
 
@@ -133,6 +142,7 @@ def read_state(
     limiter: Limiter | None,
     *,
     version: str,
+    host: str = "",
     ready: bool,
     draining: bool,
     time_s: float,
@@ -156,6 +166,8 @@ def read_state(
             for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
         ),
         limits=_limits(limiter) if limiter is not None else None,
+        host=host,
+        errors=counters.by("dragoman_requests_total", "status", outcome=("refused", "failed")),
     )
 
 

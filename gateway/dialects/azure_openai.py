@@ -68,6 +68,7 @@ class AzureOpenAI:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
+    key_header = b"api-key"
     passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(_error_event)}
 
     @whole_numbers

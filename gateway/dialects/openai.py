@@ -37,6 +37,7 @@ class OpenAI:
     fields = FIELDS
     examples = EXAMPLES
     errors: Mapping[Kind, tuple[int, str, str]] = writing.ERRORS
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(writing.error_event)}
 
     @whole_numbers

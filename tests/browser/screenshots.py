@@ -42,6 +42,7 @@ def take() -> None:
         Browser(Path(folder), width=1200, height=1000) as browser,
     ):
         browser.open(stack.admin_url + "/console")
+        browser.until("!document.querySelector('#key-form').hidden")
         browser.type("#key", CONSOLE_KEY)
         browser.click("#key-form button")
         _traffic(stack.url, [search[0], search[0], support[0]])

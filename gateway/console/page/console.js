@@ -17,7 +17,6 @@ const plots = {
   tokens: new Plot(at("plot-tokens"), "Prompt and output tokens per second"),
   first: new Plot(at("plot-first"), "Time to first token, median and 95th percentile"),
   workers: new Plot(at("plot-workers"), "Requests in flight by worker"),
-  teams: new Plot(at("plot-teams"), "Tokens per second by team"),
 };
 
 function headers(more = {}) {
@@ -77,106 +76,146 @@ function tell(id, text, style) {
 const total = (things, part) => things.reduce((sum, one) => sum + part(one), 0);
 const finished = (state, outcome) => total(state.models, (model) => model.requests[outcome] ?? 0);
 
+// The state `window` seconds before the one at `place`, or the first one; null at the first.
+const before = (place, window) => states.findLast((one, at) => at < place && one.time <= states[place].time - window) ?? (place ? states[0] : null);
+
 // For each state, what happened since the one `window` seconds before, per second; null while there is none.
 function rates(count, window = RATE_S) {
-  return states.map((state, number) => {
-    const before = states.findLast((one, place) => place < number && one.time <= state.time - window) ?? (number ? states[0] : null);
-    return before ? Math.max(0, count(state) - count(before)) / (state.time - before.time) : null;
+  return states.map((state, place) => {
+    const then = before(place, window);
+    return then ? Math.max(0, count(state) - count(then)) / (state.time - then.time) : null;
   });
 }
 
-function buckets(state) {
-  const found = state.models.map((model) => model.first_output).filter(Boolean);
+// The last of them.
+function rate(count) {
+  const then = before(states.length - 1, RATE_S), now = states[states.length - 1];
+  return then ? Math.max(0, count(now) - count(then)) / (now.time - then.time) : null;
+}
+
+function buckets(models) {
+  const found = models.map((model) => model.first_output).filter(Boolean);
   if (!found.length) return null;
   return { bounds: found[0].bounds_s, counts: found[0].counts.map((_, place) => total(found, (one) => one.counts[place])) };
 }
 
-// The quantiles of the last half minute, by straight lines within a bucket; null where nothing began.
-function quantiles(share) {
-  return states.map((state, number) => {
-    const now = buckets(state);
-    if (!now || !number) return null;
-    const earlier = states.findLast((one, place) => place < number && one.time <= state.time - QUANTILE_S) ?? states[0];
-    const before = buckets(earlier);
-    const counts = now.counts.map((count, place) => count - (before?.counts[place] ?? 0));
-    const wanted = share * counts.reduce((sum, count) => sum + count, 0);
-    let seen = 0;
-    for (let place = 0; wanted > 0 && place < counts.length; place++) {
-      if (seen + counts[place] >= wanted) {
-        const low = place ? now.bounds[place - 1] : 0, high = now.bounds[place] ?? low;
-        return low + ((high - low) * (wanted - seen)) / counts[place];
-      }
-      seen += counts[place];
+// A quantile of the half minute before the state at `place`, by straight lines within a bucket; null where nothing began.
+function quantile(share, place, some = () => true) {
+  const then = before(place, QUANTILE_S);
+  const now = buckets(states[place].models.filter(some)), old = then ? buckets(then.models.filter(some)) : null;
+  if (!now || !then) return null;
+  const counts = now.counts.map((count, at) => count - (old?.counts[at] ?? 0));
+  const wanted = share * counts.reduce((sum, count) => sum + count, 0);
+  let seen = 0;
+  for (let at = 0; wanted > 0 && at < counts.length; at++) {
+    if (seen + counts[at] >= wanted) {
+      const low = at ? now.bounds[at - 1] : 0, high = now.bounds[at] ?? low;
+      return low + ((high - low) * (wanted - seen)) / counts[at];
     }
-    return null;
-  });
+    seen += counts[at];
+  }
+  return null;
 }
 
 const last = (values) => (values.length ? values[values.length - 1] : null);
 const busiest = (series) => series.sort((one, other) => Math.max(...other.values) - Math.max(...one.values)).slice(0, LINES);
-const tokens = (team) => team.input_tokens + team.output_tokens;
+const tokens = (team) => (team ? team.input_tokens + team.output_tokens : 0);
+const ready = (model) => model.workers.filter((one) => one.condition === "ready").length;
+const bare = (address) => address.replace(/^https?:\/\//, "");
+const seconds = (value) => (value === null ? "–" : `${short(value)} s`);
+
+// What the badge says, and how bad that is.
+function verdict(state, speed) {
+  if (state.draining) return ["draining", "warn"];
+  const without = state.models.filter((model) => !ready(model)).map((model) => model.name);
+  if (without.length && without.length === state.models.length) return ["no worker is ready", "bad"];
+  const all = speed.ok + speed.refused + speed.failed;
+  if (speed.failed > all / 2) return ["most requests fail", "bad"];
+  if (without.length) return [without.length > 1 ? `${without.length} models have no worker` : `${without[0]} has no worker`, "warn"];
+  if (speed.refused > all / 2) return ["most requests are refused", "warn"];
+  return ["ready", "good"];
+}
 
 function draw(state) {
-  const condition = state.draining ? "draining" : state.ready ? "ready" : "no worker is ready";
-  tell("condition", condition, `pill ${state.draining ? "warn" : state.ready ? "good" : "bad"}`);
   const limits = state.limits ? `limits ${state.limits.mode}, ${state.limits.replicas} replica${state.limits.replicas === 1 ? "" : "s"}` : "no limits";
-  tell("about", `${state.version} · up ${duration(state.uptime_s)} · ${limits}`);
+  tell("about", [state.host, state.version, `up ${duration(state.uptime_s)}`, limits].filter(Boolean).join(" · "));
 
-  const times = states.map((one) => one.time);
+  const times = states.map((one) => one.time), newest = states.length - 1;
   const span = Math.max(LEAST_SPAN_S, Math.min(SPAN_S, state.time - times[0])); // a page just opened need not look empty
-  const outcomes = ["ok", "refused", "failed", "cancelled"].map((name) => ({ name, values: rates((one) => finished(one, name)) }));
+  const outcomes = ["ok", "refused", "failed", "cancelled"].map((name) => ({ name, style: name, values: rates((one) => finished(one, name)) }));
+  const speed = Object.fromEntries(outcomes.map((one) => [one.name, last(one.values) ?? 0]));
   const output = rates((one) => total(one.models, (model) => model.output_tokens));
   const prompt = rates((one) => total(one.models, (model) => model.input_tokens));
-  const median = quantiles(0.5), late = quantiles(0.95);
+  const [median, late] = [0.5, 0.95].map((share) => states.map((_, place) => quantile(share, place)));
   plots.requests.draw(times, span, outcomes);
   plots.tokens.draw(times, span, [{ name: "output", values: output }, { name: "prompt", values: prompt }]);
   plots.first.draw(times, span, [{ name: "median", values: median }, { name: "95 %", values: late }]);
   const places = state.models.flatMap((model) => model.workers.map((worker) => [model.name, worker.address]));
   const load = places.map(([name, address]) => ({
-    name: `${name} ${address.replace(/^https?:\/\//, "")}`,
+    name: `${name} ${bare(address)}`,
     values: states.map((one) => one.models.find((model) => model.name === name)?.workers.find((worker) => worker.address === address)?.in_flight ?? null),
   }));
   plots.workers.draw(times, span, busiest(load));
-  const teams = state.teams.map(({ name }) => ({
-    name,
-    values: rates((one) => tokens(one.teams.find((team) => team.name === name) ?? { input_tokens: 0, output_tokens: 0 })),
-  }));
-  plots.teams.draw(times, span, busiest(teams));
 
-  const perSecond = outcomes.reduce((sum, one) => sum + (last(one.values) ?? 0), 0);
+  const [words, badness] = verdict(state, speed);
+  tell("condition", words, `pill ${badness}`);
+  at("condition").title = words;
   const running = Object.values(state.running).reduce((sum, count) => sum + count, 0);
+  const up = total(state.models, ready), lacking = state.models.some((model) => !ready(model));
   tiles([
-    ["Requests a second", short(perSecond)],
-    ["Output tokens a second", short(last(output))],
-    ["First token, median", last(median) === null ? "–" : `${short(last(median))} s`],
+    ["Requests/s", short(Object.values(speed).reduce((sum, one) => sum + one, 0))],
+    ["Output tokens/s", short(last(output))],
+    ["First token, median", seconds(last(median))],
     ["Under way", short(running)],
     ["Waiting", short(total(state.models, (model) => model.waiting))],
-    ["Workers ready", `${total(state.models, (model) => model.workers.filter((one) => one.condition === "ready").length)} of ${places.length}`],
+    ["Workers ready", `${up} of ${places.length}`, lacking ? "bad" : up < places.length ? "warn" : "good"],
   ]);
-  rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, one.address, one.condition, one.in_flight, one.max_in_flight ?? "–"])), 3);
-  rows("teams", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens]), 1);
+
+  rows("models", state.models.map((model) => {
+    const of = (part) => rate((one) => total(one.models.filter((other) => other.name === model.name), part));
+    const outcome = (name) => of((one) => one.requests[name] ?? 0);
+    const [refused, failed] = [outcome("refused"), outcome("failed")], up = ready(model);
+    return [
+      model.name,
+      [`${up} of ${model.workers.length}`, !up ? "bad" : up < model.workers.length ? "warn" : "good"],
+      total(model.workers, (one) => one.in_flight), model.waiting,
+      short(of((one) => total(Object.values(one.requests), (count) => count))),
+      [short(refused), refused ? "warn" : ""], [short(failed), failed ? "bad" : ""],
+      short(of((one) => one.input_tokens)), short(of((one) => one.output_tokens)),
+      seconds(quantile(0.5, newest, (one) => one.name === model.name)),
+    ];
+  }));
+  const conditions = { ready: "good", draining: "warn", ejected: "bad", down: "bad" };
+  rows("workers", state.models.flatMap((model) => model.workers.map((one) => [model.name, bare(one.address), [one.condition, conditions[one.condition]], one.in_flight, one.max_in_flight ?? "–"])));
+  rows("teams", state.teams.map((one) => [one.name, one.requests, one.input_tokens, one.output_tokens, short(rate((then) => tokens(then.teams.find((team) => team.name === one.name))))]));
+  rows("errors", Object.entries(state.errors).map(([status, count]) => [[status, status >= 400 && status < 500 ? "warn" : "bad"], count]));
+  const { refused = {}, shadowed = {} } = state.limits ?? {};
+  rows("limits", Object.keys({ ...refused, ...shadowed }).map((name) => [name, [refused[name] ?? 0, refused[name] ? "warn" : ""], shadowed[name] ?? 0]));
 }
 
-function tiles(pairs) {
-  at("tiles").replaceChildren(...pairs.map(([name, value]) => {
+// lines: [name, value, style]
+function tiles(lines) {
+  at("tiles").replaceChildren(...lines.map(([name, value, style = ""]) => {
     const tile = document.createElement("div"), term = document.createElement("dt"), said = document.createElement("dd");
-    term.textContent = name;
+    term.textContent = term.title = name;
     said.textContent = value;
+    said.className = style;
     tile.append(term, said);
     return tile;
   }));
 }
 
-// numbers: the first column that holds numbers
-function rows(id, lines, numbers) {
+// lines of cells, each a value or [value, style]; a cell also has the style of its column's head. Without lines the table
+// is hidden.
+function rows(id, lines) {
+  const heads = [...at(id).tHead.rows[0].cells];
   const shown = lines.slice(0, ROWS).map((cells) => {
     const row = document.createElement("tr");
     cells.forEach((cell, column) => {
+      const [value, style = ""] = Array.isArray(cell) ? cell : [cell];
       const made = row.insertCell();
-      made.textContent = cell;
-      if (column >= numbers) made.className = "number";
-      if (cell === "ready") made.className = "good";
-      if (cell === "down" || cell === "ejected") made.className = "bad";
+      made.textContent = made.title = value;
+      made.className = `${heads[column].className} ${style}`.trim();
     });
     return row;
   });
@@ -186,6 +225,7 @@ function rows(id, lines, numbers) {
     shown.push(row);
   }
   at(id).tBodies[0].replaceChildren(...shown);
+  at(id).parentElement.hidden = !lines.length;
 }
 
 function duration(seconds) {

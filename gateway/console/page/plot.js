@@ -1,7 +1,7 @@
-// A line plot over time in SVG, with a legend that tells the values under the pointer, or the last ones.
+// A line plot over time in SVG, with a legend that shows the values under the pointer, or the last ones.
 
 const SVG = "http://www.w3.org/2000/svg";
-const HIGH = 160, LEFT = 44, BOTTOM = 18, TOP = 6;
+const HIGH = 160, LEFT = 40, RIGHT = 6, BOTTOM = 18, TOP = 8, LABEL = 56;
 const COLOURS = 8;
 
 function shape(name, attributes, parent) {
@@ -15,15 +15,18 @@ export function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value >= 1e6) return (value / 1e6).toFixed(1) + " M";
   if (value >= 1e4) return (value / 1e3).toFixed(1) + " k";
-  return value >= 100 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(value < 1 ? 2 : 1);
+  if (value >= 100 || Number.isInteger(value)) return String(Math.round(value));
+  return value.toFixed(value < 0.1 ? 3 : value < 1 ? 2 : 1);
 }
 
-// The least of 1, 2, 5 times a power of ten that is not below `value`.
-function ceiling(value) {
-  if (value <= 0) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+// The least step of 1, 2, 2.5 or 5 times a power of ten of which at most four reach `most`.
+function step(most) {
+  if (most <= 0) return 0.5;
+  const power = 10 ** Math.floor(Math.log10(most / 4));
+  return [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one * 4 >= most * 0.999);
 }
+
+const ago = (seconds) => (!seconds ? "now" : seconds % 60 ? `−${seconds} s` : `−${seconds / 60} min`);
 
 export class Plot {
   // at: the element that holds the plot; label: what it shows, for screen readers
@@ -41,9 +44,11 @@ export class Plot {
       this.redraw();
     });
     this.svg.addEventListener("pointerleave", () => { this.pointed = null; this.redraw(); });
+    new ResizeObserver(() => this.redraw()).observe(this.svg);
   }
 
-  // times: seconds, growing; span: how many of them the plot covers; series: [{name, values}], null where there is none
+  // times: seconds, growing; span: how many of them the plot covers; series: [{name, style, values}], null where there
+  // is none; style: a class with its colour, by default one of its place
   draw(times, span, series) {
     this.shown = { times, span, series: series.slice(0, COLOURS) };
     this.redraw();
@@ -55,17 +60,19 @@ export class Plot {
     const wide = this.svg.clientWidth || 560;
     this.svg.setAttribute("viewBox", `0 0 ${wide} ${HIGH}`);
     const last = times.length ? times[times.length - 1] : 0;
-    const x = (time) => wide - ((last - time) / span) * (wide - LEFT);
-    const top = ceiling(Math.max(0, ...series.flatMap((one) => one.values.map((value) => value ?? 0))));
+    const x = (time) => wide - RIGHT - ((last - time) / span) * (wide - LEFT - RIGHT);
+    const most = Math.max(0, ...series.flatMap((one) => one.values.map((value) => value ?? 0)));
+    const rise = step(most), top = rise * Math.max(2, Math.ceil((most / rise) * 0.999));
     const y = (value) => HIGH - BOTTOM - (value / top) * (HIGH - BOTTOM - TOP);
     this.svg.replaceChildren();
-    for (const part of [0, 0.5, 1]) {
-      shape("line", { class: "grid", x1: LEFT, x2: wide, y1: y(top * part), y2: y(top * part) }, this.svg);
-      shape("text", { x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, this.svg).textContent = short(top * part);
+    for (let value = 0; value <= top * 1.001; value += rise) {
+      shape("line", { class: "grid", x1: LEFT, x2: wide - RIGHT, y1: y(value), y2: y(value) }, this.svg);
+      shape("text", { class: "y", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.svg).textContent = short(value);
     }
-    for (const seconds of span < 120 ? [30] : [60, 120, 180, 240].filter((one) => one < span)) {
-      const text = shape("text", { x: x(last - seconds), y: HIGH - 4, "text-anchor": "middle" }, this.svg);
-      text.textContent = seconds < 60 ? `−${seconds} s` : `−${seconds / 60} min`;
+    const apart = [15, 30, 60, 120].find((one) => (one / span) * (wide - LEFT) >= LABEL) ?? span;
+    for (let seconds = 0; seconds < span; seconds += apart) {
+      const place = { class: "x", x: x(last - seconds), y: HIGH - 4, "text-anchor": seconds ? "middle" : "end" };
+      shape("text", place, this.svg).textContent = ago(seconds);
     }
     let chosen = times.length - 1;
     if (this.pointed !== null && times.length) {
@@ -77,15 +84,17 @@ export class Plot {
     series.forEach((one, number) => {
       let path = "", drawing = false;
       one.values.forEach((value, at) => {
-        if (value === null) { drawing = false; return; }
+        if (value === null || x(times[at]) < LEFT) { drawing = false; return; }
         path += `${drawing ? "L" : "M"}${x(times[at]).toFixed(1)} ${y(value).toFixed(1)}`;
         drawing = true;
       });
-      shape("path", { class: `series c${number}`, d: path }, this.svg);
-      const item = document.createElement("li"), mark = document.createElement("i"), value = document.createElement("b");
-      mark.className = `c${number}`;
+      const style = one.style ?? `c${number}`;
+      shape("path", { class: `series ${style}`, d: path }, this.svg);
+      const [item, mark, name, value] = ["li", "i", "span", "b"].map((tag) => document.createElement(tag));
+      mark.className = style;
       value.textContent = short(one.values[chosen] ?? null);
-      item.append(mark, one.name, value);
+      name.textContent = name.title = one.name;
+      item.append(mark, name, value);
       this.legend.append(item);
     });
   }

@@ -111,6 +111,7 @@ class Dialect(Protocol):
               "tokenize", "detokenize")
     examples  the smallest requests that it accepts, per operation
     errors    Kind -> (status, type, code), for every Kind
+    key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
     passthrough  its bytes lanes, by the wire (`Backend.wire_of`) that each relays; most dialects have none
     """
 
@@ -121,6 +122,7 @@ class Dialect(Protocol):
     fields: Mapping[str, Sequence[Field]]
     examples: Examples
     errors: Mapping[Kind, tuple[int, str, str]]
+    key_header: bytes
     passthrough: Mapping[str, Passthrough]
 
     def read(self, request: Request) -> Op | ListModels | Settled:

@@ -46,6 +46,7 @@ class Anthropic:
     examples = EXAMPLES
     errors = ERRORS
     # No bytes lane: no backend's workers speak this wire.
+    key_header = b"x-api-key"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

@@ -42,6 +42,7 @@ class Azure:
     examples = EXAMPLES
     errors = ERRORS
     # No pass-through: a worker's chunks have keys, finish reasons and framing that this API does not have.
+    key_header = b"api-key"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

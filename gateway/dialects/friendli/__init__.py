@@ -46,6 +46,7 @@ class Friendli:
     examples = EXAMPLES
     errors = ERRORS
     # No pass-through: text completions have their own events; chats have their own defaults and finish reasons.
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     def __init__(self, draw: Draw = secrets.randbelow) -> None:

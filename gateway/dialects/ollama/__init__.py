@@ -34,6 +34,7 @@ class Ollama:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

@@ -55,6 +55,7 @@ class OllamaNative:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

@@ -40,6 +40,7 @@ class Rerank:
     fields = FIELDS
     examples = EXAMPLES
     errors: Mapping[Kind, tuple[int, str, str]] = ERRORS
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

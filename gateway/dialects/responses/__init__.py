@@ -58,6 +58,7 @@ class Responses:
     examples = EXAMPLES
     errors = ERRORS
     # No bytes lane: no backend's workers speak this wire.
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers

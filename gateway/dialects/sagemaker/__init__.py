@@ -58,6 +58,7 @@ class SageMaker:
     fields = FIELDS
     examples = EXAMPLES
     errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     # -- requests ---------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class TGI:
     fields = FIELDS
     examples = EXAMPLES
     errors = ERRORS
+    key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
     @whole_numbers
