@@ -100,7 +100,8 @@ test-pods: install $(HELM)/node_modules/installed ## Build the images and run th
 	$(BIN)/python -m pytest -s -m pods tests/pods $(ARGS)
 
 .PHONY: test-browser
-test-browser: install ## Test with a real browser (needs Chromium, Debian's package or CHROMIUM=/path/to/it)
+test-browser: install ## Test with a real browser (Chromium: as root Debian's package is installed; or CHROMIUM=/path/to/it)
+	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v google-chrome >/dev/null || scripts/debian.sh chromium
 	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 # Client libraries, in environments of their own.
