@@ -80,7 +80,8 @@ class Gateway:
         self.metrics.registry.register(self._limit_metrics)
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
-        self._known_keys = KnownKeys()
+        self._known_keys = known = KnownKeys()
+        log.mask = lambda text: known.masked(text, [])
         self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []

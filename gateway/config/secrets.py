@@ -77,7 +77,10 @@ def plain_secrets(config: Config) -> Iterator[str]:
     keys = (key.aws_secret for key in config.keys.values() if key.aws_access_key_id is not None)
     models = (model.api_key for model in config.models.values())
     redis = config.redis.server.password if config.redis is not None else None
-    yield from (one for one in (*shared, *keys, *models, config.console.key, redis) if one)
+    # A collector's key stands in a header, such as `Authorization: Bearer KEY`.
+    collector = config.tracing.headers.values() if config.tracing is not None else ()
+    tracing = (word for value in collector for word in value.split()[-1:])
+    yield from (one for one in (*shared, *keys, *models, config.console.key, redis, *tracing) if one)
 
 
 def _holding(section: S, path: Path, secrets: Secrets) -> S:

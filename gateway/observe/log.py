@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ _BACKLOG = 100_000  # lines
 _MOST_WAITING_BYTES = 64 << 20  # of prompts among them
 _RATION = 10  # lines a second
 _MOST_PROMPT_BYTES = 65536
+_MOST_TEXT = 500  # of a library's message, in characters
 _BATCH_S = 0.05
 # How long the end of the process waits for a reader of our output who has stopped reading.
 _LAST_WORDS_S = 2.0
@@ -54,6 +55,7 @@ class Log:
     """level is the least level written; requests False leaves the per-request records out.
 
     lost  lines that were dropped, since the start
+    mask  takes keys out of a text; None before anything knows which texts are keys
     form  "json"; "console", for people; "auto", for people where there is no `out` and standard output is a terminal
     """
 
@@ -63,6 +65,7 @@ class Log:
         self._terminal = out is None and sys.stdout.isatty()
         self.configure(level, requests, form)
         self.lost = 0
+        self.mask: Callable[[str], str] | None = None
         self._told = 0  # of those, how many the log says were lost
         # Not the buffered file: its lock would hang the interpreter's end while our thread is stuck in a write.
         self._out: Output = (
@@ -209,8 +212,8 @@ class Log:
 
 
 class _Libraries(logging.Handler):
-    """Writes the first line of a message's format and leaves out its arguments: they may quote a client or a secret.
-    Exceptions are written as in `Log.bug`."""
+    """Writes the first line of a library's message, without the keys in it. Its arguments are left out while there is
+    no mask. Exceptions are written as in `Log.bug`."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -218,11 +221,19 @@ class _Libraries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "error" if record.levelno >= logging.ERROR else "warning"
-        fields: dict[str, Any] = {"logger": record.name, "text": str(record.msg).partition("\n")[0][:200]}
+        fields: dict[str, Any] = {"logger": record.name, "text": self._text(record)}
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             fields |= {"error": type(error).__name__, "trace": _places(error.__traceback__)}
         self._log.event(level, "library", **fields)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        text, mask = str(record.msg), self._log.mask
+        if mask is not None:
+            with contextlib.suppress(Exception):  # arguments that do not fit the format, or cannot be shown
+                text = record.getMessage()
+            text = mask(text)
+        return text.partition("\n")[0][:_MOST_TEXT]
 
 
 _BARE = re.compile(r"[A-Za-z0-9_./:@+,-]+\Z")

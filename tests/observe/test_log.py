@@ -206,7 +206,40 @@ def test_a_bug_is_told_by_place_and_not_by_its_words(log: Log, output: Output) -
 # -- what libraries say ---------------------------------------------------------------------------------------------
 
 
-def test_what_libraries_log_is_told_without_what_was_put_into_it(
+def test_what_libraries_log_has_its_arguments_and_no_key(log: Log, output: Output) -> None:
+    """As OpenTelemetry's exporter: `Failed to export %s batch code: %s, reason: %s`."""
+    log.mask = lambda text: text.replace(CANARY, "***")
+    records: list[tuple[str, tuple[Any, ...]]] = [
+        ("Failed to export %s batch code: %s, reason: %s", ("span", 503, f"key {CANARY}")),
+        ("retrying in %.2fs", (1.5,)),
+        ("%(what)s is gone", ({"what": "it"},)),
+        ("no arguments: 100 %", ()),
+        ("too few: %s %s", (CANARY,)),
+        ("wrong: %d", (CANARY,)),
+        ("first\nsecond %s", (CANARY,)),
+        ("long " + "x" * 10_000, ()),
+        ("split: " + "x" * 490 + "%s", (CANARY,)),
+        (f"in the format itself: {CANARY}", ()),
+    ]
+    with log.libraries():
+        handler = logging.getLogger().handlers[-1]  # pytest's own handlers raise what does not fit
+        for text, arguments in [*records, ({"a": CANARY}, ())]:
+            handler.handle(logging.LogRecord("foreign.library", logging.WARNING, "", 1, text, arguments, None))
+    log.flush()
+    texts = [line["text"] for line in output.lines()]
+    assert texts[:4] == [
+        "Failed to export span batch code: 503, reason: key ***",
+        "retrying in 1.50s",
+        "it is gone",
+        "no arguments: 100 %",
+    ]
+    assert texts[4:7] == ["too few: %s %s", "wrong: %d", "first"]
+    assert max(map(len, texts)) <= 500
+    assert texts[-1] == "{'a': '***'}"
+    assert CANARY[:6] not in output.getvalue().decode()
+
+
+def test_before_keys_are_known_what_libraries_put_into_it_is_left_out(
     log: Log, output: Output, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with log.libraries():
