@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,11 +51,7 @@ def template(values: Path | Mapping[str, Any], chart: Path = CHART, *more: str |
 
 
 def _set(values: Mapping[str, Any]) -> list[str | Path]:
-    return [word for key, value in values.items() for word in ("--set-json", f"{key}={_json(value)}")]
-
-
-def _json(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=100_000).strip().removesuffix("...").strip()
+    return [word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,7 +13,8 @@ from gateway.app import KNOWN
 from gateway.app.routes import route_table
 from gateway.config import load
 from tests.clients import GENERATING
-from tests.helm.chart import CHART, VALUES, find, helm, objects
+from tests.helm.chart import CHART, VALUES, find, helm, objects, parsed, template
+from tests.helm.property import environment
 
 
 def notes(name: str) -> str:
@@ -54,3 +56,41 @@ def test_keys_are_shown_where_they_are_needed() -> None:
 def test_a_model_that_sleeps_is_told_of() -> None:
     assert "503 with Retry-After" in notes("autoscaled")
     assert "503 with Retry-After" not in notes("minimal")
+
+
+def test_the_addresses_of_clients_are_printed() -> None:
+    """Those of the Ingress with their scheme; an HTTPRoute does not know its listener's."""
+    said = notes("everything")
+    assert "  https://llm.example\n" in said
+    assert "  https://cloud.example (azure, sagemaker)\n" in said
+    assert "\n  openai.example (openai)\n" in said
+    assert "\n  http://llm.apps.example\n" in notes("openshift")
+    assert "Clients reach it at" not in notes("minimal")
+
+
+CHATS: list[tuple[dict[str, Any], str]] = [
+    ({"args": ["--runner", "pooling"]}, "b"),
+    ({"args": ["--runner=pooling"]}, "b"),
+    ({"args": ["--task", "embed"]}, "b"),
+    ({"args": ["--convert=classify"]}, "b"),
+    ({"gateway": {"paths": ["/v1/embeddings"]}}, "b"),
+    ({"gateway": {"features": ["embeddings"]}}, "b"),
+    ({"gateway": {"features": ["embeddings", "tools"]}}, "a"),
+    ({"gateway": {"paths": ["/v1/chat/completions"]}}, "a"),
+    ({"args": ["--runner", "generate"]}, "a"),
+]
+
+
+@pytest.mark.parametrize(("first", "asked"), CHATS)
+def test_the_test_asks_a_model_that_chats(first: dict[str, Any], asked: str) -> None:
+    values = {"auth": {"mode": "open"}, "redis": {"mode": "none"}, "gateway": {"replicas": 1}}
+    models = {"a": {"model": "x/a", **first}, "b": {"model": "x/b"}}
+    assert _asked({**values, "models": models}) == asked
+    # Where none is known to chat, the first one is asked; a name that is given rules.
+    assert _asked({**values, "models": {"a": models["a"]}}) == "a"
+    assert _asked({**values, "models": models, "test": {"model": "a"}}) == "a"
+
+
+def _asked(values: dict[str, Any]) -> Any:
+    pod = find(parsed(template(values)), "Pod", "dragoman-completions")
+    return environment(pod["spec"]["containers"][0])["MODEL"]

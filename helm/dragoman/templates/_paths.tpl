@@ -14,3 +14,19 @@ signed request (SigV4) is signed for its path. (dict "root" "dialects") */ -}}
 {{- end -}}
 {{- default (list "/") (uniq $found) | toJson -}}
 {{- end -}}
+
+{{- /* Where clients call from outside, a line each: the hosts of the Ingress and of the HTTPRoute, with the dialects of those
+that have only some. Whether a Gateway's listener has TLS is not known here: the line is without a scheme. */ -}}
+{{- define "dragoman.addresses" -}}
+{{- $tls := list -}}
+{{- range .Values.ingress.tls -}}{{- $tls = concat $tls .hosts -}}{{- end -}}
+{{- range $where := list "ingress" "httpRoute" -}}
+  {{- $section := get $.Values $where -}}
+  {{- if $section.enabled -}}
+    {{- range $section.hosts }}
+{{ if eq $where "ingress" }}{{ ternary "https" "http" (or (has .host $tls) (has (regexReplaceAll "^[^.]+" .host "*") $tls)) }}://{{ end }}{{ .host }}
+      {{- with .dialects }} ({{ join ", " . }}){{ end }}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
