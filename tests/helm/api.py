@@ -87,7 +87,7 @@ def cluster(kinds: set[tuple[str, str]], objects: Sequence[Object], folder: Path
 
 
 def upgraded(values: Path, objects: Sequence[Object], folder: Path, chart: Path = CHART) -> list[Object]:
-    """What an upgrade would render in a cluster with these objects. Raises Refused."""
+    """The render of an upgrade in a cluster with these objects. Raises Refused."""
     without = parsed(template(values, chart, "--skip-schema-validation"))
     kinds = {(one["apiVersion"], one["kind"]) for one in (*without, *objects)}
     with cluster(kinds, objects, folder) as config:

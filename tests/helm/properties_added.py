@@ -1,4 +1,4 @@
-"""Properties of what the values add to the chart's objects, of gateways and workers alike."""
+"""Properties of a site's additions to the chart's objects, for gateways and workers alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _names(values: Sequence[Object], key: str = "name") -> list[Any]:
 
 
 def _once(spec: Object) -> bool:
-    """What Kubernetes and Helm know by a name has each name once."""
+    """Lists that Kubernetes and Helm read by names hold each name once."""
     lists = [_names(spec["volumes"]), _names([*spec["containers"], *spec.get("initContainers", [])])]
     for one in spec["containers"]:
         lists += [_names(one.get("env", [])), _names(one.get("volumeMounts", []), "mountPath")]

@@ -51,7 +51,7 @@ LABELS = [
     *(f"monitoring.{part}.labels" for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")),
 ]
 MOUNT = {"name": "v", "mountPath": "/v"}
-# What is wrong in what the values add to a Pod, of gateways and workers alike.
+# Faults in additions to a Pod, of gateways and workers alike.
 ADDED: list[tuple[str, str, Any]] = [
     ("env", "A is there twice", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
     ("env", "MY_TOKEN may hold a secret; take it from one by valueFrom", [{"name": "MY_TOKEN", "value": "1"}]),
@@ -515,6 +515,13 @@ STORED = [
         persistent(claim("100Gi")),
     ),
     (
+        "models.m.rollout",
+        "with surge the new Pod waits for a claim that the old one has; choose replace, or cache.accessMode:"
+        " ReadWriteMany",
+        model(rollout="surge", cache={"mode": "pvc", "existingClaim": "dragoman-m-cache"}),
+        persistent({**claim("100Gi"), "accessModes": ["ReadWriteOnce"]}),
+    ),
+    (
         "models.m.cache.accessMode",
         FIXED,
         model(cache={"mode": "pvc", "accessMode": "ReadOnlyMany"}),
@@ -547,6 +554,10 @@ def test_a_claim_that_cannot_become_what_the_values_say_is_named(
         (KEPT, stateful("dragoman-valkey", claim("8192Mi", "what-the-cluster-took"))),
         ({}, stateful("dragoman-valkey")),
         (model(cache={"mode": "pvc", "size": "0.5Ti"}), persistent(claim("100Gi"))),
+        (
+            model(rollout="surge", cache={"mode": "pvc", "existingClaim": "dragoman-m-cache"}),
+            persistent({**claim("100Gi"), "accessModes": ["ReadWriteOnce", "ReadWriteMany"]}),
+        ),
         (model(cache={"mode": "claimPerReplica"}), stateful("dragoman-m", claim("100Gi"))),
     ],
 )

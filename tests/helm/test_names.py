@@ -53,7 +53,7 @@ def named(release: str, models: list[str]) -> list[Object]:
 
 
 def slug(name: str) -> str:
-    """What of a short name is left in the names of objects: names that differ in nothing else are refused."""
+    """The part of a short name in the names of objects: names that differ in nothing else are refused."""
     return re.sub("-+$", "", re.sub("[^a-z0-9]", "-", name.lower()))
 
 

@@ -86,7 +86,7 @@ def test_the_test_asks_a_model_that_chats(first: dict[str, Any], asked: str) -> 
     values = {"auth": {"mode": "open"}, "redis": {"mode": "none"}, "gateway": {"replicas": 1}}
     models = {"a": {"model": "x/a", **first}, "b": {"model": "x/b"}}
     assert _asked({**values, "models": models}) == asked
-    # Where none is known to chat, the first one is asked; a name that is given rules.
+    # If none is known to chat, the first one is asked; a name in the values rules.
     assert _asked({**values, "models": {"a": models["a"]}}) == "a"
     assert _asked({**values, "models": models, "test": {"model": "a"}}) == "a"
 

@@ -1,4 +1,4 @@
-"""What an upgrade keeps of what runs in the cluster."""
+"""An upgrade keeps the copies that run in the cluster."""
 
 from __future__ import annotations
 

@@ -203,7 +203,9 @@
   {{- include "dragoman.refuse" (list $of "cache.accessMode" "several Pods share the claim; choose ReadWriteMany or ReadOnlyMany, or cache.mode: claimPerReplica") -}}
 {{- end -}}
 {{- if eq $model.rollout "surge" -}}
-  {{- if and (eq $cache.mode "pvc") (hasPrefix "ReadWriteOnce" $cache.accessMode) (not $cache.existingClaim) -}}
+  {{- $modes := list $cache.accessMode -}}
+  {{- with $cache.existingClaim -}}{{- $modes = default list (default dict (lookup "v1" "PersistentVolumeClaim" $of.root.Release.Namespace .).spec).accessModes -}}{{- end -}}
+  {{- if and (eq $cache.mode "pvc") $modes (eq (len $modes) (len (without $modes "ReadWriteMany" "ReadOnlyMany"))) -}}
     {{- include "dragoman.refuse" (list $of "rollout" "with surge the new Pod waits for a claim that the old one has; choose replace, or cache.accessMode: ReadWriteMany") -}}
   {{- end -}}
   {{- if eq $cache.mode "claimPerReplica" -}}{{- include "dragoman.refuse" (list $of "rollout" "claimPerReplica makes a StatefulSet, which replaces its Pods; choose replace") -}}{{- end -}}
@@ -226,7 +228,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* What the values add to a Pod. (dict "root" "name"? "model" SECTION "main" CONTAINER) */ -}}
+{{- /* Guards of a Pod's additions from the values. (dict "root" "name"? "model" SECTION "main" CONTAINER) */ -}}
 {{- define "dragoman.guardPod" -}}
 {{- $of := . -}}{{- $containers := list (dict "name" .main) -}}
 {{- range $part := list "initContainers" "sidecars" -}}
@@ -252,7 +254,7 @@
 {{- toJson $found -}}
 {{- end -}}
 
-{{- /* What of a claim's fields is not as in the cluster and cannot become so, "" where all can.
+{{- /* The field of a claim that differs from the cluster's and cannot become what the values say; "" if all can.
 (dict "root" "kind" "PersistentVolumeClaim"|"StatefulSet" "name" "claim" VALUES?) */ -}}
 {{- define "dragoman.changedClaim" -}}
 {{- $live := lookup (ternary "apps/v1" "v1" (eq .kind "StatefulSet")) .kind .root.Release.Namespace .name -}}

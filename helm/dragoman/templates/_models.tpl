@@ -74,8 +74,8 @@ loadsNothing  nothing may come from a hub */ -}}
 {{- if or (eq .Values.redis.mode "valkey") (and (eq .Values.redis.mode "external") (not .Values.redis.external.noPassword)) }}true{{ end -}}
 {{- end -}}
 
-{{- /* The model that `helm test` and the notes ask: the one that is named, else the first that chats, else the first. What
-pools, or is open for other paths alone, does not chat. */ -}}
+{{- /* The model that `helm test` and the notes ask: the one that is named, else the first that chats, else the first. A
+model that pools, or is open for other paths alone, does not chat. */ -}}
 {{- define "dragoman.testModel" -}}
 {{- $found := .Values.test.model -}}
 {{- range $name, $model := include "dragoman.models" . | fromJson -}}

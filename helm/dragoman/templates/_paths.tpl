@@ -15,7 +15,7 @@ signed request (SigV4) is signed for its path. (dict "root" "dialects") */ -}}
 {{- default (list "/") (uniq $found) | toJson -}}
 {{- end -}}
 
-{{- /* Where clients call from outside, a line each: the hosts of the Ingress and of the HTTPRoute, with the dialects of those
+{{- /* Addresses for clients outside, a line each: the hosts of the Ingress and of the HTTPRoute, with the dialects of those
 that have only some. Whether a Gateway's listener has TLS is not known here: the line is without a scheme. */ -}}
 {{- define "dragoman.addresses" -}}
 {{- $tls := list -}}

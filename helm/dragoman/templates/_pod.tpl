@@ -19,7 +19,7 @@ container is the main one. A Pod with "rank" only computes: it has no probes and
 {{- $_ := set $spec "securityContext" (mergeOverwrite $spec.securityContext (default dict $own.podSecurityContext)) -}}
 {{- $_ := set $main "securityContext" (mergeOverwrite $main.securityContext (default dict $own.securityContext)) -}}
 
-{{- /* What has a name of the chart's stands in its place. */ -}}
+{{- /* An entry with a name of the chart's stands in its place. */ -}}
 {{- range $part := list (list $main "env" "name") (list $main "volumeMounts" "mountPath") (list $spec "volumes" "name") -}}
   {{- $holder := index $part 0 -}}{{- $list := index $part 1 -}}{{- $key := index $part 2 -}}
   {{- $given := default list (get $own $list) -}}

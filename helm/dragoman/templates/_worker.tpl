@@ -36,7 +36,7 @@ dragoman-role: {{ default "leader" .role }}
 {{- end -}}{{- end -}}
 {{- end -}}
 
-{{- /* The last value that `args` give a flag under one of its names, "" where there is none. (dict "args" LIST "flags" LIST) */ -}}
+{{- /* The last value that `args` give a flag under one of its names, "" if there is none. (dict "args" LIST "flags" LIST) */ -}}
 {{- define "dragoman.flagValue" -}}
 {{- $value := "" -}}{{- $next := false -}}
 {{- range $arg := .args -}}
@@ -145,7 +145,7 @@ dragoman-role: {{ default "leader" .role }}
 {{- end -}}
 
 {{- /* Requests and limits: the model's own, and its GPUs. A Pod without any request would be the first that a full node
-evicts: CPU and memory of which the model says nothing are requested by its engine. */ -}}
+evicts: an amount that the model leaves out is its engine's. */ -}}
 {{- define "dragoman.workerResources" -}}
 {{- $resources := deepCopy .model.resources -}}
 {{- $requests := default dict $resources.requests -}}

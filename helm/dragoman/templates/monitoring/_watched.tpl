@@ -1,5 +1,4 @@
-{{- /* Metadata beside the name of what a Prometheus operator or Grafana's sidecar reads: where and under which labels it is
-looked for. (dict "root" "component" "section") */ -}}
+{{- /* Metadata, beside the name, of objects that a Prometheus operator or Grafana's sidecar selects. (dict "root" "component" "section") */ -}}
 {{- define "dragoman.watched" -}}
 {{- with .section.namespace -}}
 namespace: {{ . }}
