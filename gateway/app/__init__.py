@@ -33,23 +33,12 @@ from gateway.observe.tracing import TraceSettings, Tracing, installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 
-
-def _hears() -> bool:
-    """Whether what reads engines' events can be had. A package that is found may still not be one to import."""
-    try:
-        import gateway.app.kv_events  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
     handing=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
     adapting=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
     telling=frozenset(name for name in backends.REGISTRY if backends.create(name).cache_events),
-    kv_events=_hears,
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,

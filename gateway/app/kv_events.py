@@ -1,4 +1,4 @@
-"""Listens to what vLLM's engines publish of their prefix caches, over ZeroMQ. Imported only where that is configured.
+"""Listens to what vLLM's engines publish of their prefix caches, over ZeroMQ.
 
 An engine numbers its batches from 0 and keeps the last of them for whoever missed some (`replay_endpoint`). What cannot
 be had again stays unknown: then `Blocks.whole` is False.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from urllib.parse import urlsplit
 
-import zmq
-import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
-
+from gateway.app.zmtp import Peer, Unfit
 from gateway.config.routing import KvEvents
 from gateway.core.rounds import going_on
 from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, fingerprint
@@ -23,12 +20,11 @@ from gateway.fleet.worker import Worker
 Report = Callable[[str, Worker, bool], None]
 
 _END = (1 << 64) - 1
-_MOST_WAITING = 64
-"""Batches that wait to be read here: 64 MiB of an engine at most. Further ones wait at the engine, which drops what its
-own bound does not take. Their numbers tell."""
+_BROKEN = (OSError, EOFError, Unfit)
+"""Ways in which a connection ends; TimeoutError is an OSError."""
+_REACH_S = 0.1
 _PATIENCE_S = 10.0
 """For each batch that is sent again."""
-_HEARTBEAT_MS = 10_000
 _AGAIN_S = 1.0
 """After a connection ended, or an error that nobody expected."""
 _ROUNDS = 100
@@ -42,7 +38,6 @@ class Listening:
     """
 
     def __init__(self, report: Report) -> None:
-        self._context = zmq.asyncio.Context()
         self._report = report
         self._tasks: dict[tuple[str, Worker, KvEvents], asyncio.Task[None]] = {}
 
@@ -55,7 +50,7 @@ class Listening:
         self._end([key for key in self._tasks if key[0] == model and workers.get(key[1]) != key[2]])
         for worker, ports in workers.items():
             if (model, worker, ports) not in self._tasks:
-                listener = Listener(self._context, worker, ports, lambda one, live: self._report(model, one, live))
+                listener = Listener(worker, ports, lambda one, live: self._report(model, one, live))
                 self._tasks[model, worker, ports] = asyncio.create_task(listener.run())
 
     def _end(self, keys: Collection[tuple[str, Worker, KvEvents]]) -> None:
@@ -68,22 +63,17 @@ class Listening:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._context.destroy(linger=0)
 
 
 class Listener:
     """Keeps the `Blocks` of one worker."""
 
-    def __init__(
-        self, context: zmq.asyncio.Context, worker: Worker, ports: KvEvents, report: Callable[[Worker, bool], None]
-    ) -> None:
+    def __init__(self, worker: Worker, ports: KvEvents, report: Callable[[Worker, bool], None]) -> None:
         host = urlsplit(worker.address).hostname or ""
-        host = f"[{host}]" if ":" in host else host
-        self._context = context
         self._worker = worker
         self._report = report
-        self._events = f"tcp://{host}:{ports.port}"
-        self._replay = None if ports.replay_port is None else f"tcp://{host}:{ports.replay_port}"
+        self._events = host, ports.port
+        self._replay = None if ports.replay_port is None else (host, ports.replay_port)
         # Missed batches can be had again, as far as is known since the last connection.
         self._replays = False
         if worker.blocks is None:
@@ -98,42 +88,15 @@ class Listener:
             await asyncio.sleep(_AGAIN_S)
 
     async def _listen(self) -> None:
-        """Until the connection ends. ZeroMQ makes it, however long that takes; it does not connect again after a batch
-        that was too large."""
-        events = self._socket(zmq.SUB)
-        monitor = events.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        poller = zmq.asyncio.Poller()
-        poller.register(monitor, zmq.POLLIN)
-        poller.register(events, zmq.POLLIN)
-        try:
-            events.subscribe(b"")
-            events.connect(self._events)
-            while True:
-                ready = dict(await poller.poll())
-                if monitor in ready:
-                    told = parse_monitor_message(await monitor.recv_multipart())
-                    if told["event"] == zmq.EVENT_DISCONNECTED:
-                        return
-                    await self._connected()
-                else:
-                    await self._heard(await events.recv_multipart())
-                await asyncio.sleep(0)  # thousands may wait: requests come in between
-        finally:
-            self._disconnected()
-            events.disable_monitor()
-            events.close(linger=0)
-
-    def _socket(self, kind: int) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
-        socket.ipv6 = True
-        socket.linger = 0
-        socket.rcvhwm = _MOST_WAITING
-        # libzmq ends a connection on which a larger one comes: it is never held.
-        socket.maxmsgsize = MOST_BYTES
-        # A connection that died without a word is noticed, and made anew.
-        socket.heartbeat_ivl = socket.heartbeat_timeout = _HEARTBEAT_MS
-        socket.reconnect_ivl, socket.reconnect_ivl_max = 100, 5_000
-        return socket
+        """Until the connection ends, which it does at a message that is too large."""
+        with suppress(*_BROKEN), closing(await Peer.connect(*self._events, "SUB", MOST_BYTES)) as events:
+            try:
+                await self._connected()
+                while True:
+                    await self._heard(await events.receive())
+                    await asyncio.sleep(0)  # thousands may wait: requests come in between
+            finally:
+                self._disconnected()
 
     def _tell(self, live: bool) -> None:
         blocks = self._blocks
@@ -182,7 +145,7 @@ class Listener:
                 if await self._replayed():
                     self._tell(True)
                     return
-            except TimeoutError:
+            except _BROKEN:
                 break
         self._replays = False
 
@@ -218,18 +181,24 @@ class Listener:
                     return
 
     async def _asked(self, start: int) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The batches from number `start` on that the engine still has. Raises TimeoutError."""
-        socket = self._socket(zmq.DEALER)
-        try:
-            socket.connect(self._replay or "")
-            await socket.send_multipart([b"", start.to_bytes(8, "big")])
+        """The batches from number `start` on that the engine still has. Raises what is in `_BROKEN`."""
+        async with asyncio.timeout(_PATIENCE_S):
+            peer = await self._reached()
+        with closing(peer):
+            peer.send(b"", start.to_bytes(8, "big"))
             while True:
                 async with asyncio.timeout(_PATIENCE_S):
-                    frames = await socket.recv_multipart()
+                    frames = await peer.receive()
                 number = int.from_bytes(frames[-2], "big") if len(frames) > 1 else _END
                 if number == _END:
                     return
                 yield number, frames[-1]
                 await asyncio.sleep(0)  # as in `_listen`
-        finally:
-            socket.close(linger=0)
+
+    async def _reached(self) -> Peer:
+        """Where missed batches are sent again. An engine may open that port later than the other one."""
+        assert self._replay is not None
+        while True:
+            with suppress(OSError, EOFError):
+                return await Peer.connect(*self._replay, "DEALER", MOST_BYTES)
+            await asyncio.sleep(_REACH_S)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from ipaddress import ip_network
-from typing import TYPE_CHECKING
 
 from gateway import backends
 from gateway.app.abilities import Abilities
@@ -15,6 +14,7 @@ from gateway.app.adapters import Adapters
 from gateway.app.detours import detours, mirrors, quarantine
 from gateway.app.fetching import fetch, small_body
 from gateway.app.fleets import Fleets, trusting
+from gateway.app.kv_events import Listening
 from gateway.app.loads import Loads
 from gateway.app.memory import room_for_bodies
 from gateway.app.observer import Observer
@@ -51,9 +51,6 @@ from gateway.pipeline.watch import MakeWatcher
 from gateway.redis import RedisSettings, connect
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
-
-if TYPE_CHECKING:
-    from gateway.app.kv_events import Listening
 
 _ORDINARY = WorkerOptions()
 _ADDRESSED = ("backend", "upstream_model", "api_key", "headers", "ca_file", "paths", "features", "max_context")
@@ -245,8 +242,6 @@ class State:
         """The last step of `start`: if another one fails, the configuration before goes on listening."""
         telling = [name for name, options in self.config.models.items() if options.kv_events is not None]
         if telling:
-            from gateway.app.kv_events import Listening  # imports an extra
-
             self.listening = self._known_listening or Listening(partial(_cache_told, self._log))
             self.listening.keep(telling)
         self._known_listening = None

@@ -16,7 +16,6 @@ class Available:
     handing   those of them whose workers can hand a computed prompt to another worker
     adapting  those of them whose workers name the LoRA adapters that they have loaded
     telling   those of them whose workers tell what is in their prefix caches
-    kv_events  says whether what reads that is installed
     tracing   says whether what traces need is installed
     processes  that serve together by this configuration and share no memory
     key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
@@ -27,7 +26,6 @@ class Available:
     handing: frozenset[str] = frozenset()
     adapting: frozenset[str] = frozenset()
     telling: frozenset[str] = frozenset()
-    kv_events: Callable[[], bool] | None = None
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None

@@ -89,8 +89,6 @@ def _of_backend(at: Path, model: Model, known: Available) -> Found:
         yield (*at, "adapters"), _needs(known.adapting)
     if model.kv_events is not None and model.backend not in known.telling:
         yield (*at, "kv_events"), _needs(known.telling)
-    elif model.kv_events is not None and known.kv_events is not None and not known.kv_events():
-        yield (*at, "kv_events"), "needs pip install 'dragoman[kv-events]'"
 
 
 def _needs(backends: frozenset[str]) -> str:

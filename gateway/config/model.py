@@ -178,8 +178,8 @@ class Model(Section):
     )
     kv_events: KvEvents | None = Field(
         default=None,
-        description="Pick by what the workers' engines say that they have cached; see docs/routing.md. Needs the"
-        " extra `kv-events`. Absent: by what they were sent.",
+        description="Pick by what the workers' engines say that they have cached; see docs/routing.md."
+        " Absent: by what they were sent.",
     )
     max_in_flight: Whole | None = Field(
         default=None,

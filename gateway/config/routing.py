@@ -13,8 +13,7 @@ Policy = Literal["prefix", "least_tokens", "power_of_two", "least_busy", "round_
 
 
 class KvEvents(Section):
-    """Where vLLM tells what is in its prefix cache (`--kv-events-config`), for the policy `prefix`. Needs the extra
-    `kv-events`."""
+    """Where vLLM tells what is in its prefix cache (`--kv-events-config`), for the policy `prefix`."""
 
     port: Whole = Field(default=5557, ge=1, le=65535, description="Port of its `endpoint`, at the worker's host.")
     replay_port: Whole | None = Field(

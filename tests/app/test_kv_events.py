@@ -13,10 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gateway.config import ConfigError
 from gateway.fleet.blocks import MOST_BYTES, Blocks
 from tests.app.asking import key
-from tests.harness import Stack, load_text, until
+from tests.harness import Stack, until
 from tests.ports import free_port
 from workers.simulated.kv_events import Publisher
 from workers.simulated.requests import Refused
@@ -464,17 +463,8 @@ def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: p
     assert ask(stack, chat("two"))[1].startswith("prefix;")
 
 
-def test_nothing_is_imported_unless_it_is_asked_for() -> None:
-    code = "import sys, gateway.app, gateway.cli, workers.simulated; sys.exit('zmq' in sys.modules)"
+def test_the_gateway_listens_without_libzmq() -> None:
+    code = (
+        "import sys, gateway.app, gateway.app.kv_events, gateway.cli, workers.simulated; sys.exit('zmq' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "gateway.app.kv_events", raising=False)
-    monkeypatch.delattr("gateway.app.kv_events", raising=False)
-    monkeypatch.setitem(sys.modules, "zmq", None)
-    text = "models:\n  m:\n    backend: vllm\n    workers: [http://127.0.0.1:9]\n    kv_events: {}\n"
-    with pytest.raises(
-        ConfigError, match=r"gateway.yaml:5: models.m.kv_events: needs pip install 'dragoman\[kv-events\]'"
-    ):
-        load_text(text)

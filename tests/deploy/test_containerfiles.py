@@ -64,9 +64,9 @@ def test_gateway_and_worker_are_built_alike() -> None:
 
 
 def test_the_gateway_can_do_what_its_configuration_can_ask_for() -> None:
-    """The chart and compose take the section `tracing` and `kv_events`, which need packages of their own."""
+    """The chart and compose take the section `tracing`, which needs packages of its own."""
     (line,) = [line for line in instructions("gateway") if "requirements/run.txt" in line and line.startswith("RUN")]
-    assert "-r requirements/run.txt -r requirements/tracing.txt -r requirements/kv-events.txt" in line
+    assert "-r requirements/run.txt -r requirements/tracing.txt" in line
 
 
 def test_the_context_holds_what_is_copied_and_nothing_else() -> None:

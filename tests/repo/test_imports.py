@@ -54,7 +54,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "pydantic": ("gateway.config",),
     "redis": ("gateway.redis",),
     "yaml": ("gateway.config",),
-    "zmq": ("gateway.app.kv_events",),
+    "zmq": (),
 }
 
 
