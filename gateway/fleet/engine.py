@@ -20,6 +20,8 @@ from gateway.fleet.capacity import forget, learn
 from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 
 _WAITING = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_MOST = 1e18
+"""Of anything that is counted: what is more, or less than nothing, is no count."""
 _NUMBER = rb"(?:\{[^}\n]*\})?[ \t]+([0-9.eE+-]+)"
 
 
@@ -49,9 +51,10 @@ def _ranks(text: bytes, name: str) -> int:
 def _sum(text: bytes, name: str) -> float | None:
     found = re.findall(rb"^" + re.escape(name.encode()) + _NUMBER, text, re.MULTILINE)
     try:
-        return sum(map(float, found)) if found else None
+        total = sum(map(float, found)) if found else None
     except ValueError:
         return None
+    return total if total is not None and 0 <= total < _MOST else None
 
 
 ASK = (b"endpoint-load-metrics-format", b"TEXT")

@@ -20,7 +20,16 @@ from gateway.fleet.worker import Worker
 
 _MISSES = 3
 # A busy machine is late, and a connection may break off for reasons of the network: neither is a dead worker.
-_MISSED = (httpx.TimeoutException, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+_MISSED = (
+    TimeoutError,
+    httpx.TimeoutException,
+    httpx.ReadError,
+    httpx.WriteError,
+    httpx.CloseError,
+    httpx.RemoteProtocolError,
+)
+# Times what a probe may wait for a connection or a byte, for the whole of it.
+_SLOWEST = 3
 # How long a server takes to stop listening once it means to (uvicorn: 0.1 s), with a margin.
 _ENDING_S = 0.5
 _ENDING_PROBES = 3
@@ -127,15 +136,21 @@ class Health:
             with going_on("health probe"):
                 await self._probe(model, worker)
 
+    async def _status(self, client: httpx.AsyncClient, url: str) -> int:
+        """The status alone: nothing of a body is read, which may have any length. httpx bounds the head's size, and the
+        wait for each piece of it, but not for all of it."""
+        limit_s = self._policy.timeout_s
+        async with asyncio.timeout(_SLOWEST * limit_s), client.stream("GET", url, timeout=limit_s) as answer:
+            return answer.status_code
+
     async def _probe(self, model: str, worker: Worker) -> str:
         """The status, or the error's class."""
         try:
             client = self._clients.get(model)
             if client is None:
                 client = self._clients[model] = self._client_of(model)
-            answer = await client.get(worker.address + self._policy.path, timeout=self._policy.timeout_s)
-            ready = answer.status_code < 500
-            found = str(answer.status_code)
+            status = await self._status(client, worker.address + self._policy.path)
+            ready, found = status < 500, str(status)
             if ready and not worker.ready and self._ask is not None:
                 await self._ask(model, worker, client)
         except _MISSED as error:

@@ -38,7 +38,15 @@ def test_the_gauges_of_each_engine(backend: str) -> None:
     assert load.ranks == (2 if load.running == 5 else 1)
 
 
-@pytest.mark.parametrize("text", [b"", b"vllm:num_requests_running 3", b"<html>", VLLM.replace(b" 4.0", b" --")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"vllm:num_requests_running 3",
+        b"<html>",
+        *(VLLM.replace(b" 4.0", wrong) for wrong in (b" --", b" -4", b" 1e999", b" 1e300")),
+    ],
+)
 def test_what_is_no_load(text: bytes) -> None:
     assert read_load(text, GAUGES, 0) is None
 

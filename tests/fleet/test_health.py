@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -197,3 +198,38 @@ async def test_all_are_probed_at_the_same_time() -> None:
     fleet.answer = slow  # type: ignore[method-assign]
     async with asyncio.timeout(30), fleet.watched():
         assert most == 100
+
+
+@pytest.mark.parametrize("said", ["endless body", "endless head"])
+async def test_a_probe_reads_no_more_than_the_status(said: str) -> None:
+    """However much a worker says: megabytes as a body, or its head a byte at a time."""
+    sent, over = 0, asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n" + (b"\r\n" if said == "endless body" else b""))
+            while sent < 1 << 28:
+                writer.write(b"x" * 65_536 if said == "endless body" else b"x")
+                await writer.drain()
+                sent += 65_536 if said == "endless body" else 0
+                await asyncio.sleep(0 if said == "endless body" else 0.02)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        over.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    worker = Worker(url, BreakerPolicy(), None)
+    policy = HealthPolicy(60.0, 0.5, "/health")
+    health = Health({("m", url): worker}, policy, lambda model: httpx.AsyncClient(), lambda model, worker: None)
+    async with asyncio.timeout(30):
+        await health.start()
+        assert worker.ready is (said == "endless body")
+        await health.close()
+        await over.wait()
+    assert sent < 1 << 25
+    server.close()
+    await server.wait_closed()

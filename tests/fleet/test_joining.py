@@ -197,7 +197,8 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
 
 async def test_what_is_too_large_or_too_much_never_leaves_redis(redis: Server) -> None:
     """A real worker is found beside it, and what counts for nothing is counted."""
-    index, ignored = "{dragoman-workers}", []
+    index = "{dragoman-workers}"
+    ignored: list[int] = []
     lease = writer.Lease(writer.Place(f"redis://{redis.address}"), ENTRY, idle)
     assert await lease.write()
     client, to_close = connect(redis.settings)
