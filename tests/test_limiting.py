@@ -49,7 +49,7 @@ def ask(stack: Stack, key: str = "", dialect: str = "openai", **body: Any) -> ht
 
 
 def limiter_of(stack: Stack) -> Limiter:
-    limiting = stack.gateway.state.limiting
+    limiting = stack.gateway.state.services.limiting
     assert limiting is not None
     return limiting.limiter
 
@@ -383,9 +383,9 @@ def test_reload_keeps_what_was_counted() -> None:
     limit = {"name": "rpm", "kind": "requests", "limit": 2, "scope": []}
     with Stack(({},), {"limits": [limit]}) as stack:
         assert ask(stack).status_code == 200
-        before = stack.gateway.state.limiting
+        before = stack.gateway.state.services.limiting
         stack.run(stack.gateway.reload(stack.config({"limits": [{**limit, "limit": 1}]})))
-        assert stack.gateway.state.limiting is before
+        assert stack.gateway.state.services.limiting is before
         assert ask(stack).status_code == 429
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
         assert stack.gateway.state.runtime.gate is None
@@ -424,7 +424,7 @@ def test_redis_frozen_and_back(tmp_path: Path) -> None:
         config = {"limits": limits, "redis": {"addresses": [server.address], "timeout_s": 0.3}}
         with Stack(({},), config) as stack:
             changed = asyncio.Event()
-            limiter, log = limiter_of(stack), stack.gateway.state._limits_changed
+            limiter, log = limiter_of(stack), stack.gateway.state.services._limits_changed
 
             def noted(state: str, reason: str) -> None:
                 log(state, reason)

@@ -11,10 +11,10 @@ from urllib.parse import parse_qs
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
-from gateway.app.refusals import new_caps, new_guard
 from gateway.app.routes import postable, router
+from gateway.app.services import Host
 from gateway.app.state import State
-from gateway.auth import KnownKeys, read_keys
+from gateway.auth import read_keys
 from gateway.config import Available, Config, is_loopback, plain_secrets
 from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
@@ -29,7 +29,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.queues import QueueMetrics
 from gateway.observe.siblings import Siblings
-from gateway.observe.tracing import TraceSettings, Tracing, installed
+from gateway.observe.tracing import installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
 
@@ -58,20 +58,16 @@ class Gateway:
     def __init__(self, config: Config, log: Log, siblings: Siblings | None = None) -> None:
         self.log = log
         self._siblings = siblings
-        self._processes = siblings.count if siblings is not None else 1
         self.metrics = Metrics(config.metrics.genai)
         self.process = ProcessMetrics(log)
-        self._guard = new_guard(log, self.metrics)
-        self._caps = new_caps(self.metrics)
-        self._lag = LoopLag(self.metrics.loop_lag, late=self._guard.late)
+        self._host = host = Host(log, self.metrics, siblings.count if siblings is not None else 1)
+        log.mask = lambda text: host.known_keys.masked(text, [])
+        self._lag = LoopLag(self.metrics.loop_lag, late=host.guard.late)
         self.draining = False
         self._limit_metrics = LimitMetrics()
         self.metrics.registry.register(self._limit_metrics)
         # A reload cannot move a listener, and must not show /metrics to clients that could not see it before.
         self._apart = config.metrics.listen is not None
-        self._known_keys = known = KnownKeys()
-        log.mask = lambda text: known.masked(text, [])
-        self._created = int(time.time())
         self._retiring: set[asyncio.Task[None]] = set()
         self._states: list[State] = []
         for collector in (
@@ -83,22 +79,7 @@ class Gateway:
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
         self._console = Console(self._watched, self.metrics.registry, siblings)
-        tracing = Tracing.follow(None, _trace_settings(config))
-        self._install(
-            State(
-                config,
-                log,
-                self.metrics,
-                self._created,
-                {},
-                {},
-                tracing=tracing,
-                processes=self._processes,
-                guard=self._guard,
-                caps=self._caps,
-                known_keys=self._known_keys,
-            )
-        )
+        self._install(State(config, host))
 
     def _waiting(self) -> dict[str, int]:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
@@ -156,16 +137,18 @@ class Gateway:
         self.state = state
         self._states.append(state)
         state.on_workers = self._lead
-        self._known_keys.configured = state.keyring.sums
+        services = state.services
+        services.take_effect(state.fleets.death_of)
+        self._host.known_keys.configured = state.keyring.sums
         for secret in plain_secrets(state.config):
-            self._known_keys.add(secret.encode())
-        self._limit_metrics.limiter = state.limiting.limiter if state.limiting is not None else None
-        self._limit_metrics.stream = state.stream
+            self._host.known_keys.add(secret.encode())
+        self._limit_metrics.limiter = services.limiting.limiter if services.limiting is not None else None
+        self._limit_metrics.stream = services.stream
         if state.config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
-        self._guard.configure(state.config.listen.shed_lag_s, state.priorities)
+        self._host.guard.configure(state.config.listen.shed_lag_s, state.priorities)
         cors = state.config.cors
-        self._cors = Cors(cors, self._known_keys) if cors.origins else None
+        self._cors = Cors(cors, self._host.known_keys) if cors.origins else None
         browsers = self._cors.wrap if self._cors is not None else _unchanged
         paths = router(state.config, state.runtime)
         self._router = browsers(paths)
@@ -194,7 +177,7 @@ class Gateway:
                 Served(name, options.aliases, options.backend, state.fleets.of(name))
                 for name, options in state.config.models.items()
             ],
-            limiter=state.limiting.limiter if state.limiting is not None else None,
+            limiter=self._limit_metrics.limiter,
             runtime=state.runtime,
             dialects=postable(state.config),
             application=partial(router, state.config),
@@ -210,51 +193,19 @@ class Gateway:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
         async with self._reloading:
             old = self.state
-            discovery = old.fleets.discovery
-            fleets = discovery.read if discovery is not None else {}
-            state = State(
-                config,
-                self.log,
-                self.metrics,
-                self._created,
-                old.workers,
-                fleets,
-                old.limiting,
-                old.tokens,
-                old.runtime.body_budget,
-                Tracing.follow(old.tracing, _trace_settings(config)),
-                old.fleets.policies,
-                old.shelf,
-                self._processes,
-                old.quarantine,
-                self._guard,
-                self._caps,
-                old.listening,
-                self._known_keys,
-            )
+            state = State(config, self._host, old)
             try:
                 await state.start()
             except BaseException:  # it was never used: what it holds goes, and the old one stays
-                await self._undo(state, old)
+                await state.close()
+                await state.services.close([old.services])
                 raise
-            if state.listening is old.listening:
-                old.listening = None  # it goes on
             self._install(state)
             self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)
             task = asyncio.create_task(self._retire(old))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
-
-    async def _undo(self, state: State, old: State) -> None:
-        """Closes what `state` does not share with `old`."""
-        await state.close()
-        if state.quarantine is not None:
-            state.quarantine.death_of = old.fleets.death_of
-        if state.limiting is not None and state.limiting is not old.limiting:
-            await state.limiting.close()
-        if state.tracing is not None and state.tracing is not old.tracing:
-            await state.tracing.close()
 
     def _lead(self, model: str) -> None:
         """What waits under configurations before this one gets its workers. The oldest listen to them first."""
@@ -271,10 +222,7 @@ class Gateway:
         await old.runtime.running.empty(None)
         self._states.remove(old)
         await old.close()
-        if old.limiting is not None and all(state.limiting is not old.limiting for state in self._states):
-            await old.limiting.close()
-        if old.tracing is not None and all(state.tracing is not old.tracing for state in self._states):
-            await old.tracing.close()
+        await old.services.close([state.services for state in self._states])
 
     async def drain(self) -> None:
         """Reports not ready, and waits until nothing runs and load balancers had time to notice (`relay.notice_s`).
@@ -294,7 +242,7 @@ class Gateway:
     def refused(self, refusal: HttpError, client: str, headers: Headers, known_as: str) -> Headers:
         """Counts and logs a request that the server refused before it reached a dialect. Returns headers for the
         answer: `x-request-id`, and what browsers need."""
-        name = known_as or request_id(headers, self._known_keys)
+        name = known_as or request_id(headers, self._host.known_keys)
         self.metrics.refused.labels(str(refusal.status)).inc()
         level = "info" if refusal.status < 500 else "warning"
         self.log.rationed(level, "refused", id=name, status=refusal.status, code=refusal.code, client=client)
@@ -312,12 +260,9 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         await self.state.close()
-        for limiting in {id(state.limiting): state.limiting for state in self._states}.values():
-            if limiting is not None:
-                await limiting.close()
-        for tracing in {id(state.tracing): state.tracing for state in self._states}.values():
-            if tracing is not None:
-                await tracing.close()
+        while self._states:
+            services = self._states.pop().services
+            await services.close([state.services for state in self._states])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -365,13 +310,6 @@ class Gateway:
         if self._siblings is None:
             return await self.metrics.page_in_turns(accept)
         return await self.metrics.page_of_all(accept, self._siblings)
-
-
-def _trace_settings(config: Config) -> TraceSettings | None:
-    options = config.tracing
-    if options is None:
-        return None
-    return TraceSettings(options.endpoint, options.sample, options.service, tuple(options.headers.items()))
 
 
 def _unchanged(endpoint: Application) -> Application:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from gateway.config import Config
 from gateway.core.messages import Op
@@ -61,14 +60,8 @@ def _count(metrics: Metrics, name: str, to: str, result: str) -> None:
     metrics.mirrored.labels(name, to, result).inc()
 
 
-def quarantine(
-    config: Config,
-    known: Quarantine | None,
-    death_of: Callable[[str, Any], Awaitable[object | None]],
-    metrics: Metrics,
-    log: Log,
-) -> Quarantine | None:
-    """`known` where there was one before a reload; None where requests are never held."""
+def quarantine_of(config: Config, known: Quarantine | None, metrics: Metrics, log: Log) -> Quarantine | None:
+    """`known` if there was one before a reload; None if requests are never held."""
     hold_s = config.breaker.quarantine_s
     if not hold_s:
         return None
@@ -77,6 +70,4 @@ def quarantine(
         metrics.quarantined.labels(model).inc()
         log.event("warning", "request quarantined", model=model, digest=digest)
 
-    found = known or Quarantine(hold_s, death_of, held, time.monotonic)
-    found.hold_s, found.death_of = hold_s, death_of
-    return found
+    return known or Quarantine(hold_s, held, time.monotonic)

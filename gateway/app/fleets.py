@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from gateway.config import Config
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Backend
 from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.discovery import Discovery, Fleet, FoundWorker
+from gateway.fleet.discovery import Discovery, FoundWorker
 from gateway.fleet.health import Health, HealthPolicy
 from gateway.fleet.pick import POLICIES, PickPolicy
 from gateway.fleet.pool import Pool
@@ -36,7 +36,7 @@ class Fleets:
     prefill_pools  of prefill workers, by the model that they work for
     discovery      finds them, where they are not only listed; set by `start`, as health is
     trace          told what happens to them, where the log is at level debug
-    known_*        of the configuration before: the workers, who they were, and what the policies learnt
+    before         those of the configuration before: workers in both keep their state, policies what they learnt
     """
 
     def __init__(
@@ -45,9 +45,7 @@ class Fleets:
         log: Log,
         metrics: Metrics,
         trace: Callable[..., None] | None,
-        known_workers: Mapping[tuple[str, str], Worker],
-        known_fleets: Mapping[str, Fleet],
-        known_policies: Mapping[str, PickPolicy],
+        before: Fleets | None,
     ) -> None:
         self.workers: dict[tuple[str, str], Worker] = {}
         self.pools: dict[str, Pool] = {}
@@ -58,9 +56,9 @@ class Fleets:
         self._log = log
         self._metrics = metrics
         self._trace = trace
-        self._known_workers = known_workers
-        self._known_fleets = known_fleets
-        self._known_policies = known_policies
+        # Until `start` is over. One that is kept longer would keep the one before it, too.
+        self._before = before
+        self._learned = {} if before is None else before.policies
         self._sessions = frozenset(name.lower().encode() for name in config.routing.session_headers)
         self._refusals = Refusals(metrics, log, lambda model: self.pools[model].waiting)
         self._members: dict[str, Sequence[FoundWorker]] = {}
@@ -72,12 +70,12 @@ class Fleets:
 
     def serve(self, model: str, addresses: Sequence[str], backend: Backend) -> Pool:
         """Makes the pool of the workers of `model`."""
-        pool = self.pools[model] = self._pool(model, addresses, self._known_policies.get(model), backend)
+        pool = self.pools[model] = self._pool(model, addresses, self._learned.get(model), backend)
         return pool
 
     def prefill(self, model: str, addresses: Sequence[str], backend: Backend) -> Pool:
         """Makes the pool of its prefill workers."""
-        known = self._known_policies.get(_prefill_of(model))
+        known = self._learned.get(_prefill_of(model))
         pool = self.prefill_pools[model] = self._pool(model, addresses, known, backend, generate=False)
         return pool
 
@@ -135,7 +133,8 @@ class Fleets:
     def _worker(self, model: str, address: str) -> Worker:
         """The worker at `address`: if the previous configuration had it, that one with its load and breaker."""
         options, ours = self._config.models[model], self._config.breaker
-        worker = self.workers.get((model, address)) or self._known_workers.get((model, address))
+        known = {} if self._before is None else self._before.workers
+        worker = self.workers.get((model, address)) or known.get((model, address))
         policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
         if worker is None:
             worker = Worker(address, policy, options.max_in_flight)
@@ -212,7 +211,9 @@ class Fleets:
         sources, self._redis = worker_sources(config, self._ignored)
         if sources:
             fixed = {name: options.workers for name, options in config.models.items() if options.discover}
-            self.discovery = Discovery(sources, fixed, self._join, self._source_state, self._known_fleets)
+            known = None if self._before is None else self._before.discovery
+            read = {} if known is None else known.read
+            self.discovery = Discovery(sources, fixed, self._join, self._source_state, read)
             await self.discovery.start()
         policy = HealthPolicy(config.health.interval_s, config.health.timeout_s, config.health.path)
         probed = self._probed if self._trace is not None else None
@@ -220,7 +221,7 @@ class Fleets:
         await self.health.start()
         for (model, address), worker in self.workers.items():
             self._metrics.worker(model, address, worker.ready)
-        self._known_workers, self._known_fleets, self._known_policies = {}, {}, {}
+        self._before, self._learned = None, {}
 
     async def rest(self) -> None:
         """Stops discovery and probes. Running requests keep their workers."""

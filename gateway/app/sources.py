@@ -47,5 +47,4 @@ def shelf_of(config: Config, known: Shelf | None, failed: Callable[[str], None])
         return RedisShelf(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
     if not isinstance(known, MemoryShelf):
         return MemoryShelf(options.ttl_s, options.max_bytes)
-    known.ttl_s, known.max_bytes = options.ttl_s, options.max_bytes
     return known

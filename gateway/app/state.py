@@ -4,51 +4,37 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_network
 
 from gateway import backends
 from gateway.app.abilities import Abilities
 from gateway.app.adapters import Adapters
-from gateway.app.detours import detours, mirrors, quarantine
-from gateway.app.fetching import fetch, small_body
+from gateway.app.detours import detours, mirrors
+from gateway.app.fetching import small_body
 from gateway.app.fleets import Fleets, trusting
-from gateway.app.kv_events import Listening
 from gateway.app.loads import Loads
-from gateway.app.memory import room_for_bodies
 from gateway.app.observer import Observer
-from gateway.app.refusals import new_caps, new_guard
-from gateway.app.sources import shelf_of
-from gateway.auth import Keyring, KnownKeys, Tokens
+from gateway.app.services import Host, Services
+from gateway.auth import Keyring
 from gateway.config import Config
 from gateway.config import Model as ModelOptions
 from gateway.config.routing import WorkerOptions
-from gateway.core.byte_budget import ByteBudget
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Deadlines
 from gateway.fleet.budget import RetryBudget
-from gateway.fleet.discovery import Fleet, able
+from gateway.fleet.discovery import able
 from gateway.fleet.engine import ASK, hear_load
-from gateway.fleet.pick import PickPolicy
 from gateway.fleet.worker import Worker
-from gateway.limiting import Limiting, estimator
+from gateway.limiting import estimator, rules
 from gateway.limiting.addresses import client_address
-from gateway.observe.accounting import Stream
-from gateway.observe.log import Log
-from gateway.observe.metrics import Metrics
-from gateway.observe.tracing import Tracing
 from gateway.pipeline import Running, Runtime, ServedModel
-from gateway.pipeline.caps import Caps
-from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.prompt_tokens import ask_tokens
-from gateway.pipeline.quarantine import Quarantine
-from gateway.pipeline.shelf import Shelf
 from gateway.pipeline.tracing import debug, explain_always, explain_asked, spans
 from gateway.pipeline.watch import MakeWatcher
-from gateway.redis import RedisSettings, connect
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
@@ -60,105 +46,69 @@ _ADDRESSED = ("backend", "upstream_model", "api_key", "headers", "ca_file", "pat
 class State:
     """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs.
 
-    processes  as many share this machine's memory for bodies
+    To build one changes nothing that `before` uses, the configuration before it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        log: Log,
-        metrics: Metrics,
-        created: int,
-        known_workers: Mapping[tuple[str, str], Worker],
-        known_fleets: Mapping[str, Fleet],
-        limiting: Limiting | None = None,
-        tokens: Tokens | None = None,
-        body_budget: ByteBudget | None = None,
-        tracing: Tracing | None = None,
-        known_policies: Mapping[str, PickPolicy] | None = None,
-        known_shelf: Shelf | None = None,
-        processes: int = 1,
-        known_quarantine: Quarantine | None = None,
-        guard: Guard | None = None,
-        caps: Caps | None = None,
-        known_listening: Listening | None = None,
-        known_keys: KnownKeys | None = None,
-    ) -> None:
-        self.tracing = tracing
+    def __init__(self, config: Config, host: Host, before: State | None = None) -> None:
+        log, metrics = host.log, host.metrics
         self.config = config
+        self.services: Services = Services(config, host, None if before is None else before.services)
+        services = self.services
         self._log = log
         self._metrics = metrics
+        self._created = host.created
         self.transports: dict[str, Pooled] = {}
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
-        self.fleets = fleets = Fleets(config, log, metrics, trace, known_workers, known_fleets, known_policies or {})
+        self.fleets: Fleets = Fleets(config, log, metrics, trace, None if before is None else before.fleets)
+        fleets = self.fleets
         self.workers, self.pools, self.prefill_pools = fleets.workers, fleets.pools, fleets.prefill_pools
         self.loads = Loads(config, fleets.probe_client, small_body, self._load_told)
         # Nothing but `follow` changes its workers any more.
         self.rested = False
         # Called with a model whose workers discovery changed, or of which one became ready.
         self.on_workers: Callable[[str], None] = lambda model: None
-        self.listening: Listening | None = None
-        self._known_listening = known_listening
         clock = time.monotonic
         models: dict[str, ServedModel] = {}
         self._abilities = Abilities(config, fleets, models, lambda model: self.adapters.offer(model))
         for name, options in config.models.items():
-            served = self._serve_model(name, options, created)
+            served = self._serve_model(name, options)
             for known_as in (name, *options.aliases):
                 models[known_as] = served
-        self.tokens: Tokens | None = None
-        if config.jwt is not None:
-            self.tokens = Tokens(config.jwt, time.time, log.event, tokens)
-        known_keys = known_keys or KnownKeys()
-        self.keyring = Keyring(config, tokens=self.tokens, known=known_keys)
+        self.keyring = Keyring(config, tokens=services.tokens, known=host.known_keys)
         abilities = self._abilities
-        self.adapters = Adapters(
+        self.adapters: Adapters = Adapters(
             config, models, fleets.of, fleets.probe_client, abilities.ask_again, abilities.narrow, self._adapter_told
         )
-        self.limiting = limiting = Limiting.follow(limiting, config, self._limits_changed, self._decided_alone)
-        self.stream: Stream | None = None
-        if config.accounting.redis_stream is not None and config.redis is not None:
-            self.stream = Stream(
-                f"{config.redis.namespace}:{config.accounting.redis_stream}",
-                config.accounting.max_length,
-                lambda: connect(RedisSettings.of(config.redis)),
-                lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
-            )
-        self.shelf = shelf_of(config, known_shelf, lambda why: log.event("warning", "responses not stored", reason=why))
-        self.quarantine = quarantine(config, known_quarantine, fleets.death_of, metrics, log)
-        body_budget = body_budget or ByteBudget()
-        listen = config.listen
-        body_budget.limit = listen.max_bodies_bytes or max(room_for_bodies() // processes, listen.max_body_bytes)
         self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
 
         def estimate(op: Op) -> int:
             return guess.cost(op).prompt
 
-        self._mirrors = mirrors(config, models, estimate, self.quarantine, metrics)
+        self._mirrors = mirrors(config, models, estimate, services.quarantine, metrics)
         self.runtime = Runtime(
             models=models,
             identify=self.keyring.identify,
-            observer=Observer(log, metrics, self.stream),
+            observer=Observer(log, metrics, services.stream),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
             max_reply_bytes=config.relay.max_reply_bytes,
             keepalive_s=config.relay.keepalive_s,
-            body_budget=body_budget,
+            body_budget=host.body_budget,
             attempts=config.retry.attempts,
             earn=budget.earn,
             may_retry=budget.spend,
             clock=clock,
             running=Running(),
-            guard=guard or new_guard(log, metrics),
-            caps=caps or new_caps(metrics),
+            guard=host.guard,
+            caps=host.caps,
             estimate=estimate,
             address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
-            known=known_keys,
-            gate=limiting if limiting is not None and limiting.any else None,
+            known=host.known_keys,
+            gate=services.limiting if rules(config) else None,
             watchers=self._watchers(trace),
-            stages=() if self.quarantine is None else (self.quarantine.check,),
-            shelf=self.shelf,
+            stages=() if services.quarantine is None else (services.quarantine.check,),
+            shelf=services.shelf,
             log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
         )
 
@@ -166,7 +116,6 @@ class State:
         self,
         name: str,
         options: ModelOptions,
-        created: int,
     ) -> ServedModel:
         self._metrics.serves(name)
         backend = backends.create(options.backend)
@@ -195,7 +144,7 @@ class State:
             deadlines=Deadlines(deadlines.connect_s, deadlines.first_byte_s, deadlines.idle_s),
             headers=headers,
             total_s=deadlines.total_s,
-            created=created,
+            created=self._created,
             gaps=self._metrics.gaps(name),
             aliases=options.aliases,
             paths=frozenset(options.paths) if options.paths is not None else None,
@@ -210,10 +159,11 @@ class State:
     def _watchers(self, debug_log: Callable[..., None] | None) -> tuple[MakeWatcher, ...]:
         """What looks at the steps of every request."""
         explain = {"asked": explain_asked, "always": explain_always}.get(self.config.routing.explain)
+        tracing, quarantine = self.services.tracing, self.services.quarantine
         found = [
-            None if self.tracing is None else spans(self.tracing.tracer),
+            None if tracing is None else spans(tracing.tracer),
             None if debug_log is None else debug(debug_log),
-            None if self.quarantine is None else self.quarantine.watch,
+            None if quarantine is None else quarantine.watch,
             explain,
         ]
         return tuple(make for make in found if make is not None)
@@ -227,10 +177,7 @@ class State:
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
-        if self.limiting is not None:
-            await self.limiting.start()
-        if self.tokens is not None:
-            await self.tokens.start(fetch)
+        await self.services.start()
         await self.fleets.start(self._joined, lambda model: self.on_workers(model), self._abilities.ask)
         for name in self.config.models:
             self._abilities.narrow(name)
@@ -240,11 +187,9 @@ class State:
 
     def _start_listening(self) -> None:
         """The last step of `start`: if another one fails, the configuration before goes on listening."""
-        telling = [name for name, options in self.config.models.items() if options.kv_events is not None]
-        if telling:
-            self.listening = self._known_listening or Listening(partial(_cache_told, self._log))
-            self.listening.keep(telling)
-        self._known_listening = None
+        if self.services.listening is not None:
+            telling = [name for name, options in self.config.models.items() if options.kv_events is not None]
+            self.services.listening.keep(telling)
         for model in self.pools:
             self._listen(model)
 
@@ -254,9 +199,9 @@ class State:
         if options.kv_events is None:
             for worker in workers:
                 worker.blocks = None
-        elif self.listening is not None:
+        elif self.services.listening is not None:
             own = {worker: options.worker_options.get(worker.address, _ORDINARY).kv_events for worker in workers}
-            self.listening.follow(model, {worker: ports or options.kv_events for worker, ports in own.items()})
+            self.services.listening.follow(model, {worker: ports or options.kv_events for worker, ports in own.items()})
 
     def _joined(self, model: str) -> None:
         self.loads.follow(model, self.fleets.pools_of(model))
@@ -288,8 +233,6 @@ class State:
         """Stops discovery, probes and readings of load. Running requests keep their workers."""
         await self.adapters.close()
         await self.loads.close()
-        if self.listening is not None:
-            await self.listening.close()
         await self.fleets.rest()
         self.rested = True
 
@@ -298,22 +241,8 @@ class State:
         for mirror in self._mirrors:
             await mirror.close()
         await self.fleets.close()
-        if self.stream is not None:
-            await self.stream.close()
-        if self.shelf is not None:
-            await self.shelf.close()
-        if self.tokens is not None:
-            await self.tokens.close()
         for transport in self.transports.values():
             await transport.close()
-
-    def _limits_changed(self, state: str, reason: str) -> None:
-        level = "info" if state == "strict" else "warning"
-        self._log.event(level, f"limits {state}", **({"reason": reason} if reason else {}))
-
-    def _decided_alone(self, requests: int, seconds: float) -> None:
-        per_s = round(requests / max(seconds, 0.001), 1)
-        self._log.event("warning", "decided without redis", requests=requests, per_s=per_s)
 
     def _load_told(self, model: str, worker: Worker, counts: bool) -> None:
         if counts:
@@ -326,14 +255,6 @@ class State:
 
     def _adapter_told(self, model: str, adapter: str, offered: bool) -> None:
         self._log.event("info", "adapter offered" if offered else "adapter gone", model=model, adapter=adapter)
-
-
-def _cache_told(log: Log, model: str, worker: Worker, live: bool) -> None:
-    if live:
-        whole = worker.blocks is not None and worker.blocks.whole
-        log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
-    else:
-        log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
 
 
 def _trust(ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:

@@ -85,17 +85,15 @@ class Limiting:
         on_change: OnChange | None = None,
         on_alone: OnAlone | None = None,
     ) -> Limiting | None:
-        """The limiter for `config`; None without limits. It is `before` with new rules, unless the counters are stored
-        elsewhere now."""
+        """The limiter for `config`; None without limits. It is `before`, which needs the new rules (`use`), unless the
+        counters are stored elsewhere now."""
         if before is not None and before._where == Where.of(config):
-            before.use(config)
             return before
         return cls(config, on_change, on_alone) if rules(config) else None
 
     def use(self, config: Config) -> None:
         found = rules(config)
         self.limiter.use(found)
-        self.any = bool(found)
         self._estimator = estimator(config)
         self._tokens = any(rule.kind == "tokens" for rule in found)
         # A rule by address that a reload replaced is enforced for a while longer.

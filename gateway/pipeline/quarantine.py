@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.pipeline.visit import Visit
 
 V = TypeVar("V")
+DeathOf = Callable[[str, WorkerHandle], Awaitable[object | None]]
 
 _DEATHS = 2
 CODE = "request_quarantined"
@@ -45,7 +46,8 @@ class Quarantine:
     hold_s   seconds for which one is refused, and for which a death is remembered
     held     digests of requests -> until when they are refused
     noted    digests of requests -> when they were noted last, and the deaths. Empty, as `held`, nearly always
-    death_of probes a worker of a model now; gives what names its death, None if it lives
+    death_of probes a worker of a model now, and returns what names its death, None if it lives; set before requests
+             come, and again when a reload replaces who probes
     on_held  told of (model, digest in hexadecimal) when a request is held from now on
     clock    monotonic seconds
     """
@@ -53,13 +55,12 @@ class Quarantine:
     def __init__(
         self,
         hold_s: float,
-        death_of: Callable[[str, WorkerHandle], Awaitable[object | None]],
         on_held: Callable[[str, str], None],
         clock: Callable[[], float],
     ) -> None:
         self.hold_s = hold_s
         self.held: dict[bytes, float] = {}
-        self.death_of = death_of
+        self.death_of: DeathOf = _nobody_dies
         self._on_held = on_held
         self._clock = clock
         self.noted: dict[bytes, tuple[float, frozenset[object]]] = {}
@@ -173,6 +174,10 @@ class QuarantineWatch(Watcher):
         quarantine, request = self._quarantine, self._call.reply.request
         if (quarantine.noted or quarantine.held) and request.body and not self._call.question:
             await quarantine.clear(request)
+
+
+async def _nobody_dies(model: str, worker: WorkerHandle) -> None:
+    return None
 
 
 def looks_deadly(error: GatewayError) -> bool:

@@ -55,7 +55,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
     log = Log("info", True, io.BytesIO(), "json")
     gateway = Gateway(config, log)
     state = gateway.state
-    assert state.tracing is not None
+    assert state.services.tracing is not None
     redis = RedisSettings.of(config.redis)
     assert config.redis is not None
     model = state.runtime.models["m"]
@@ -70,7 +70,7 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
         (config.tracing, True),
         (config, True),
         (redis, SECRETS["REDIS"] in str(redis.password)),
-        (state.tracing._settings, "canary" in str(state.tracing._settings.headers)),
+        (state.services.tracing._settings, "canary" in str(state.services.tracing._settings.headers)),
         (model, "canary-of-a-header" in str(model.headers) and SECRETS["WORKER"] in str(model.headers)),
         (Principal("a", salt="canary", secret=b"canary"), True),
         (Sealing("a", b"canary"), True),

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import fetching, state
+from gateway.app import fetching, services
 from gateway.fleet.health import Health
 from tests.app.asking import CHAT, GONE, key
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
@@ -124,7 +124,7 @@ def test_a_reload_keeps_the_keys_of_a_provider_that_is_away(monkeypatch: pytest.
     async def fetch(url: str) -> str:
         return answers.pop()
 
-    monkeypatch.setattr(state, "fetch", fetch)
+    monkeypatch.setattr(services, "fetch", fetch)
     jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "http://127.0.0.1:1/keys"}
     with Stack(config={"jwt": jwt}) as stack:
         headers = {"authorization": f"Bearer {token().decode()}"}

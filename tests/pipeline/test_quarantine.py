@@ -68,7 +68,7 @@ def test_clients_that_try_again_kill_two_workers_in_all() -> None:
 
 
 async def settled(stack: Stack) -> None:
-    quarantine = stack.gateway.state.quarantine
+    quarantine = stack.gateway.state.services.quarantine
     assert quarantine is not None
     while quarantine._notes:
         await asyncio.wait(quarantine._notes)
@@ -231,7 +231,7 @@ def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -
             "copy": {**base, "workers": [sim.url for sim in stack.sims[1:]]},
         }
         stack.run(stack.gateway.reload(stack.config({**CALM, "models": models})))
-        ward = stack.gateway.state.quarantine
+        ward = stack.gateway.state.services.quarantine
         assert ward is not None
         for fault, noted in (("die@2", 0), ("die@before", 1), ("", 0)):
             for sim in stack.sims[1:]:
@@ -245,7 +245,7 @@ def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -
 
 def delay_probes(stack: Stack, seconds: float) -> None:
     """What tells whether a worker died is told so much later."""
-    ward = stack.gateway.state.quarantine
+    ward = stack.gateway.state.services.quarantine
     assert ward is not None
     probe = ward.death_of
 
@@ -311,7 +311,7 @@ def test_no_prefill_worker_of_a_fallback_is_the_third() -> None:
 
 def test_it_can_be_switched_off_and_stays_over_a_reload() -> None:
     with Stack(({}, {}, {}, {}), config={**CALM, "breaker": {"quarantine_s": 0}}) as stack:
-        assert stack.gateway.state.quarantine is None
+        assert stack.gateway.state.services.quarantine is None
         stack.run(stack.gateway.reload(stack.config({"breaker": {"quarantine_s": 60}})))
         body = chat(scripted(text="a", fault="die@before"))
         assert httpx.post(stack.url + PATH, json=body, timeout=20).status_code == 502
@@ -335,7 +335,8 @@ class Ward:
         self.deaths: dict[str, object] = {}
         self.probes: list[str] = []
         self.told: list[str] = []
-        self.quarantine = Quarantine(60.0, self.death_of, lambda model, digest: self.told.append(digest), self.clock)
+        self.quarantine = Quarantine(60.0, lambda model, digest: self.told.append(digest), self.clock)
+        self.quarantine.death_of = self.death_of
 
     def clock(self) -> float:
         return self.now
