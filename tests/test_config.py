@@ -68,6 +68,23 @@ def faults(folder: Path, text: str | bytes, **environ: str) -> list[str]:
     return [str(fault).replace(f"{folder}{os.sep}", "") for fault in caught.value.faults]
 
 
+def files_of_options(schema: dict[str, Any], name: str, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every option that names a file; `*` stands for a name in a mapping."""
+    for option, one in schema["$defs"].get(name, schema)["properties"].items():
+        if option.endswith("_file"):
+            yield (*at, option)
+        for inner, more in (
+            (one, ()),
+            *((kind, ()) for kind in one.get("anyOf", ())),
+            (one.get("additionalProperties"), ("*",)),
+        ):
+            if isinstance(inner, dict) and "$ref" in inner:
+                yield from files_of_options(schema, inner["$ref"].rpartition("/")[2], (*at, option, *more))
+
+
+FILES = sorted(files_of_options(json_schema(), ""))
+
+
 # ---- broken files
 
 
@@ -83,7 +100,8 @@ def test_broken_config(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == path.with_suffix(".expected").read_text()
     assert said == f"{caught.value}\n"
     assert "canary" not in said
-    assert all(re.match(r"([\w./]+:[1-9]\d*|environment): \S.*: \S", line) for line in said.splitlines())
+    place = r"([\w./]+:[1-9]\d*|environment)" if path.stat().st_size else re.escape(path.name)
+    assert all(re.match(rf"{place}: \S.*: \S", line) for line in said.splitlines())
 
 
 def test_there_are_enough_broken_configs_and_none_is_left_over() -> None:
@@ -97,21 +115,56 @@ def test_there_are_enough_broken_configs_and_none_is_left_over() -> None:
     [
         (b"listen:\n  host: \xff\xfe\n", 2, "is not UTF-8 text"),
         (b"listen:\n  host: a\x00b\n", 2, "holds a control character"),
-        (b"#" * (1 << 20) + b"\n", 1, "is larger than 1 MiB"),
         (b"[" * 500_000, 1, "is nested too deeply"),
         (b"models: " + b"{a: " * 10_000, 1, "is nested too deeply"),
         (b"\xef\xbb\xbf- a\n", 1, "must be a mapping of options"),
     ],
-    ids=["latin", "nul", "large", "deep", "deep-mapping", "list"],
+    ids=["latin", "nul", "deep", "deep-mapping", "list"],
 )
 def test_files_that_are_no_text(tmp_path: Path, data: bytes, line: int, message: str) -> None:
     assert faults(tmp_path, data) == [f"gateway.yaml:{line}: (file): {message}"]
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(ConfigError, match=r":1: \(file\): cannot be read: \w"):
-            load(path, KNOWN, {})
+def test_a_file_without_lines_is_named_without_a_line(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "gateway.yaml").touch()
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "large").write_bytes(b"#" * (1 << 20) + b"\n")
+    for name in ("none.yaml", ".", "circle", "fifo", "none/gateway.yaml", "a\0b"):
+        assert faults_of(tmp_path / name, r"\(file\): cannot be read: \w.*")
+    assert faults_of(tmp_path / "large", r"\(file\): is larger than 1 MiB")
+    assert faults_of(tmp_path / "closed" / "gateway.yaml", "models: must hold at least one model")
+
+
+def faults_of(path: Path, words: str) -> bool:
+    """Whether there is one fault, of `words`, and no line in it."""
+    with pytest.raises(ConfigError) as caught:
+        load(path, KNOWN, {})
+    (fault,) = caught.value.faults
+    return fault.line == 0 and re.fullmatch(f"[^:]+: {words}", str(fault)) is not None
+
+
+@pytest.mark.parametrize("path", FILES, ids=".".join)
+def test_every_file_that_is_named_and_cannot_be_read_is_named_with_the_line_of_its_option(
+    path: tuple[str, ...], tmp_path: Path
+) -> None:
+    """No option names a file that is looked for in vain without a word; what else is wrong is said beside it."""
+    lines = ["models: {small: {backend: vllm, workers: ['https://127.0.0.1:1']}}"]
+    if path[:2] == ("models", "*"):
+        lines = ["models:", "  small:", "    backend: vllm", "    workers: ['https://127.0.0.1:1']"]
+        lines += [f"    {path[2]}: none"]
+    elif path[:2] == ("keys", "*"):
+        lines += ["keys:", "  small:", "    aws_access_key_id: AKIDEXAMPLE", f"    {path[2]}: none"]
+    elif len(path) == 2:
+        lines += [f"{path[0]}:", f"  {path[1]}: none"]
+    else:
+        lines += [f"{path[0]}: none"]
+    said = faults(tmp_path, "\n".join(lines))
+    where = f"gateway.yaml:{len(lines)}: {'.'.join(path).replace('*', 'small')}: "
+    assert [line for line in said if line.startswith(where)], said
+    if path[-1] not in ("key_file", "cert_file") and path != ("redis", "ca_file"):  # those need something beside them
+        assert f"{where}names a file that cannot be read: No such file or directory" in said
 
 
 def test_bom_and_crlf_are_fine(tmp_path: Path) -> None:
@@ -200,23 +253,6 @@ def test_names_of_files_that_are_none(tmp_path: Path, option: str, name: str) ->
     assert len(said) == 1
     assert said[0].startswith(f"gateway.yaml:5: models.small.{option}: names a file that ")
     assert "names a file that cannot be read" in faults(tmp_path, f"{text}keys_file: {name}\n")[0]
-
-
-def files_of_options(schema: dict[str, Any], name: str, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every option that names a file; `*` stands for a name in a mapping."""
-    for option, one in schema["$defs"].get(name, schema)["properties"].items():
-        if option.endswith("_file"):
-            yield (*at, option)
-        for inner, more in (
-            (one, ()),
-            *((kind, ()) for kind in one.get("anyOf", ())),
-            (one.get("additionalProperties"), ("*",)),
-        ):
-            if isinstance(inner, dict) and "$ref" in inner:
-                yield from files_of_options(schema, inner["$ref"].rpartition("/")[2], (*at, option, *more))
-
-
-FILES = sorted(files_of_options(json_schema(), ""))
 
 
 @pytest.mark.parametrize("path", FILES, ids=".".join)

@@ -354,20 +354,25 @@ def _known(config: Config, known: Available) -> Found:
 
 
 def _prefixes(config: Config, known: Available) -> Found:
-    """Two dialects share a prefix only where both answer there by default: those are told apart request by request. The
-    fault is at the prefix that the file sets, not at a default."""
-    taken: dict[str, str] = {}
-    order = sorted(known.dialects, key=lambda name: config.dialect(name).prefixes is not None)
+    """Dialects share a prefix only where all of them answer there by default: those are told apart request by request.
+    The fault is at the prefix that the file sets, not at a default, and it names every dialect in the way."""
+    offered = [name for name in known.dialects if config.dialect(name).enabled]
+    answering: dict[str, list[str]] = {}
+    order = sorted(offered, key=lambda name: config.dialect(name).prefixes is not None)
     for name in order:
-        options = config.dialect(name)
-        if not options.enabled:
-            continue
-        twice = set(repeated(options.prefixes or ()))
-        for index, prefix in enumerate(options.prefixes if options.prefixes is not None else known.dialects[name]):
+        own = config.dialect(name).prefixes
+        twice = set(repeated(own or ()))
+        for index, prefix in enumerate(own if own is not None else known.dialects[name]):
             prefix = prefix.rstrip("/")
-            path = ("dialects", name, "prefixes", index) if options.prefixes is not None else ("dialects", name)
-            holder = taken.setdefault(prefix, name)
-            if holder != name and not {prefix} <= {*known.dialects[name]} & {*known.dialects[holder]}:
-                yield path, f"answers under {prefix or '/'} as {holder} does; give one of them other prefixes"
-            elif holder == name and index in twice:
+            path = ("dialects", name, "prefixes", index) if own is not None else ("dialects", name)
+            if index in twice:
                 yield path, "is given twice"
+                continue
+            holders = answering.setdefault(prefix, [])
+            others = [one for one in holders if not {prefix} <= {*known.dialects[name]} & {*known.dialects[one]}]
+            if others[1:]:
+                they = f"{', '.join(others[:-1])} and {others[-1]} do; give {name} another prefix"
+                yield path, f"answers under {prefix or '/'} as {they}"
+            elif others:
+                yield path, f"answers under {prefix or '/'} as {others[0]} does; give one of them other prefixes"
+            holders.append(name)

@@ -15,6 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, GetJsonSchemaHandler, With
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from gateway.core.addresses import base_address
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[kKMG]B|[KMG]iB)?\Z")
@@ -24,6 +26,10 @@ _NAME = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]{1,200}\Z")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
 # urlsplit reads `[::1].evil.com` as the host `::1`. In a URL nothing but a port follows the brackets (RFC 3986, 3.2.2).
 _AUTHORITY = re.compile(r"([^@]*@)?(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(:[0-9]*)?\Z")
+# Where a path goes on behind the base address of a worker.
+_OPERATION = re.compile(
+    r"/(v1/(chat/completions|completions|embeddings|models|responses|messages|rerank|score)|generate(_stream)?|health)\Z"
+)
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
@@ -129,6 +135,33 @@ def _url(value: str) -> str:
     if not _URL_PATH.match(parts.path) or {".", ".."} & set(parts.path.split("/")) or "//" in parts.path:
         raise ValueError("has a base path with characters or segments that are not allowed")
     return value.rstrip("/")
+
+
+def _worker(value: str) -> str:
+    found = _OPERATION.search(urlsplit(_url(value)).path.rstrip("/"))
+    if found:
+        raise ValueError(f"must end before {found[0]}: it is the base address of the worker, such as http://gpu-1:8000")
+    return base_address(value)
+
+
+def _collector(value: str) -> str:
+    """As OpenTelemetry completes an address without a path."""
+    address = urlsplit(_url(value))
+    if address.path.rstrip("/") not in ("", "/v1"):
+        return _url(value)
+    if address.port == 4317:
+        raise ValueError(
+            "must be an address for OTLP over HTTP, as a rule at port 4318, such as http://otel:4318/v1/traces: 4317 is"
+            " OTLP's port for gRPC"
+        )
+    return base_address(value) + "/v1/traces"
+
+
+def _key_set(value: str) -> str:
+    url = _url(value)
+    if url.endswith("/.well-known/openid-configuration"):
+        raise ValueError("must be the address of the keys themselves, which that document calls jwks_uri")
+    return url
 
 
 def _address(value: str) -> str:
@@ -303,8 +336,14 @@ Name = Annotated[str, AfterValidator(checked_name)]
 Prefix = Annotated[str, AfterValidator(_prefix)]
 """A path prefix without a slash at its end; "" is the root."""
 
-Url = Annotated[str, AfterValidator(_url)]
-"""scheme://host[:port][/base] of a worker, without a slash at its end."""
+WorkerUrl = Annotated[str, AfterValidator(_worker)]
+"""scheme://host[:port][/base] of a worker, without a slash at its end. A `/v1` at its end is left out."""
+
+CollectorUrl = Annotated[str, AfterValidator(_collector)]
+"""scheme://host[:port][/path] that takes traces; without a path it is /v1/traces."""
+
+KeySetUrl = Annotated[str, AfterValidator(_key_set)]
+"""scheme://host[:port]/path of an identity provider's keys."""
 
 Address = Annotated[str, AfterValidator(_address)]
 """host:port; an IPv6 address stands in brackets."""

@@ -23,10 +23,10 @@ from gateway.config.kinds import (
     Prefix,
     Seconds,
     Share,
-    Url,
     UrlPath,
     Variable,
     Whole,
+    WorkerUrl,
     nothing_is_empty,
     nothing_is_no_item,
 )
@@ -129,11 +129,12 @@ class Model(Section):
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]})
 
     backend: Name = Field(description="What its workers speak: vllm, openai, tgi or llamacpp.")
-    workers: tuple[Url, ...] = Field(
+    workers: tuple[WorkerUrl, ...] = Field(
         default=(),
         min_length=1,
         max_length=1000,
-        description="Base addresses, `scheme://host:port[/base]`; at least one, unless there is `discover`.",
+        description="Base addresses, `scheme://host:port[/base]`; at least one, unless there is `discover`. A `/v1` at"
+        " the end is left out.",
     )
     discover: Discover | None = Field(default=None, description="Further workers, found while the gateway runs.")
     aliases: tuple[Name, ...] = Field(default=(), description="Further names that clients may use for it.")
@@ -164,7 +165,7 @@ class Model(Section):
         " needs another is refused. Absent: those that its backend knows.",
     )
     policy: Policy = Field(default="prefix", description="How a worker is picked; see docs/routing.md.")
-    worker_options: dict[Url, WorkerOptions] = Field(
+    worker_options: dict[WorkerUrl, WorkerOptions] = Field(
         default={}, description="Options of single workers, by address: those of `workers`, or found by `discover`."
     )
     adapters: Flag = Field(

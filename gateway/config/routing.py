@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.config.kinds import Bytes, Flag, HeaderName, Seconds, Share, Url, Whole
+from gateway.config.kinds import Bytes, Flag, HeaderName, Seconds, Share, Whole, WorkerUrl
 from gateway.config.section import Section
 
 Policy = Literal["prefix", "least_tokens", "power_of_two", "least_busy", "round_robin"]
@@ -40,7 +40,7 @@ class WorkerOptions(Section):
 class Prefill(Section):
     """Workers that compute prompts for the workers of a model, which then only generate."""
 
-    workers: tuple[Url, ...] = Field(
+    workers: tuple[WorkerUrl, ...] = Field(
         min_length=1,
         max_length=1000,
         description="Base addresses of vLLM engines with a KV connector; none of the model's `workers`.",

@@ -10,11 +10,11 @@ from gateway.config.kinds import (
     Address,
     Bytes,
     Flag,
+    KeySetUrl,
     RedisServer,
     RedisUrl,
     Seconds,
     Share,
-    Url,
     Variable,
     Whole,
     redis_server,
@@ -183,7 +183,7 @@ class Jwt(Section):
     jwks_file: str | None = Field(
         default=None, min_length=1, description="File with the provider's keys (JWKS); relative to this file's folder."
     )
-    jwks_url: Url | None = Field(
+    jwks_url: KeySetUrl | None = Field(
         default=None, description="Address of those keys, read at the start and then every 5 minutes."
     )
     team_claim: str | None = Field(default=None, min_length=1, description="Claim that names the team.")

@@ -49,7 +49,7 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     """The values of the file, their positions and what is wrong already at this level.
 
     name is what faults call the file; at is where in the configuration its root belongs. An empty file is None.
-    Raises `Unreadable` when there is nothing to go on with.
+    Raises `Unreadable` when there is nothing to go on with. A file that is empty or cannot be read has no lines.
     """
 
     def stop(line: int, message: str) -> Unreadable:
@@ -58,9 +58,9 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
     try:
         data = read_file(path, MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise stop(1, NOT_READ + why(error)) from None
+        raise stop(0, NOT_READ + why(error)) from None
     if len(data) > MOST_BYTES:
-        raise stop(1, "is larger than 1 MiB")
+        raise stop(0, "is larger than 1 MiB")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -74,7 +74,7 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
         raise stop(line, f"is not YAML: {_said(error)}") from None
     except _TooDeep as deep:
         raise stop(deep.line, "is nested too deeply") from None
-    reading = _Reading(name, at)
+    reading = _Reading(name, at, first=1 if data else 0)
     if second:
         reading.fault(second, (), "holds more than one document")
     return (None if root is None else reading.value(root, at, 0)), reading.positions, reading.findings
@@ -197,11 +197,11 @@ def _documents(loader: Any) -> tuple[yaml.Node | None, yaml.Event | None]:
 
 
 class _Reading:
-    """Nodes to values: their positions, and what is wrong with them."""
+    """Nodes to values: their positions, and what is wrong with them. first: the file's first line, 0 if it has none."""
 
-    def __init__(self, name: str, at: Path) -> None:
+    def __init__(self, name: str, at: Path, first: int) -> None:
         self.findings: list[Finding] = []
-        self.positions: Positions = {at: Position(name, 1, None, ())}
+        self.positions: Positions = {at: Position(name, first, None, ())}
         self._name = name
         self._at = at
         self._nodes = 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gateway.config.kinds import Name, Share, Url
+from gateway.config.kinds import CollectorUrl, Name, Share
 from gateway.config.section import Section
 
 
 class Tracing(Section):
     """Traces by OpenTelemetry; needs the extra `tracing`."""
 
-    endpoint: Url = Field(
-        description="Where a collector takes OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`."
+    endpoint: CollectorUrl = Field(
+        description="Where a collector takes OTLP over HTTP, such as `http://127.0.0.1:4318`; without a path it is"
+        " `/v1/traces`."
     )
     sample: Share = Field(
         default=0.1,

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from gateway.core.addresses import base_address
 from gateway.core.ports import Facts
 from gateway.fleet.discovery import MOST_WORKERS, Fleet, FoundWorker
 
@@ -102,7 +103,10 @@ def decode(worker: bytes, text: bytes) -> WorkerEntry | None:
     address = _ADDRESS.match(record.address)
     dots = {".", ".."} & set(record.address.split("/"))
     wrong = address is None or not 0 < int(address[1] or 1) < 65_536 or dots
-    return None if wrong or record.format != FORMAT or record.id.encode() != worker else record
+    if wrong or record.format != FORMAT or record.id.encode() != worker:
+        return None
+    base = base_address(record.address)
+    return record if base == record.address else msgspec.structs.replace(record, address=base)
 
 
 class Registry:

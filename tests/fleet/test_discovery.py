@@ -238,6 +238,16 @@ async def test_records_as_workers_write_them_are_read() -> None:
     assert (await registry.read())["m"][0].draining
 
 
+@pytest.mark.parametrize("end", ["/v1", "/v1/", "/"])
+def test_an_address_as_clients_write_it_is_the_workers_base_address(end: str) -> None:
+    found = decode(*written(record("http://10.0.0.1:8000" + end)))
+    assert found is None if end.endswith("/") else found is not None and found.address == "http://10.0.0.1:8000"
+
+
+def written(entry: writer.WorkerEntry) -> tuple[bytes, bytes]:
+    return entry.id.encode(), entry.text().encode()
+
+
 async def test_a_record_that_vanishes_lingers_unless_the_worker_said_goodbye() -> None:
     redis, now = FakeRedis(), [0.0]
     registry = Registry(redis, {"m": "served"}, lambda: now[0])
