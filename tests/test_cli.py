@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -155,3 +158,35 @@ def test_a_worker_explains_itself(kind: str) -> None:
     said = dragoman("worker", kind, "--help")
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.startswith(f"usage: dragoman worker {kind}")
+    assert f"example: dragoman worker {kind} --" in said.stdout
+
+
+def parsers(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield found
+    for action in found._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_a_command_explains_itself_and_its_example_is_one(command: str) -> None:
+    """Each option with its meaning, and with what it is where it is not given."""
+    found = next(one for one in parsers(cli.parser([command])) if one.prog == f"dragoman {command}")
+    for one in parsers(found):
+        said = one.format_help()
+        assert one.description
+        assert one.description.endswith(".")
+        assert one.description in " ".join(said.split())
+        assert one.epilog is not None
+        example = one.epilog.removeprefix("example: ")
+        assert example.startswith(f"{one.prog} ")
+        words = shlex.split(re.split(" [<>|]", example)[0])[1:]
+        if command != "worker":
+            cli.parser(words).parse_args(words)
+        for action in one._actions:
+            if not isinstance(action, argparse._SubParsersAction):
+                assert action.help, action.option_strings
+            takes = action.nargs != 0 and action.option_strings and not action.required
+            if takes and not isinstance(action, argparse._AppendAction):
+                assert "default" in (action.help or "") or action.help == "the same", action.option_strings

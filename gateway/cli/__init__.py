@@ -31,6 +31,18 @@ COMMANDS = {
     "worker": "run a worker: " + ", ".join(WORKERS),
 }
 """Name -> one line of help. `gateway.cli.NAME` is the command's module."""
+EXAMPLES = {
+    "serve": "dragoman serve --config gateway.yaml",
+    "check": "dragoman check gateway.yaml --strict",
+    "translate": "dragoman translate --from anthropic --to vllm < request.json",
+    "explain": "dragoman explain --model smollm2 < request.json",
+    "schema": "dragoman schema > gateway.schema.json",
+    "routes": "dragoman routes --config gateway.yaml",
+    "keys": "dragoman keys new --name team-a >> keys.yaml",
+    "status": "dragoman status --url http://127.0.0.1:9090",
+    "limits": "dragoman limits show --key team-a",
+    "worker": "dragoman worker simulated --port 8081",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +93,8 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = found.add_subparsers(title="commands", required=True, metavar="COMMAND")
     chosen = next((word for word in argv if not word.startswith("-")), None)
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text)
+        about = f"{text[0].upper()}{text[1:]}."
+        command = commands.add_parser(name, help=text, description=about, epilog=f"example: {EXAMPLES[name]}")
         if name == chosen:
             module = importlib.import_module(f"gateway.cli.{name}")
             module.options(command)

@@ -31,13 +31,19 @@ from gateway.fleet.worker import Worker
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
     parser.add_argument(
-        "--from", dest="source", default="openai", choices=dialects.REGISTRY, help="the client's dialect (openai)"
+        "--from",
+        dest="source",
+        default="openai",
+        choices=dialects.REGISTRY,
+        help="the client's dialect (default: openai)",
     )
-    parser.add_argument("--model", metavar="NAME", help="the model, where the body does not name it")
+    parser.add_argument("--model", metavar="NAME", help="the model (default: the one that the body names)")
     parser.add_argument(
         "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
     )
-    parser.add_argument("--key", metavar="NAME", help="the key that asks, by its name in the configuration")
+    parser.add_argument(
+        "--key", metavar="NAME", help="the key that asks, by its name in the configuration (default: none)"
+    )
     parser.add_argument(
         "--worker", metavar="URL", action="append", default=[], help="a worker that the configuration does not list"
     )

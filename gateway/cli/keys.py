@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     example = "example: dragoman keys new --name team-a >> keys.yaml"
     new = actions.add_parser("new", help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=example)
     new.add_argument("--name", required=True, help="the entry's name")
-    new.add_argument("--team", help="the team that the key belongs to")
+    new.add_argument("--team", help="the team that the key belongs to (default: none)")
 
 
 def run(options: argparse.Namespace) -> int:

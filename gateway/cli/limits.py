@@ -21,12 +21,13 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("show", "print every limit: used, left, and when it resets"),
         ("reset", "set to zero what `show` shows"),
     ):
-        action = actions.add_parser(name, help=what)
+        example = f"example: dragoman limits {name} --key team-a"
+        action = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=example)
         action.add_argument("--config", metavar="FILE", help=FILE_HELP)
-        action.add_argument("--key", help="the key's name")
-        action.add_argument("--team", help="default: the key's")
-        action.add_argument("--model", help="default: all")
-        action.add_argument("--address", type=_address, help="a client's IP address")
+        action.add_argument("--key", help="the key's name (default: a caller without a key)")
+        action.add_argument("--team", help="the team (default: the key's)")
+        action.add_argument("--model", help="the model (default: all)")
+        action.add_argument("--address", type=_address, help="a client's IP address (default: none)")
         action.set_defaults(forget=name == "reset")
 
 

@@ -10,7 +10,9 @@ from gateway.config import Config, load
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="use the prefixes of this configuration")
+    parser.add_argument(
+        "--config", metavar="FILE", help="use the prefixes of this configuration (default: the dialects' own)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

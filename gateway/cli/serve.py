@@ -36,8 +36,14 @@ READ_S = 30.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run the gateway until SIGTERM or Ctrl-C. On SIGHUP it reads its configuration again; a keys file that changes"
+        " needs no signal."
+    )
     parser.add_argument("--config", metavar="FILE", help=FILE_HELP)
-    parser.add_argument("--processes", metavar="N", type=_count, default=1, help="processes that share the address (1)")
+    parser.add_argument(
+        "--processes", metavar="N", type=_count, default=1, help="processes that share the address (default: 1)"
+    )
 
 
 def _count(text: str) -> int:

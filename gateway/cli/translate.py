@@ -18,15 +18,17 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--route", metavar="NAME", help="the dialect's route (default: the one that knows most of the body)"
     )
-    parser.add_argument("--model", metavar="NAME", default="model", help="the model's name for its workers")
+    parser.add_argument(
+        "--model", metavar="NAME", default="model", help="the model's name for its workers (default: model)"
+    )
     parser.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
-    parser.add_argument("--query", metavar="STRING", default="", help="the request's query string")
+    parser.add_argument("--query", metavar="STRING", default="", help="the request's query string (default: none)")
     parser.add_argument(
         "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
     )
     parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
     parser.add_argument(
-        "--reply", metavar="FILE", help="print what the client would get for this reply; - needs --body"
+        "--reply", metavar="FILE", help="print what the client would get for this reply; - needs --body (default: none)"
     )
     parser.add_argument("--status", metavar="N", type=int, help="the status of that reply (default: 200)")
 

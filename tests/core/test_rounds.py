@@ -11,8 +11,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from gateway import tokens
 from gateway.app.adapters import Adapters
+from gateway.auth import jwt
 from gateway.backends import create
 from gateway.cli import serve
 from gateway.config import Config, Jwt
@@ -117,7 +117,7 @@ async def keys_of_tokens(rounds: Rounds) -> AsyncIterator[None]:
     async def fetch(_: str) -> bytes:
         raise OSError
 
-    made = tokens.Tokens(Jwt(jwks_url="http://keys", issuer="i", audience="a"), lambda: 0.0, rounds.go)
+    made = jwt.Tokens(Jwt(jwks_url="http://keys", issuer="i", audience="a"), lambda: 0.0, rounds.go)
     task = asyncio.create_task(made._go_on(fetch, "http://keys"))
     yield
     task.cancel()
@@ -157,8 +157,8 @@ TASKS = (adapters, loads, probes, discovery, heartbeat, keys_of_tokens, watched_
 async def test_the_next_round_goes_on(
     task: Callable[[Rounds], Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tokens, "_RETRY_S", 0)
-    monkeypatch.setattr(tokens, "_EVERY_S", 0)
+    monkeypatch.setattr(jwt, "_RETRY_S", 0)
+    monkeypatch.setattr(jwt, "_EVERY_S", 0)
     monkeypatch.setattr(serve, "_LOOK_S", 0)
     rounds = Rounds()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: rounds.told.append(repr(context["exception"])))

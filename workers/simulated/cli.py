@@ -15,6 +15,8 @@ from workers.simulated import control, faults, plan
 from workers.simulated.options import Options
 from workers.simulated.server import Simulated
 
+_EXAMPLE = "example: dragoman worker simulated --port 8081 --itl-ms 20\n"
+
 
 def parser() -> argparse.ArgumentParser:
     """The flags; each is a field of `Options`."""
@@ -22,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="dragoman worker simulated",
         description="A worker that speaks vLLM's OpenAI wire, without a model: for tests, trials and benchmarks.",
-        epilog="\n".join(filter(None, (faults.__doc__, plan.__doc__, control.__doc__))),
+        epilog="\n".join(filter(None, (_EXAMPLE, faults.__doc__, plan.__doc__, control.__doc__))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = out.add_argument

@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
         prog="dragoman worker vllm",
         usage="%(prog)s --model MODEL [any vLLM flag] [options]",
         description="vLLM's OpenAI server as a worker of the fleet. Flags that are not listed here go to vLLM.",
+        epilog="example: dragoman worker vllm --model Qwen/Qwen3-8B --register redis://redis:6379",
         allow_abbrev=False,
     )
     add = out.add_argument
