@@ -22,6 +22,7 @@ TABLES = [
         "balanced",
         "broken",
         "connections",
+        "costly",
         "cut",
         "deadly",
         "failed_over",

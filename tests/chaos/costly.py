@@ -1,0 +1,141 @@
+"""B10: one key's bodies that cost most, and its references to what is stored, beside another key's honest bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.hostile import CHATS, filled
+from tests.chaos.house import CHAT, House, Process, house
+from tests.chaos.large import config, sink
+from tests.chaos.link import Answer, Link, request
+from tests.chaos.row import FULL, Findings, percentile, row
+from tests.ports import free_port
+
+MOST_MS, MOST_BYTES = 50.0, 16 << 20
+HONEST = "some words " * 36_000
+"""400 KB."""
+ROUNDS = 20 if FULL else 5
+ALONE = 40 if FULL else 15
+HELD = 64 << 20
+CHAIN, POSTS = 15, 30
+
+
+def _responses(n: int) -> dict[str, Any]:
+    tools = [{"type": "function", "name": f"f{number}"} for number in range(n)]
+    calls = [{"type": "function_call", "call_id": "c", "name": f"g{number}", "arguments": "{}"} for number in range(n)]
+    return {"model": "m", "input": calls, "tools": [{"type": "namespace", "name": "n", "tools": tools}]}
+
+
+def _messages(n: int) -> dict[str, Any]:
+    def change(kind: str, name: str) -> list[dict[str, Any]]:
+        return [{"type": kind, "tool": {"name": f"{name}{number}", "input_schema": {}}} for number in range(n)]
+
+    content = [*change("tool_addition", "f"), *change("tool_removal", "g")]
+    messages = [{"role": "system", "content": content}, {"role": "user", "content": "a"}]
+    return {"model": "m", "max_tokens": 1, "messages": messages}
+
+
+HOSTILE = {
+    "calls of tools that are not there": ("/v1/responses", filled(_responses, 700_000)),
+    "removals of tools that are not there": ("/v1/messages", filled(_messages, 550_000)),
+    "messages": (CHAT, filled(lambda n: {"model": "m", **CHATS["messages of one part"](n)})),
+    "unknown members": (CHAT, filled(lambda n: {"model": "m", **CHATS["unknown members of messages"](n)})),
+}
+
+
+def resident(process: Process, name: str = "VmRSS") -> int:
+    """Bytes of memory that are its own now; "VmHWM": at its worst (Linux)."""
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return 1024 * int(status.partition(f"{name}:")[2].split()[0])
+
+
+def cpu(process: Process) -> float:
+    """Seconds that it computed (Linux)."""
+    fields = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def honest(at: House, link: Link, count: int) -> list[Answer]:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": HONEST}], "max_tokens": 1}).encode()
+    return [await link.send(request("POST", CHAT, {"api-key": at.keys["honest"]}, body)) for _ in range(count)]
+
+
+async def attack(at: House, key: str, path: str, body: bytes) -> list[int]:
+    links = [Link(at.gateways[0].address) for _ in range(4)]
+    sent = request("POST", path, {"api-key": at.keys[key]}, body)
+    answers = await asyncio.gather(*(link.send(sent) for link in links))
+    for link in links:
+        link.close()
+    return [answer.status for answer in answers]
+
+
+@row("B10", "bodies of one key that cost most, four at once, beside another key's 400 KB")
+async def costly(findings: Findings) -> None:
+    limited = {"limits": {"requests": 5, "concurrency": 2}}
+    keys: dict[str, dict[str, Any]] = {"honest": {}, **{f"hostile{number}": limited for number in range(len(HOSTILE))}}
+    async with house(keys, {}, 1, [("--itl-ms", "0", "--max-model-len", "10000000")]) as at:
+        gateway, link = at.gateways[0], Link(at.gateways[0].address)
+        await honest(at, link, 3)
+        alone = [answer.seconds * 1000 for answer in await honest(at, link, ALONE)]
+        for number, (kind, (path, body)) in enumerate(HOSTILE.items()):
+            before, busy, began = resident(gateway), cpu(gateway), time.monotonic()
+            attacking = asyncio.ensure_future(attack(at, f"hostile{number}", path, body))
+            await asyncio.sleep(0)
+            among = await honest(at, link, ROUNDS)
+            statuses = await attacking
+            took = time.monotonic() - began
+            refused = sum(status == 429 for status in statuses)
+            findings.check(f"{kind}: of 4, refused by limits (2 at least)", f"{refused}: {statuses}", 4, refused >= 2)
+            wrong = [answer.status for answer in among if answer.status != 200]
+            findings.check(f"{kind}: honest requests that fail", len(wrong), len(among), not wrong)
+            added = max(answer.seconds * 1000 for answer in among) - percentile(alone, 0.5)
+            findings.check(
+                f"{kind}: ms that an honest request waits longer at worst ({MOST_MS:g}; alone "
+                f"{percentile(alone, 0.5):.0f}, at worst {max(alone):.0f}); {cpu(gateway) - busy:.2f} s of CPU "
+                f"in {took:.2f} s",
+                f"{added:.0f}",
+                len(among),
+                added <= MOST_MS,
+            )
+            grown = resident(gateway, "VmHWM") - before
+            findings.check(f"{kind}: MiB of memory at worst (16)", f"{grown / 2**20:.1f}", 1, grown <= MOST_BYTES)
+        link.close()
+
+
+@row("B11", "requests of 309 bytes that refer to a chain of 15 responses of 1 MB, 30 at once")
+async def referring(findings: Findings) -> None:
+    port = free_port()
+    settings = {
+        **config(port, max_bodies_bytes=HELD),
+        "store": {"where": "memory", "max_bytes": 1 << 30},
+    }
+    async with house({"one": {}}, settings, 1, front=partial(sink, port=port)) as at:
+        gateway, link = at.gateways[0], Link(at.gateways[0].address)
+        headers, last = {"api-key": at.keys["one"]}, None
+        for _ in range(CHAIN):
+            body = {"model": "big", "input": "a" * 1_000_000, "max_output_tokens": 1, "previous_response_id": last}
+            answer = await link.post("/v1/responses", body, headers)
+            assert answer.status == 200, answer.body
+            last = answer.json()["id"]
+        before = resident(gateway)
+        short = json.dumps(
+            {"model": "big", "input": "b", "max_output_tokens": 1, "previous_response_id": last}
+        ).encode()
+        links = [Link(gateway.address) for _ in range(POSTS)]
+        sent = request("POST", "/v1/responses", headers, short.ljust(309))
+        answers = await asyncio.gather(*(one.send(sent) for one in links))
+        statuses = [answer.status for answer in answers]
+        grown = resident(gateway, "VmHWM") - before
+        odd = [answer for answer in answers if answer.status not in (200, 503)]
+        findings.check("answers other than 200 and 503", [(one.status, one.body[:200]) for one in odd], POSTS, not odd)
+        findings.check("served", statuses.count(200), POSTS, statuses.count(200) >= 1)
+        bare = [one for one in answers if one.status == 503 and "retry-after" not in one.headers]
+        findings.check("refused without Retry-After", len(bare), statuses.count(503), not bare)
+        findings.check(f"MiB of memory at worst (6 times {HELD >> 20})", f"{grown / 2**20:.0f}", 1, grown <= 6 * HELD)
+        for one in [link, *links]:
+            one.close()
