@@ -56,6 +56,21 @@ def test_every_counter_of_a_model_and_a_team() -> None:
     assert found.running == {"openai": 1}
 
 
+def test_errors_are_counted_by_status_whatever_the_model() -> None:
+    metrics = Metrics()
+    for status, outcome in (
+        (200, "ok"),
+        (429, "refused"),
+        (429, "refused"),
+        (502, "failed"),
+        (200, "failed"),
+        (0, "cancelled"),
+    ):
+        finish(metrics, status=status, outcome=outcome)
+    finish(metrics, model="", status=401, outcome="refused")
+    assert state(metrics, Served("m", (), "vllm", [])).errors == {"429": 2, "502": 1, "200": 1, "401": 1}
+
+
 def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
     """Else the time would grow with the square of the number of models."""
 

@@ -158,7 +158,6 @@ async def test_an_empty_queue_takes_a_request_however_slow_it_was() -> None:
 async def test_requests_wait_for_the_first_worker() -> None:
     clock, reasons = Clock(), list[Refusal]()
     one = pool((), clock=clock, cold_start_s=60, on_refuse=reasons.append)
-    assert one.awaited
     assert not one.ready
     tasks = [await waiting(one, priority=number) for number in range(3)]
     clock.now = 50.0
