@@ -157,7 +157,7 @@ class Vllm(ReadsReplies):
             if op.raw is None or op.wire != "openai":
                 op = _with_processors(op, can)
         body, dropped = outgoing(op, can, _WORDS)
-        _adjust(body, op)
+        dropped += _adjust(body, op)
         if not _GUIDED.keys().isdisjoint(body):
             _rename_guided(body, can.version)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
@@ -192,13 +192,14 @@ def _score(op: Score, can: Capabilities) -> Request:
         path, body = RERANK, rerank_body(op, can, NAME)
     else:
         path, body = SCORE, pairs_body(op, can)
-    _adjust(body, op)
-    return Request("POST", path, [JSON_TYPE], encode(body))
+    dropped = _adjust(body, op)
+    return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
 
 
-def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> None:
+def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> tuple[str, ...]:
     """Removes members that vLLM answers with 400 and clients (ollama, friendli-client) do send: `tools: []`, and
-    `tool_choice` or `parallel_tool_calls` without tools."""
+    `tool_choice` or `parallel_tool_calls` without tools. Returns the names of others that are left out: `request_id`
+    loses against the header X-Request-Id, which every request to a worker has."""
     tools = body.get("tools")
     if not tools or (isinstance(tools, Raw) and bytes(tools).translate(None, b" \t\r\n") == b"[]"):
         body.pop("tools", None)
@@ -211,6 +212,7 @@ def _adjust(body: dict[str, Any], op: Chat | Complete | Embed | Score) -> None:
     if op.salt is not None:
         own = body.get("cache_salt")
         body["cache_salt"] = op.salt if own is None else _within(op.salt, own)
+    return ("request_id",) if body.pop("request_id", None) is not None else ()
 
 
 # Members of vLLM before 0.12 -> the members of `structured_outputs`, which replaced them. Later versions ignore them.

@@ -211,3 +211,21 @@ def test_one_constraint_under_an_older_name_is_all_that_a_request_may_have() -> 
     with pytest.raises(GatewayError) as refused:
         BACKEND.write(op, Capabilities("w"))
     assert (refused.value.kind, refused.value.param) == (Kind.UNSUPPORTED, "guided_regex")
+
+
+@pytest.mark.parametrize("extra", [{}, {"request_id": Raw(b'"mine"')}])
+def test_a_request_id_in_the_body_is_named(extra: dict[str, Raw]) -> None:
+    """The header X-Request-Id, which every request to a worker has, goes before it."""
+    sent = BACKEND.write(chat(extra=extra), Capabilities("w"))
+    assert sent.dropped == tuple(extra)
+    assert b"mine" not in sent.body
+
+
+def test_a_worker_without_embeddings_has_not_failed() -> None:
+    op = Embed(model="m", inputs=("hi",))
+    fault = BACKEND.fault(Response(404, [], b'{"detail":"Not Found"}'), op)
+    assert (fault.kind, fault.message) == (Kind.UNSUPPORTED, "the vllm worker of this model makes no embeddings")
+    assert (
+        BACKEND.fault(Response(404, [], b'{"error":{"message":"The model `m` does not exist."}}'), op).kind
+        is not fault.kind
+    )

@@ -15,7 +15,7 @@ from gateway.backends.openai.requests import put, unsupported
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import Scores
-from gateway.core.messages import Op, Score
+from gateway.core.messages import Embed, Op, Score
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.wire.bulk import is_large
@@ -100,11 +100,14 @@ def _used(found: _UsageIn | None) -> Usage | None:
 
 
 def inability(response: Response, op: Op | None, backend: str) -> GatewayError | None:
-    """The refusal if `response` says that this worker does not rank at all. That is the model's nature: no worker has
-    failed. A model that the worker does not know is a fault of the configuration, and not meant here."""
-    if not isinstance(op, Score) or response.status not in _UNABLE or b"does not exist" in response.body:
+    """The refusal if `response` says that this worker does not rank, or embed, at all. That is the model's nature: no
+    worker has failed. A model that the worker does not know is a fault of the configuration, and not meant here."""
+    if not isinstance(op, (Embed, Score)) or response.status not in _UNABLE or b"does not exist" in response.body:
         return None
-    return cannot_score(backend)
+    if isinstance(op, Score):
+        return cannot_score(backend)
+    message = f"the {backend} worker of this model makes no embeddings"
+    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
 
 
 def cannot_score(backend: str) -> GatewayError:

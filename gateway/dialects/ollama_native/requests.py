@@ -106,8 +106,8 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
         raise _unsupported("_debug_render_only", "the template is the worker's")
     options, left = _take_options(raw, policy, operation) if operation != "embed" else (None, [])
     # The AI SDK sends these here, although Ollama does not read them here. Its own temperature goes before this one.
-    foreign = _FOREIGN if options is None or options.temperature is None else (*_FOREIGN, "temperature")
-    foreign = tuple(name for name in foreign if policy != "error" and raw.pop(name, None) is not None)
+    habits = _FOREIGN if options is None or options.temperature is None else (*_FOREIGN, "temperature")
+    foreign = [name for name in habits if policy != "error" and raw.pop(name, None) is not None]
     extra, dropped = settle_unknown(raw, KNOWN[operation], policy, binding=CONSTRAINTS[operation])
     left = [*dropped, *foreign, *(name for name in IGNORED[operation] if name in raw), *left]
     if operation == "chat":

@@ -78,7 +78,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         Field("mm_processor_kwargs", "mapped", sample={"k": "v"}, beside=_TALK),
     ),
     "detokenize": (
-        Field("tokens", "mapped", note="at least one", sample=[2, 1]),
+        Field("tokens", "mapped", sample=[2, 1]),
         _MODEL,
     ),
 }  # fmt: skip

@@ -94,7 +94,7 @@ class _TokenizeIn(Struct, kw_only=True):
 
 class _DetokenizeIn(Struct, kw_only=True):
     model: str | None = None
-    tokens: Annotated[list[_Id], Meta(min_length=1)]
+    tokens: list[_Id]
 
 
 _rerank = msgspec.json.Decoder(_RerankIn)
@@ -242,9 +242,7 @@ def _one_of(found: _ScoreIn, names: Sequence[str]) -> tuple[str, tuple[str, ...]
 def _read_tokenize(raw: Extra, extra: Extra, policy: ExtrasPolicy) -> Tokenize:
     found = typed(encode({name: raw[name] for name in _TokenizeIn.__struct_fields__ if name in raw}), _tokenize)
     texts = bool(found.return_token_strs)
-    if found.prompt is not None:
-        if "messages" in raw:
-            raise _wrong("prompt", "and 'messages' cannot be tokenized at once: send one")
+    if found.prompt is not None and "messages" not in raw:
         if "tools" in raw:
             raise _wrong("tools", "are a part of a chat's prompt: send 'messages'")
         special = found.add_special_tokens is not False
@@ -263,7 +261,8 @@ def _read_tokenize(raw: Extra, extra: Extra, policy: ExtrasPolicy) -> Tokenize:
         special=bool(found.add_special_tokens),
         texts=texts,
         extra=extra,
-        dropped=chat.dropped,
+        # vLLM tokenizes the chat, too.
+        dropped=chat.dropped if found.prompt is None else (*chat.dropped, "prompt"),
     )
 
 

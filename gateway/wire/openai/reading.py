@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
@@ -25,6 +25,15 @@ from gateway.wire.openai.tools import read_tool_choice, read_tools, without_tool
 from gateway.wire.unknown import NOTHING, Form, Tree, Unknown, as_extra, find_unknown, inside
 
 Read = TypeVar("Read", bound=Chat | Complete)
+Viewed = TypeVar("Viewed", bound=Body)
+
+
+class _BiasIn(Struct):
+    logit_bias: dict[str, Any]
+
+
+# The place of a bias in msgspec's errors, which do not name the key.
+_ANY_BIAS = "logit_bias.?"
 
 _chat = msgspec.json.Decoder(ChatBody)
 _text = msgspec.json.Decoder(TextBody)
@@ -53,12 +62,12 @@ def read_chat(
     """
     part = part or read_part
     try:
-        return _chat_op(typed(body, _chat), raw, extra, dropped, part)
+        return _chat_op(_typed(body, _chat), raw, extra, dropped, part)
     except GatewayError:
         unknown = find_unknown(body, ChatBody, forms)
         if unknown is None:
             raise
-    found = typed(unknown.body, _chat)
+    found = _typed(unknown.body, _chat)
     return _settled(unknown, partial(_chat_op, found, raw, part=part), raw, extra, dropped, policy, kind)
 
 
@@ -72,13 +81,30 @@ def read_text(
 ) -> Complete:
     """Reads a text completion. `policy` and `kind` as for `read_chat`."""
     try:
-        return _text_op(typed(body, _text), raw, extra, dropped)
+        return _text_op(_typed(body, _text), raw, extra, dropped)
     except GatewayError:
         unknown = find_unknown(body, TextBody, FORMS)
         if unknown is None:
             raise
-    found = typed(unknown.body, _text)
+    found = _typed(unknown.body, _text)
     return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy, kind)
+
+
+def _typed(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
+    """The typed view of a body, as `typed`. An error in `logit_bias` names the token."""
+    try:
+        return typed(body, decoder)
+    except GatewayError as error:
+        if error.param != _ANY_BIAS:
+            raise
+        biases = msgspec.json.decode(body, type=_BiasIn).logit_bias
+        place = next((f"logit_bias.{token[:64]}" for token, bias in biases.items() if not _is_bias(bias)), _ANY_BIAS)
+        message = error.message.replace(_ANY_BIAS, place)
+        raise GatewayError(error.kind, message, param=place, code=error.code) from None
+
+
+def _is_bias(value: Any) -> bool:
+    return type(value) in (int, float) and -100 <= value <= 100
 
 
 def _settled(
@@ -234,10 +260,10 @@ def read_sampling(found: Body) -> Sampling:
     """The parameters of sampling. Raises GatewayError(BAD_REQUEST) for a bias of what is not a token id."""
     bias = None
     if found.logit_bias:
-        if not all(map(_TOKEN_ID.fullmatch, found.logit_bias)):
-            raise GatewayError(
-                Kind.BAD_REQUEST, "'logit_bias' keys must be token ids", param="logit_bias", code="invalid_value"
-            )
+        wrong = next((token for token in found.logit_bias if not _TOKEN_ID.fullmatch(token)), None)
+        if wrong is not None:
+            message = f"'logit_bias' keys must be token ids, not '{wrong[:64]}'"
+            raise GatewayError(Kind.BAD_REQUEST, message, param="logit_bias", code="invalid_value")
         bias = {int(token): value for token, value in found.logit_bias.items()}
     return Sampling(
         temperature=found.temperature,

@@ -370,10 +370,8 @@ def test_law_9_questions_pass_the_limits_by(client: httpx.Client, stack: Stack) 
         ("/score", {"queries": ["q", " "], "documents": ["a", "b"]}),
         ("/tokenize", {}),
         ("/tokenize", {"messages": []}),
-        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "hi"}]}),
         ("/tokenize", {"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": True,
                        "continue_final_message": True}),
-        ("/detokenize", {"tokens": []}),
         ("/detokenize", {"tokens": [-1]}),
         ("/detokenize", {"tokens": [2**31]}),
     ],
@@ -445,3 +443,12 @@ def test_law_12_scores_are_passed_on_as_they_are() -> None:
     assert read('{"data":[{"index":1,"score":-7.25},{"index":0,"score":1e-12}]}').scores == (1e-12, -7.25)
     with pytest.raises(GatewayError):
         read('{"error":{"message":"CUDA error","code":500}}')
+
+
+def test_both_forms_are_tokenized_as_a_chat_and_nothing_is_the_text_of_no_tokens(client: httpx.Client) -> None:
+    """As vLLM answers."""
+    talk = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    both = client.post("/tokenize", json={**talk, "prompt": "a"})
+    assert both.json() == client.post("/tokenize", json=talk).json()
+    assert both.headers["x-dragoman-dropped"] == "prompt"
+    assert client.post("/detokenize", json={"model": "m", "tokens": []}).json() == {"prompt": ""}
