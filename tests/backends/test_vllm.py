@@ -229,3 +229,9 @@ def test_a_worker_without_embeddings_has_not_failed() -> None:
         BACKEND.fault(Response(404, [], b'{"error":{"message":"The model `m` does not exist."}}'), op).kind
         is not fault.kind
     )
+
+
+@pytest.mark.parametrize(("said", "param"), [("body.stop", "stop"), ("stop", "stop"), ("", None), (None, None)])
+def test_a_field_is_named_without_its_body(said: str | None, param: str | None) -> None:
+    error = {"error": {"message": "no", "type": "Bad Request", "param": said, "code": 400}}
+    assert BACKEND.fault(Response(400, [], json.dumps(error).encode())).param == param

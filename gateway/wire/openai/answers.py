@@ -319,7 +319,9 @@ def fault(status: int, body: bytes) -> GatewayError:
     if isinstance(parsed.error, str):
         return classify(status, parsed.error, None)
     if parsed.error is not None:
-        return classify(status, parsed.error.message, parsed.error.param, parsed.error.code)
+        # vLLM puts `body.` before a field when it does not read the body at all.
+        param = (parsed.error.param or "").removeprefix("body.") or None
+        return classify(status, parsed.error.message, param, parsed.error.code)
     if parsed.message is None and parsed.detail != NULL:
         return classify(status, _detail_text(parsed.detail), None)
     return classify(status, parsed.message, parsed.param)
