@@ -21,7 +21,7 @@ from gateway.auth import new_key
 from gateway.cli import main
 from gateway.config import load
 from gateway.core.errors import Kind
-from gateway.limiting import Limiting, rules
+from gateway.limiting import Limiting, Limits, rules
 from gateway.limiting.addresses import client_address
 from gateway.limiting.gate import duration
 from gateway.limits import Cost, Decision, Limiter, Rule, Subject
@@ -390,7 +390,8 @@ def test_reload_keeps_what_was_counted() -> None:
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
         assert stack.gateway.state.runtime.gate is None
         assert ask(stack).status_code == 200
-        assert Limiting.follow(None, stack.config({"limits": None})) is None
+        without = stack.config({"limits": None})
+        assert Limiting.follow(None, without, Limits(without)) is None
 
 
 # ---- Redis
@@ -536,7 +537,8 @@ def test_the_command_shows_what_was_used_of_a_limit_with_a_burst(
         assert run("reset", "--key", "bob") == ([whole[0]], whole[1])
 
         async def two() -> None:
-            limiter = Limiting(load(path, KNOWN, {})).limiter
+            found = load(path, KNOWN, {})
+            limiter = Limiting(found, Limits(found)).limiter
             await limiter.connect()
             for _ in range(2):
                 await limiter.reserve(Subject("jwt:alice", model="m"))

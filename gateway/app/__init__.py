@@ -11,11 +11,12 @@ from urllib.parse import parse_qs
 
 from gateway import backends, dialects
 from gateway.app.cors import Application, Cors
+from gateway.app.prepared import Prepared
 from gateway.app.routes import postable, router
 from gateway.app.services import Host
 from gateway.app.state import State
 from gateway.auth import read_keys
-from gateway.config import Available, Config, is_loopback, plain_secrets
+from gateway.config import Available, Config, is_loopback
 from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
@@ -79,7 +80,7 @@ class Gateway:
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
         self._console = Console(self._watched, self.metrics.registry, siblings)
-        self._install(State(config, host))
+        self._install(State(config, Prepared(config), host))
 
     def _waiting(self) -> dict[str, int]:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
@@ -140,13 +141,13 @@ class Gateway:
         services = state.services
         services.take_effect(state.fleets.death_of)
         self._host.known_keys.configured = state.keyring.sums
-        for secret in plain_secrets(state.config):
+        for secret in state.prepared.secrets:
             self._host.known_keys.add(secret.encode())
         self._limit_metrics.limiter = services.limiting.limiter if services.limiting is not None else None
         self._limit_metrics.stream = services.stream
         if state.config.log.dangerously_log_prompts:
             self.log.event("warning", "prompts are logged", option="log.dangerously_log_prompts")
-        self._host.guard.configure(state.config.listen.shed_lag_s, state.priorities)
+        self._host.guard.configure(state.config.listen.shed_lag_s, state.prepared.priorities)
         cors = state.config.cors
         self._cors = Cors(cors, self._host.known_keys) if cors.origins else None
         browsers = self._cors.wrap if self._cors is not None else _unchanged
@@ -192,8 +193,9 @@ class Gateway:
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
         async with self._reloading:
+            prepared = await asyncio.to_thread(Prepared, config)
             old = self.state
-            state = State(config, self._host, old)
+            state = State(config, prepared, self._host, old)
             try:
                 await state.start()
             except BaseException:  # it was never used: what it holds goes, and the old one stays

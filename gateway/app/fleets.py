@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import httpx
 
+from gateway.app.prepared import Trust
 from gateway.app.refusals import Refusals
 from gateway.app.sources import worker_sources
 from gateway.config import Config
@@ -46,6 +45,7 @@ class Fleets:
         metrics: Metrics,
         trace: Callable[..., None] | None,
         before: Fleets | None,
+        trust: Trust,
     ) -> None:
         self.workers: dict[tuple[str, str], Worker] = {}
         self.pools: dict[str, Pool] = {}
@@ -56,6 +56,7 @@ class Fleets:
         self._log = log
         self._metrics = metrics
         self._trace = trace
+        self._trust = trust
         # Until `start` is over. One that is kept longer would keep the one before it, too.
         self._before = before
         self._learned = {} if before is None else before.policies
@@ -187,13 +188,7 @@ class Fleets:
         ca_file = self._config.models[model].ca_file
         # A fresh connection for every probe: a kept one may be closed by the worker just as we use it.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        verify = trusting(ca_file) if ca_file else self._trusting_the_web
-        return httpx.AsyncClient(verify=verify, trust_env=False, limits=limits)
-
-    @cached_property
-    def _trusting_the_web(self) -> ssl.SSLContext:
-        """No request goes on while its authorities are read: once, and not for every model."""
-        return httpx.create_ssl_context(trust_env=False)
+        return httpx.AsyncClient(verify=self._trust.of(ca_file), trust_env=False, limits=limits)
 
     async def start(
         self,
@@ -281,7 +276,3 @@ class Fleets:
 def _prefill_of(model: str) -> str:
     """A name for the prefill workers of `model`, which no model has."""
     return f"{model}\n(prefill)"
-
-
-def trusting(ca_file: str) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=ca_file)

@@ -11,6 +11,7 @@ from gateway.app.detours import quarantine_of
 from gateway.app.fetching import fetch
 from gateway.app.kv_events import Listening
 from gateway.app.memory import room_for_bodies
+from gateway.app.prepared import Prepared
 from gateway.app.refusals import new_caps, new_guard
 from gateway.app.sources import shelf_of
 from gateway.auth import KnownKeys, Tokens
@@ -62,13 +63,14 @@ class Services:
 
     CLOSABLE = ("stream", "shelf", "tokens", "limiting", "tracing", "listening")
 
-    def __init__(self, config: Config, host: Host, before: Services | None) -> None:
+    def __init__(self, config: Config, prepared: Prepared, host: Host, before: Services | None) -> None:
         self._config = config
+        self._limits = prepared.limits
         self._host = host
         log, known = host.log, before if before is not None else _NOTHING
         self.tracing: Tracing | None = Tracing.follow(known.tracing, _trace_settings(config))
         self.limiting: Limiting | None = Limiting.follow(
-            known.limiting, config, self._limits_changed, self._decided_alone
+            known.limiting, config, prepared.limits, self._limits_changed, self._decided_alone
         )
         self.tokens: Tokens | None = None
         if config.jwt is not None:
@@ -105,7 +107,7 @@ class Services:
         room = max(room_for_bodies() // self._host.processes, listen.max_body_bytes)
         self._host.body_budget.limit = listen.max_bodies_bytes or room
         if self.limiting is not None:
-            self.limiting.use(config)
+            self.limiting.use(config, self._limits)
         if self.quarantine is not None:
             self.quarantine.hold_s, self.quarantine.death_of = config.breaker.quarantine_s, death_of
         if isinstance(self.shelf, MemoryShelf):

@@ -13,9 +13,10 @@ from gateway.app.abilities import Abilities
 from gateway.app.adapters import Adapters
 from gateway.app.detours import detours, mirrors
 from gateway.app.fetching import small_body
-from gateway.app.fleets import Fleets, trusting
+from gateway.app.fleets import Fleets
 from gateway.app.loads import Loads
 from gateway.app.observer import Observer
+from gateway.app.prepared import Prepared
 from gateway.app.services import Host, Services
 from gateway.auth import Keyring
 from gateway.config import Config
@@ -28,7 +29,7 @@ from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import able
 from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.worker import Worker
-from gateway.limiting import estimator, rules
+from gateway.limiting import estimator
 from gateway.limiting.addresses import client_address
 from gateway.pipeline import Running, Runtime, ServedModel
 from gateway.pipeline.models import Prefill
@@ -49,17 +50,19 @@ class State:
     To build one changes nothing that `before` uses, the configuration before it.
     """
 
-    def __init__(self, config: Config, host: Host, before: State | None = None) -> None:
+    def __init__(self, config: Config, prepared: Prepared, host: Host, before: State | None = None) -> None:
         log, metrics = host.log, host.metrics
         self.config = config
-        self.services: Services = Services(config, host, None if before is None else before.services)
+        self.prepared = prepared
+        self.services: Services = Services(config, prepared, host, None if before is None else before.services)
         services = self.services
         self._log = log
         self._metrics = metrics
         self._created = host.created
         self.transports: dict[str, Pooled] = {}
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
-        self.fleets: Fleets = Fleets(config, log, metrics, trace, None if before is None else before.fleets)
+        known = None if before is None else before.fleets
+        self.fleets: Fleets = Fleets(config, log, metrics, trace, known, prepared.trust)
         fleets = self.fleets
         self.workers, self.pools, self.prefill_pools = fleets.workers, fleets.pools, fleets.prefill_pools
         self.loads = Loads(config, fleets.probe_client, small_body, self._load_told)
@@ -74,7 +77,7 @@ class State:
             served = self._serve_model(name, options)
             for known_as in (name, *options.aliases):
                 models[known_as] = served
-        self.keyring = Keyring(config, tokens=services.tokens, known=host.known_keys)
+        self.keyring = Keyring(config, tokens=services.tokens, known=host.known_keys, table=prepared.keys)
         abilities = self._abilities
         self.adapters: Adapters = Adapters(
             config, models, fleets.of, fleets.probe_client, abilities.ask_again, abilities.narrow, self._adapter_told
@@ -105,7 +108,7 @@ class State:
             estimate=estimate,
             address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
             known=host.known_keys,
-            gate=services.limiting if rules(config) else None,
+            gate=services.limiting if prepared.limits.any else None,
             watchers=self._watchers(trace),
             stages=() if services.quarantine is None else (services.quarantine.check,),
             shelf=services.shelf,
@@ -125,7 +128,7 @@ class State:
             assert backend.handover is not None  # the configuration was checked
             computing = self.fleets.prefill(name, options.prefill.workers, backend)
             prefill = Prefill(computing, backend.handover, options.prefill.min_tokens)
-        transport = Pooled(ssl_for=_trust(options.ca_file), counts=self._metrics.connections(name))
+        transport = Pooled(ssl_for=self._ssl_for(options.ca_file), counts=self._metrics.connections(name))
         self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
         if options.api_key is not None:
@@ -156,6 +159,12 @@ class State:
             hear=hear,
         )
 
+    def _ssl_for(self, ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:
+        if ca_file is None:
+            return None
+        context = self.prepared.trust.of(ca_file)
+        return lambda address: context
+
     def _watchers(self, debug_log: Callable[..., None] | None) -> tuple[MakeWatcher, ...]:
         """What looks at the steps of every request."""
         explain = {"asked": explain_asked, "always": explain_always}.get(self.config.routing.explain)
@@ -167,13 +176,6 @@ class State:
             explain,
         ]
         return tuple(make for make in found if make is not None)
-
-    @property
-    def priorities(self) -> set[int]:
-        """Those that requests may have. Callers without a key have 0."""
-        config = self.config
-        keyless = {0} if config.auth == "open" or config.jwt is not None else set[int]()
-        return keyless | {key.priority for key in config.keys.values()}
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
@@ -255,10 +257,3 @@ class State:
 
     def _adapter_told(self, model: str, adapter: str, offered: bool) -> None:
         self._log.event("info", "adapter offered" if offered else "adapter gone", model=model, adapter=adapter)
-
-
-def _trust(ca_file: str | None) -> Callable[[str], ssl.SSLContext | None] | None:
-    if ca_file is None:
-        return None
-    context = trusting(ca_file)
-    return lambda address: context

@@ -2,13 +2,14 @@
 
 from gateway.auth.headers import find_key
 from gateway.auth.jwt import Tokens, read_keys
-from gateway.auth.keyring import Keyring
+from gateway.auth.keyring import Keyring, KeyTable
 from gateway.auth.keys import checksum, new_key, well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
 
 __all__ = [
     "ANONYMOUS",
+    "KeyTable",
     "Keyring",
     "KnownKeys",
     "PendingAuth",

@@ -41,33 +41,24 @@ class _Entry:
         self.disabled = disabled
 
 
-class Keyring:
-    """The keys of one configuration. A reload makes a new one.
+class KeyTable:
+    """The keys of one configuration, found by what callers send. Making it takes time in proportion to the keys, so a
+    reload makes it in a thread.
 
-    clock  returns Unix seconds
-    known  learns every key that is used
+    by_digest      SHA-256 of a key -> its caller
+    by_access_key  id of an AWS pair -> its caller and its secret
+    lasting        names of keys that never expire
+    sealing        the secrets that seal the texts of callers
+    salt           (key, team) -> the salt of the callers that share a cache
     """
 
-    def __init__(
-        self,
-        config: Config,
-        clock: Callable[[], float] = time.time,
-        tokens: Tokens | None = None,
-        known: KnownKeys | None = None,
-    ) -> None:
-        self.open = config.auth == "open"
-        self._clock = clock
-        self._by_digest: dict[bytes, _Entry] = {}
-        self._lasting = frozenset(name for name, key in config.keys.items() if key.expires is None)
-        self._by_access_key: dict[str, tuple[_Entry, str]] = {}
-        self._count = len(config.keys)
-        self._resolve = config.resolve
-        self._salt = _salts(config.cache_salt)
-        self._tokens = tokens
-        self._known = known or KnownKeys()
-        self._sealing = SealingSecrets(config.seal, config.keys)
-        self._streams = config.listen.max_streams_per_key
-        self._connections = config.listen.max_connections_per_key
+    def __init__(self, config: Config) -> None:
+        self.by_digest: dict[bytes, _Entry] = {}
+        self.by_access_key: dict[str, tuple[_Entry, str]] = {}
+        self.lasting = frozenset(name for name, key in config.keys.items() if key.expires is None)
+        self.sealing = SealingSecrets(config.seal, config.keys)
+        self.salt = _salts(config.cache_salt)
+        streams, connections = config.listen.max_streams_per_key, config.listen.max_connections_per_key
         for name, key in config.keys.items():
             # A model that was removed stays in the set, so that the set is never empty by accident.
             models = None if key.models is None else frozenset(config.resolve(one) or one for one in key.models)
@@ -79,17 +70,50 @@ class Keyring:
                 models,
                 dialects,
                 key.priority,
-                self._salt(name, key.team),
-                own.streams if own is not None and own.streams is not None else self._streams,
-                own.connections if own is not None and own.connections is not None else self._connections,
-                self._sealing.of(key),
-                self._sealing.find,
+                self.salt(name, key.team),
+                own.streams if own is not None and own.streams is not None else streams,
+                own.connections if own is not None and own.connections is not None else connections,
+                self.sealing.of(key),
+                self.sealing.find,
             )
             entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
-                self._by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
+                self.by_access_key[key.aws_access_key_id] = (entry, key.aws_secret)
             if key.hash is not None:
-                self._by_digest[bytes.fromhex(key.hash.removeprefix("sha256:"))] = entry
+                self.by_digest[bytes.fromhex(key.hash.removeprefix("sha256:"))] = entry
+
+    def __repr__(self) -> str:
+        return "KeyTable()"
+
+
+class Keyring:
+    """The callers of one configuration. A reload makes a new one.
+
+    clock  returns Unix seconds
+    known  learns every key that is used
+    table  the keys of the configuration, if it was made before
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Callable[[], float] = time.time,
+        tokens: Tokens | None = None,
+        known: KnownKeys | None = None,
+        table: KeyTable | None = None,
+    ) -> None:
+        table = table or KeyTable(config)
+        self.open = config.auth == "open"
+        self._clock = clock
+        self._by_digest, self._by_access_key, self._lasting = table.by_digest, table.by_access_key, table.lasting
+        self._count = len(config.keys)
+        self._resolve = config.resolve
+        self._salt = table.salt
+        self._tokens = tokens
+        self._known = known or KnownKeys()
+        self._sealing = table.sealing
+        self._streams = config.listen.max_streams_per_key
+        self._connections = config.listen.max_connections_per_key
 
     def __repr__(self) -> str:
         return f"Keyring(open={self.open}, keys={self._count})"

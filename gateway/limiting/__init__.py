@@ -8,7 +8,7 @@ standing   the state of one caller's limits, for `dragoman limits`
 """
 
 from gateway.limiting.gate import Limiting
-from gateway.limiting.rules import estimator, rules
+from gateway.limiting.rules import Limits, estimator, rules
 from gateway.limiting.standing import table, unseen
 
-__all__ = ["Limiting", "estimator", "rules", "table", "unseen"]
+__all__ = ["Limiting", "Limits", "estimator", "rules", "table", "unseen"]

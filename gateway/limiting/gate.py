@@ -16,7 +16,7 @@ from gateway.core.messages import QUESTIONS, Op
 from gateway.core.ports import Permit as AnyPermit
 from gateway.core.ports import RequestRecord
 from gateway.limiting.addresses import Scope, client_address
-from gateway.limiting.rules import KINDS, estimator, rules
+from gateway.limiting.rules import KINDS, Limits, estimator
 from gateway.limits import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Outcome, Subject
 from gateway.limits.model import LimitKind, Plan, Verdict
 from gateway.limits.plan import Layout
@@ -65,7 +65,13 @@ class Where(Struct, frozen=True):
 class Limiting:
     """The limiter of a running gateway. Implements core.ports.Gate. on_change and on_alone are those of `Limiter`."""
 
-    def __init__(self, config: Config, on_change: OnChange | None = None, on_alone: OnAlone | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        limits: Limits,
+        on_change: OnChange | None = None,
+        on_alone: OnAlone | None = None,
+    ) -> None:
         self._where = where = Where.of(config)
         store: MemoryStore | RedisStore = (
             MemoryStore()
@@ -75,13 +81,14 @@ class Limiting:
         self.limiter = Limiter((), store, on_change=on_change, on_alone=on_alone)
         self._running = False
         self._by_address = False
-        self.use(config)
+        self.use(config, limits)
 
     @classmethod
     def follow(
         cls,
         before: Limiting | None,
         config: Config,
+        limits: Limits,
         on_change: OnChange | None = None,
         on_alone: OnAlone | None = None,
     ) -> Limiting | None:
@@ -89,15 +96,15 @@ class Limiting:
         counters are stored elsewhere now."""
         if before is not None and before._where == Where.of(config):
             return before
-        return cls(config, on_change, on_alone) if rules(config) else None
+        return cls(config, limits, on_change, on_alone) if limits.any else None
 
-    def use(self, config: Config) -> None:
-        found = rules(config)
-        self.limiter.use(found)
+    def use(self, config: Config, limits: Limits) -> None:
+        """limits: those of `config`."""
+        self.limiter.use(limits.index)
         self._estimator = estimator(config)
-        self._tokens = any(rule.kind == "tokens" for rule in found)
+        self._tokens = limits.tokens
         # A rule by address that a reload replaced is enforced for a while longer.
-        self._by_address = self._by_address or any("address" in (*rule.scope, *rule.match) for rule in found)
+        self._by_address = self._by_address or limits.by_address
         self._trusted = [ip_network(one) for one in config.listen.trusted_proxies]
 
     async def start(self) -> None:

@@ -6,8 +6,26 @@ from gateway.config import Config
 from gateway.limiting.addresses import canonical
 from gateway.limits import Estimator, Rule
 from gateway.limits.model import Dimension, LimitKind
+from gateway.limits.plan import RuleIndex
 
 KINDS: tuple[LimitKind, ...] = ("requests", "tokens", "concurrency")
+
+
+class Limits:
+    """The limits of a configuration, ready for use. A reload makes them in a thread.
+
+    index       the rules
+    any         whether there are some
+    tokens      whether some count tokens
+    by_address  whether some depend on the client's address
+    """
+
+    def __init__(self, config: Config) -> None:
+        found = rules(config)
+        self.index = RuleIndex(found)
+        self.any = bool(found)
+        self.tokens = any(rule.kind == "tokens" for rule in found)
+        self.by_address = any("address" in (*rule.scope, *rule.match) for rule in found)
 
 
 def rules(config: Config) -> list[Rule]:

@@ -11,7 +11,7 @@ import secrets
 from asyncio import Task
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from random import random
 from time import monotonic
 from typing import Any
@@ -21,7 +21,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.rounds import going_on
 from gateway.drive import Answer
 from gateway.limits.model import Cost, Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
-from gateway.limits.plan import Plans, Replaced, scaled
+from gateway.limits.plan import Plans, Replaced, RuleIndex, scaled
 from gateway.limits.store import Settlement, Store, StoreDown
 from gateway.limits.store_memory import MemoryStore
 
@@ -56,7 +56,7 @@ class Limiter:
 
     def __init__(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[Rule] | RuleIndex,
         store: Store,
         *,
         lease_ttl: float = 30.0,
@@ -73,9 +73,10 @@ class Limiter:
         self._others: Counter[tuple[str, str, str]] = Counter()
         self._store = store
         self._local = local or MemoryStore()
-        self._rules = tuple(rules)
+        self._index = RuleIndex.of(rules)
         self._replaced: list[Replaced] = []
-        self._plans = Plans(rules, store.layout)
+        self._next_end = inf  # when replaced rules are to be forgotten
+        self._plans = Plans(self._index, store.layout)
         self._crowds: dict[bytes, tuple[int, float]] = {}  # counter -> refusals, until when their clients were told
         self._alone_told = (0, monotonic())  # the count as last told, and when
         self._lease_ttl = lease_ttl
@@ -121,29 +122,24 @@ class Limiter:
                 found[name, mode, "admitted"] -= count
         return +found
 
-    def use(self, rules: Sequence[Rule]) -> None:
+    def use(self, rules: Sequence[Rule] | RuleIndex) -> None:
         """Replaces the rules. A rule with the same kind, window, name and scope as before keeps its counters. Any other
         rule begins with empty counters, so the rule that it replaces is enforced beside it for one more window (the
         shorter of the two): a reload admits nobody twice. Raises ValueError."""
-        new = Plans(rules, self._store.layout)
+        index = RuleIndex.of(rules)
+        if index is self._index:
+            return
+        self._plans = Plans(index, self._store.layout)
         now = monotonic()
-        longest: dict[str, float] = {}
-        for rule in rules:
-            longest[rule.kind] = max(longest.get(rule.kind, 0.0), rule.per)
-        until = tuple(
-            now + (_REPLACED_SLOTS if rule.kind == "concurrency" else min(rule.per, longest.get(rule.kind, 0.0)))
-            for rule in self._rules
-        )
-        self._replaced = [*self._replaced, Replaced(self._rules, until)][-_GENERATIONS:]
-        self._rules, self._plans = tuple(rules), new
+        old, self._index = self._index, index
+        self._replaced = [*self._replaced, Replaced(old, index, now, _REPLACED_SLOTS)][-_GENERATIONS:]
         self._retire(now)
 
     def _retire(self, now: float) -> None:
         """Forgets replaced rules whose time is over."""
-        left = [one for one in (old.alive(now) for old in self._replaced) if any(one.until)]
-        if left != self._replaced or left:
-            self._replaced = left
-            self._plans = Plans(self._rules, self._store.layout, left)
+        self._replaced = [one for one in self._replaced if one.ends and one.ends[-1] > now]
+        self._next_end = min((end for one in self._replaced for end in one.ends if end > now), default=inf)
+        self._plans = Plans(self._index, self._store.layout, self._replaced, now)
 
     async def start(self) -> None:
         """Connects, and sends heartbeats. Does not raise if the store is down: it starts degraded and recovers by
@@ -401,8 +397,9 @@ class Limiter:
         await self._local.beat()
         if self._store.up:
             self._tell_alone()
-        if self._replaced:
-            self._retire(monotonic())
+        now = monotonic()
+        if now >= self._next_end:
+            self._retire(now)
 
 
 def _scarce(plan: Plan, raw: Verdict, settlements: Sequence[Settlement]) -> bool:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from ipaddress import AddressValueError, IPv6Address
+from operator import itemgetter
 from zlib import crc32
 
 from msgspec import Struct
 
-from gateway.limits.model import Dimension, Plan, Rule, Subject
+from gateway.limits.model import DIMENSIONS, Dimension, LimitKind, Plan, Rule, Subject
 from gateway.limits.window import Shape, shape
 
 REMEMBERED = 16_384
@@ -49,37 +50,93 @@ class Layout(Struct, frozen=True):
         return f"{{{self.namespace}:{tag}}}:{name}".encode()
 
 
-class Replaced(Struct, frozen=True):
-    """The rules before a reload. until: for each rule, the time (monotonic seconds) until which its counters are still
-    enforced beside the new counter of a rule of the same kind; 0 when that time is over."""
+Shaped = tuple[int, Rule, Shape]
+"""A rule, its place among all rules, and its numbers."""
 
-    rules: tuple[Rule, ...]
-    until: tuple[float, ...]
 
-    def alive(self, now: float) -> Replaced:
-        if all(one == 0 or one > now for one in self.until):
-            return self
-        return Replaced(self.rules, tuple(one if one > now else 0.0 for one in self.until))
+class RuleIndex:
+    """Rules, found by subject without a look at those of other subjects: a configuration may hold one for each of
+    thousands of keys. Making it takes time in proportion to the rules, so a reload makes it in a thread.
+
+    longest  kind -> the longest window among the rules
+    windows  every (kind, window) among the rules
+    scopes   every scope among the rules -> the name of a rule that has it
+    models   names of limits of which a rule depends on the model
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.longest: dict[LimitKind, float] = {}
+        self.windows: set[tuple[LimitKind, float]] = set()
+        self.scopes: dict[tuple[Dimension, ...], str] = {}
+        self.models: set[str] = set()
+        self._general: list[Shaped] = []
+        self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
+        for place, rule in enumerate(self.rules):
+            self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per)
+            self.windows.add((rule.kind, rule.per))
+            self.scopes.setdefault(rule.scope, rule.name)
+            if "model" in rule.scope or "model" in rule.match:
+                self.models.add(rule.name)
+            shaped = (place, rule, shape(rule))
+            for dimension, values in rule.match.items():
+                for value in dict.fromkeys(values):
+                    self._matching.setdefault((dimension, value), []).append(shaped)
+                break  # one dimension finds it; `Rule.applies` looks at all
+            else:
+                self._general.append(shaped)
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule] | RuleIndex) -> RuleIndex:
+        return rules if isinstance(rules, RuleIndex) else cls(rules)
+
+    def candidates(self, subject: Subject) -> Sequence[Shaped]:
+        """Those rules that may apply to `subject`, in their order."""
+        found = [
+            shaped
+            for dimension in DIMENSIONS
+            for shaped in self._matching.get((dimension, getattr(subject, dimension)), ())
+        ]
+        return sorted([*found, *self._general], key=itemgetter(0)) if found else self._general
+
+
+class Replaced:
+    """The rules before a reload, and until when their counters are enforced beside the new counter of a rule of the
+    same kind. Times are monotonic seconds.
+
+    slots_s  how long that is for rules of concurrency, in seconds
+    ends     the times at which it ends for some of the rules, ascending
+    """
+
+    def __init__(self, index: RuleIndex, new: RuleIndex, now: float, slots_s: float) -> None:
+        self.index = index
+        self._longest, self._since, self._slots_s = new.longest, now, slots_s
+        self.ends = sorted({self._until(kind, per) for kind, per in index.windows})
+
+    def until(self, rule: Rule) -> float:
+        return self._until(rule.kind, rule.per)
+
+    def _until(self, kind: LimitKind, per: float) -> float:
+        return self._since + (self._slots_s if kind == "concurrency" else min(per, self._longest.get(kind, 0.0)))
 
 
 class Plans:
     """The plans of all subjects, cached. Raises ValueError if the layout would spread the counters of one request over
-    several hash slots."""
+    several hash slots. now: the replaced rules are those that are still enforced then."""
 
-    def __init__(self, rules: Sequence[Rule], layout: Layout, replaced: Sequence[Replaced] = ()) -> None:
-        for rule in rules:
-            if layout.partitions > 1 and layout.partition_by not in rule.scope:
+    def __init__(
+        self, rules: Sequence[Rule] | RuleIndex, layout: Layout, replaced: Sequence[Replaced] = (), now: float = 0.0
+    ) -> None:
+        self._index = index = RuleIndex.of(rules)
+        for scope, name in index.scopes.items():
+            if layout.partitions > 1 and layout.partition_by not in scope:
                 raise ValueError(
-                    f"limit '{rule.name}' is not counted per {layout.partition_by}, so with partitions the limits of "
+                    f"limit '{name}' is not counted per {layout.partition_by}, so with partitions the limits of "
                     "one request would lie in several hash slots and could not be decided in one step"
                 )
-        self._rules = [(rule, shape(rule)) for rule in rules]
-        self._replaced = [
-            [(rule, shape(rule), until) for rule, until in zip(old.rules, old.until, strict=True)] for old in replaced
-        ]
+        self._replaced = replaced
+        self._now = now
         self._layout = layout
-        of_models = {rule.name for rule in rules if "model" in (*rule.scope, *rule.match)}
-        self._early = [one for one in self._rules if one[0].kind != "tokens" and one[0].name not in of_models]
         # The subject, or (subject, the counters that are left out).
         self._known: dict[object, Plan] = {}
         self._shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}  # equal ones are one object: they travel once
@@ -94,7 +151,16 @@ class Plans:
         concurrency, unless a limit of their name is one for models. subject: without a model."""
         tag = self._layout.tag(subject)
         known = (subject, None)
-        return self._known.get(known) or self._keep(known, self._planned(self._chosen(self._early, subject, tag), tag))
+        plan = self._known.get(known)
+        if plan is None:
+            models = self._index.models
+            early = [
+                shaped
+                for shaped in self._index.candidates(subject)
+                if shaped[1].kind != "tokens" and shaped[1].name not in models
+            ]
+            plan = self._keep(known, self._planned(self._chosen(early, subject, tag), tag))
+        return plan
 
     def _keep(self, known: object, plan: Plan) -> Plan:
         if len(self._known) >= REMEMBERED:  # the oldest half, so that a flood of strangers costs little
@@ -105,14 +171,13 @@ class Plans:
 
     def _make(self, subject: Subject, without: tuple[bytes, ...]) -> Plan:
         tag = self._layout.tag(subject)
-        chosen = self._chosen(self._rules, subject, tag)
+        chosen = self._chosen(self._index.candidates(subject), subject, tag)
         for old in self._replaced:
-            before = self._chosen([(rule, numbers) for rule, numbers, _ in old], subject, tag)
-            alive = {id(rule) for rule, _, until in old if until}
+            before = self._chosen(old.index.candidates(subject), subject, tag)
             # A kind of limit that has a new counter since the reload.
             fresh = {rule.kind for key, (rule, _) in chosen.items() if key not in before}
             for key, (rule, numbers) in before.items():
-                if id(rule) in alive and rule.kind in fresh and not rule.shadow:
+                if old.until(rule) > self._now and rule.kind in fresh and not rule.shadow:
                     chosen.setdefault(key, (rule, numbers))
         for key in without:
             chosen.pop(key, None)
@@ -123,13 +188,11 @@ class Plans:
         rules = [rule for rule, _ in chosen.values()]
         return _plan(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)
 
-    def _chosen(
-        self, rules: Sequence[tuple[Rule, Shape]], subject: Subject, tag: int
-    ) -> dict[bytes, tuple[Rule, Shape]]:
+    def _chosen(self, rules: Sequence[Shaped], subject: Subject, tag: int) -> dict[bytes, tuple[Rule, Shape]]:
         """Counter -> its rule: of each name the first rule that applies."""
         names = set()
         found = {}
-        for rule, numbers in rules:
+        for _, rule, numbers in rules:
             if rule.name not in names and rule.applies(subject):
                 names.add(rule.name)
                 found[self._layout.key(tag, counter(rule, subject))] = (rule, numbers)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
+import sys
+import threading
 import time
+from types import FrameType
 from typing import Any
 
 import httpx
@@ -330,3 +334,50 @@ def test_a_configuration_that_cannot_be_started_leaves_nothing_behind(monkeypatc
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
         stack.run(stack.gateway.reload(stack.config()))
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+
+
+# -- reloads --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_with_many_keys_does_their_work_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines that the loop runs of what knows keys and limits; each key has limits of its own."""
+    reading: list[str] = []
+    create = httpx.create_ssl_context
+
+    def created(*given: Any, **options: Any) -> ssl.SSLContext:
+        reading.append(threading.current_thread().name)
+        return create(*given, **options)
+
+    def keyed(count: int) -> dict[str, Any]:
+        limits = {"requests": 10**6, "tokens": 10**9, "concurrency": 100}
+        return {f"k{one}": {"hash": f"sha256:{one:064x}", "limits": limits} for one in range(count)}
+
+    async def reloaded(stack: Stack, count: int) -> int:
+        config = await asyncio.to_thread(stack.config, {"keys": keyed(count)})
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal lines
+            if not re.search(r"gateway/(auth|config|limit)", frame.f_code.co_filename):
+                return None
+            lines += event == "line"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            await stack.gateway.reload(config)
+        finally:
+            sys.settrace(None)
+        return lines
+
+    with Stack(config={"keys": key("k")[1]}) as stack:
+        loop = stack.run(_thread())
+        monkeypatch.setattr(httpx, "create_ssl_context", created)
+        few, many = stack.run(reloaded(stack, 10)), stack.run(reloaded(stack, 400))
+        assert 0 < many < few + 300, "not one line for each key"
+        assert reading
+        assert loop not in reading, "certificates are read there too"
+
+
+async def _thread() -> str:
+    return threading.current_thread().name

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.limiting import Limiting
+from gateway.limiting import Limiting, Limits
 from gateway.limits import Subject
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
@@ -170,7 +170,8 @@ async def standing(at: House, config: dict[str, Any], key: str) -> dict[str, int
     import yaml
 
     models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
-    limiter = Limiting(load_text(yaml.safe_dump({**config, "models": models}))).limiter
+    found = load_text(yaml.safe_dump({**config, "models": models}))
+    limiter = Limiting(found, Limits(found)).limiter
     await limiter.connect()
     try:
         decision = await limiter.inspect(Subject(key=key, model="m"))

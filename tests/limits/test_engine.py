@@ -436,6 +436,20 @@ async def test_a_replaced_rule_is_forgotten_after_a_window(monkeypatch: pytest.M
     await limiter.reserve(ANN)
 
 
+async def test_plans_are_made_anew_only_when_a_replaced_rule_ends(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    limiter = await make(requests(1), tokens(9, per=600.0), slots(1))
+    limiter.use([requests(1, name="other"), tokens(9, per=3600.0)])
+    now = monotonic()
+    made = [limiter._plans]
+    for later in (5, 30, 61, 70, 601, 700, 4000):
+        monkeypatch.setattr("gateway.limits.engine.monotonic", lambda at=now + later: at)
+        await limiter._one_beat()
+        if limiter._plans is not made[-1]:
+            made.append(limiter._plans)
+    assert len(made) == 3, "after the minute of the requests, and after the ten of tokens and slots"
+    assert limiter._replaced == []
+
+
 # ---- what a refused client is told
 
 

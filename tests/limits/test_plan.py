@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Rule, Subject
-from gateway.limits.plan import Layout, Plans, plain, scaled
+from gateway.limits.model import Dimension
+from gateway.limits.plan import Layout, Plans, RuleIndex, plain, scaled
+from tests.steps import steps
 
 ALL = Rule(name="r", kind="requests", limit=9, scope=("key", "team", "model", "address"))
 words = st.text(max_size=80)
@@ -123,3 +125,30 @@ def test_what_is_charged_early_and_what_later_is_what_is_charged_at_once(
     assert sorted(early.keys + late.keys) == sorted(whole.keys)
     assert {rule.kind for rule in early.rules} <= {"requests", "concurrency"}
     assert early.rules or not {"b", "f"} & {rule.name for rule in whole.rules}
+
+
+values = st.sampled_from(["a", "b"])
+matches = st.dictionaries(
+    st.sampled_from(["key", "team", "model", "address"]), st.lists(values, min_size=1), max_size=3
+)
+
+
+@given(st.lists(st.tuples(values, matches), max_size=12), values, values | st.none(), values)
+def test_rules_are_found_as_by_a_look_at_all(
+    drawn: list[tuple[str, dict[Dimension, list[str]]]], key: str, team: str | None, model: str
+) -> None:
+    rules = [Rule(name=name, kind="requests", limit=9, match=match) for name, match in drawn]
+    subject = Subject(key, team, model)
+    found = [rule for _, rule, _ in RuleIndex(rules).candidates(subject) if rule.applies(subject)]
+    assert [id(rule) for rule in found] == [id(rule) for rule in rules if rule.applies(subject)]
+
+
+def test_the_rules_of_other_keys_take_no_time() -> None:
+    counts = []
+    for keys in (10, 2000):
+        rules = [Rule(name="r", kind="requests", limit=9, match={"key": [f"k{one}"]}) for one in range(keys)]
+        index = RuleIndex([*rules, ALL])
+        plans = Plans(index, Layout())
+        counts.append(steps(lambda plans=plans: plans.of(Subject("k7", "t", "m", "x"))))  # type: ignore[misc]
+        counts.append(steps(lambda index=index: Plans(index, Layout())))  # type: ignore[misc]
+    assert counts[:2] == counts[2:]
