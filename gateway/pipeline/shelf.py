@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Protocol
@@ -20,9 +20,10 @@ from gateway.core.errors import GatewayError, Kind
 _TIMEOUT_S = 2.0
 # What Python keeps for an entry beside its text.
 _ENTRY = 512
-# Of what Redis has not taken yet. One response alone may be larger.
+# Of what Redis has not taken yet, and of one owner's. One response alone may be larger.
 _MOST_WRITES = 1000
 _MOST_UNWRITTEN_BYTES = 64 << 20
+_MOST_OWN_BYTES = _MOST_UNWRITTEN_BYTES // 4
 # One response takes at most this part of the memory, so that it does not push out those of many others.
 _SHARE = 16
 # So many texts are asked for in one call to Redis.
@@ -135,7 +136,7 @@ class RedisShelf:
         self._client: Any = None
         self._to_close: list[Any] = []
         self._writes: set[asyncio.Task[None]] = set()
-        self._unwritten = 0
+        self._unwritten: Counter[str] = Counter()
 
     async def size(self, owner: str, names: Iterable[str]) -> int:
         return sum(await self._each("strlen", owner, list(names)))
@@ -169,17 +170,20 @@ class RedisShelf:
 
     def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
         size = sum(map(len, texts.values()))
-        full = self._unwritten > 0 and self._unwritten + size > _MOST_UNWRITTEN_BYTES
+        waiting, own = self._unwritten.total(), self._unwritten[owner]
+        full = 0 < waiting > _MOST_UNWRITTEN_BYTES - size or 0 < own > _MOST_OWN_BYTES - size
         if full or len(self._writes) >= _MOST_WRITES:
             self._on_failure("Backlog")
             return
-        self._unwritten += size
+        self._unwritten[owner] += size
         write = asyncio.get_running_loop().create_task(self._write(owner, texts))
         self._writes.add(write)
 
         def ended(_: asyncio.Task[None]) -> None:
             self._writes.discard(write)
-            self._unwritten -= size
+            self._unwritten[owner] -= size
+            if not self._unwritten[owner]:
+                del self._unwritten[owner]
 
         write.add_done_callback(ended)
 

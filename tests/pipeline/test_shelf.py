@@ -152,8 +152,20 @@ async def test_a_backlog_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) ->
     shelf.put("a", {"1": large, "2": large})  # one alone may be larger
     shelf.put("a", {"3": b"x"})
     assert failures == ["Backlog"]
+    shelf.put("b", {"3": b"x"})
+    assert failures == ["Backlog", "Backlog"], "all of the room is taken"
     slow.taking.set()
     await shelf.close()
+    slow.taking.clear()
+    failures.clear()
+    shelf.put("a", {"1": b"x" * (15 << 20)})
+    shelf.put("a", {"2": b"x" * (2 << 20)})
+    assert failures == ["Backlog"], "one owner leaves room to others"
+    shelf.put("b", {"1": b"x" * (15 << 20)})
+    assert failures == ["Backlog"]
+    slow.taking.set()
+    await shelf.close()
+    assert not shelf._unwritten
     shelf.put("a", {"4": large})
     shelf.put("a", {"5": large})
     assert failures == ["Backlog", "Backlog"]
