@@ -73,8 +73,7 @@ class KeyTable:
                 self.salt(name, key.team),
                 own.streams if own is not None and own.streams is not None else streams,
                 own.connections if own is not None and own.connections is not None else connections,
-                self.sealing.of(key),
-                self.sealing.find,
+                self.sealing,
             )
             entry = _Entry(principal, key.expires.timestamp() if key.expires else None, key.disabled)
             if key.aws_access_key_id is not None and key.aws_secret is not None:
@@ -179,8 +178,7 @@ class Keyring:
             salt=salt,
             streams=self._streams,
             connections=self._connections,
-            secret=self._sealing.of(None),
-            find_secret=self._sealing.find,
+            secrets=self._sealing,
         )
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:

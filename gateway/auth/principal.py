@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gateway.auth.sealing import SealingSecrets
 from gateway.core.sealing import Sealing
 
 
@@ -19,7 +20,7 @@ class Principal(Struct, frozen=True):
     priority  among waiting requests the highest goes first
     streams   most streams at once in one process, or None
     connections  likewise
-    secret    seals the texts that it keeps for the gateway; find_secret gives other secrets that are known, by name
+    secrets   seal the texts that it keeps for the gateway; None where all callers are one
     salt      keeps prefix caches of workers apart from those of other callers; None where all share them
     """
 
@@ -31,8 +32,7 @@ class Principal(Struct, frozen=True):
     salt: str | None = None
     streams: int | None = None
     connections: int | None = None
-    secret: bytes = b""
-    find_secret: Callable[[bytes], bytes | None] | None = None
+    secrets: SealingSecrets | None = None
 
     def __repr__(self) -> str:
         # A caller that knows the salt can find out what is cached.
@@ -46,7 +46,9 @@ class Principal(Struct, frozen=True):
 
     def sealing(self) -> Sealing:
         """By what the texts of its tenant are sealed."""
-        return Sealing(self.tenant, self.secret, self.find_secret)
+        if self.secrets is None:
+            return Sealing(self.tenant, b"")
+        return Sealing(self.tenant, self.secrets.of(self.key), self.secrets.find)
 
     def may_use(self, model: str) -> bool:
         """model is the configured name, not an alias. Answer a forbidden one as if it did not exist."""

@@ -29,10 +29,11 @@ class SealingSecrets:
     def __repr__(self) -> str:
         return "SealingSecrets()"
 
-    def of(self, key: Key | None) -> bytes:
-        """What seals the texts of a caller with `key`; None is the bearer of a token."""
+    def of(self, name: str) -> bytes:
+        """What seals the texts of the key `name`, or of the bearer of a token, who has another name."""
         if self._common is not None:
             return self._common
+        key = self._keys.get(name)
         if key is not None and key.id is not None and key.hash is not None:
             return bytes.fromhex(key.hash.removeprefix("sha256:"))
         if key is not None and key.aws_secret is not None:
@@ -42,6 +43,6 @@ class SealingSecrets:
     def find(self, name: bytes) -> bytes | None:
         """The secret with this name, None if it is not known here."""
         if not self._by_name:
-            every = {self.of(None), *map(self.of, self._keys.values())}
+            every = {self.of(""), *map(self.of, self._keys)}
             self._by_name = {secret_name(one): one for one in every}
         return self._by_name.get(name)

@@ -72,8 +72,9 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
         (redis, SECRETS["REDIS"] in str(redis.password)),
         (state.services.tracing._settings, "canary" in str(state.services.tracing._settings.headers)),
         (model, "canary-of-a-header" in str(model.headers) and SECRETS["WORKER"] in str(model.headers)),
-        (Principal("a", salt="canary", secret=b"canary"), True),
+        (Principal("a", salt="canary"), True),
         (Sealing("a", b"canary"), True),
+        (state.keyring._sealing, SECRETS["SEAL"].encode() == state.keyring._sealing.of("signer")),
     ]
     await gateway.close()
     await asyncio.to_thread(log.close)

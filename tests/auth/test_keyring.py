@@ -160,7 +160,7 @@ def test_find_key_returns_what_stands_there(value: bytes) -> None:
 def test_a_principal_carries_what_its_entry_says() -> None:
     keyring = ring(a=entry(KEY, team="search", models=["mini", "large"], dialects=["openai"], priority=5))
     principal = keyring.authenticate(bearer(KEY), "openai")
-    plain = replace(principal, secret=b"", find_secret=None)
+    plain = replace(principal, secrets=None)
     assert plain == Principal("a", "search", frozenset({"small", "large"}), frozenset({"openai"}), 5)
     assert principal.may_use("small")
     assert not principal.may_use("mini")
