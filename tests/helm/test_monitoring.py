@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.harness import Stack
-from tests.helm.chart import CHART, VALUES, copy, find, objects, parsed, template
+from tests.helm.chart import CHART, VALUES, Refused, copy, find, objects, parsed, template
 from tests.repo.tree import ROOT
 
 ALERTS = sorted((CHART / "alerts").glob("*.yaml"))
@@ -97,3 +97,32 @@ def test_a_request_to_a_model_without_workers_is_counted_which_wakes_it(unused_t
 def test_nothing_of_it_is_rendered_unasked() -> None:
     kinds = {one["kind"] for one in objects("minimal")}
     assert kinds.isdisjoint({"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject", "Ingress", "HTTPRoute"})
+
+
+def test_every_alert_takes_a_threshold_or_says_that_it_has_none(tmp_path: Path) -> None:
+    """Nothing but the number changes in its expression."""
+    compared = {
+        rule["alert"]: number[1]
+        for path in ALERTS
+        for rule in rules(path)
+        if "alert" in rule and (number := re.search(r"[<>=]=? *(\d[\d.]*)", rule["expr"]))
+    }
+    others = {rule["alert"] for path in ALERTS for rule in rules(path) if "alert" in rule} - set(compared)
+    assert len(compared) > 10
+    changed = {name: {"threshold": 0.0625} for name in compared}
+
+    def render(alerts: dict[str, Any]) -> dict[str, str]:
+        values = yaml.safe_load((VALUES / "everything.yaml").read_text())
+        values["monitoring"]["prometheusRule"]["alerts"] = alerts
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+        rule = find(parsed(template(tmp_path / "values.yaml")), "PrometheusRule")
+        return {one["alert"]: one["expr"] for group in rule["spec"]["groups"] for one in group["rules"]}
+
+    before, after = render({}), render(changed)
+    for name, known in compared.items():
+        place = re.compile(rf"([<>=]=? *){re.escape(known)}(?![\d.])")
+        assert after[name] == place.sub(r"\g<1>0.0625", before[name]), name
+        assert after[name] != before[name], name
+    for name in others:
+        with pytest.raises(Refused, match="compares with no number"):
+            render({name: {"threshold": 1}})
