@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 QUESTION = "Name three colours."
-# The last event of a stream whose events have types.
-LAST = ("message_stop", "response.completed")
+# The last event of a stream whose events have types. A reply that reached the cap on its tokens is whole, too.
+LAST = ("message_stop", "response.completed", "response.incomplete")
 
 
 class Wrong(Exception):
