@@ -77,7 +77,9 @@ def _probed(among: Sequence[Object]) -> bool:
             "timeoutSeconds": 5,
             "failureThreshold": 3,
         }
-        and gateway["startupProbe"] == {"httpGet": {"path": "/livez", "port": "metrics"}, "failureThreshold": 30}
+        and gateway["startupProbe"]
+        == {"httpGet": {"path": "/livez", "port": "metrics"}, "failureThreshold": 30}
+        | {"periodSeconds": 2, "timeoutSeconds": 2}
         and (worker["startupProbe"]["failureThreshold"], worker["startupProbe"]["periodSeconds"]) == (500, 10)
         and worker["livenessProbe"]["exec"] == {"command": ["alive"]}
         and "httpGet" not in worker["livenessProbe"]

@@ -114,7 +114,22 @@ ALL = (
         "the gateway is restarted by /livez alone",
         "minimal",
         lambda among: at(gateway(among), "livenessProbe.httpGet") == {"path": "/livez", "port": "metrics"},
-        ((POD, "path: /livez", "path: /readyz"),),
+        (
+            (
+                POD,
+                "livenessProbe:\n        httpGet:\n          path: /livez",
+                "livenessProbe:\n        httpGet:\n          path: /readyz",
+            ),
+        ),
+    ),
+    Property(
+        "a gateway that starts late is not killed for it",
+        "minimal",
+        lambda among: (
+            (probe := gateway(among)["startupProbe"])["httpGet"] == {"path": "/livez", "port": "metrics"}
+            and probe["periodSeconds"] * probe["failureThreshold"] == 180
+        ),
+        ((POD, "failureThreshold: 90", "failureThreshold: 1"),),
     ),
     Property(
         "the gateway takes requests when /readyz says so",

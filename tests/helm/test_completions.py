@@ -118,7 +118,9 @@ def test_whole_replies_are_read(script: ModuleType) -> None:
     assert script.lines(LINE + LAST) == "red"
     assert script.streamed(LINE + LAST) == "red"
     assert script.streamed(b": keep-alive\n\n" + TYPED + STOP) == "red"
-    capped = b'data: {"type": "response.output_text.delta", "delta": "red"}\n\ndata: {"type": "response.incomplete"}\n\n'
+    capped = (
+        b'data: {"type": "response.output_text.delta", "delta": "red"}\n\ndata: {"type": "response.incomplete"}\n\n'
+    )
     assert script.streamed(capped) == "red"
     assert script.plain(b'{"choices": [{"message": {"content": "red"}}]}') == "red"
     assert script.plain(b'{"message": {"content": "red"}, "done": true}') == "red"

@@ -34,6 +34,14 @@ spec:
           containerPort: 8080
         - name: metrics
           containerPort: 9090
+      # A node that is busy starts it late: until it has started, the other probes are not asked.
+      startupProbe:
+        httpGet:
+          path: /livez
+          port: metrics
+        periodSeconds: 2
+        timeoutSeconds: 2
+        failureThreshold: 90
       # Asked of the metrics port, where no client can be in the way.
       livenessProbe:
         httpGet:
