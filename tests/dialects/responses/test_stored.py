@@ -12,7 +12,10 @@ import openai
 import pytest
 
 from gateway.auth import new_key
+from gateway.core.errors import GatewayError
+from gateway.dialects.responses.stored import with_past
 from gateway.pipeline import run
+from gateway.pipeline.shelf import MemoryShelf
 from tests.dialects.responses.asking import body, frames, message, scripted
 from tests.harness import Stack
 from tests.limits.server import Server
@@ -125,6 +128,46 @@ def test_what_is_referred_to_counts_as_the_body_does(monkeypatch: pytest.MonkeyP
         refused = client.post("/v1/responses", json=body(previous_response_id=longer["id"]))
         assert refused.status_code == 413
         assert "40000 bytes" in refused.json()["error"]["message"]
+
+
+def test_what_is_referred_to_has_room_and_passes_limits_before_it_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [{"name": "few", "kind": "requests", "limit": 3}]
+    fetched: list[str] = []
+    fetch = MemoryShelf.get
+
+    async def get(self: MemoryShelf, owner: str, names: Any) -> Any:
+        fetched.append(owner)
+        return await fetch(self, owner, names)
+
+    monkeypatch.setattr(MemoryShelf, "get", get)
+    listen = {"max_body_bytes": 200_000, "max_bodies_bytes": 200_000}
+    long_context, options = {"max_model_len": 1 << 20}, {**config(), "listen": listen, "limits": limits}
+    with Stack((long_context,), options) as stack, client_of(stack) as client:
+        long = ask(client, body(input="a " * 60_000))
+        refers = body(previous_response_id=long["id"])
+        budget = stack.gateway.state.runtime.body_budget
+        budget.reserve(100_000)
+        refused = client.post("/v1/responses", json=refers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_room_for_body")
+        assert refused.headers["retry-after"]
+        assert fetched == []
+        budget.release(100_000)
+        ask(client, refers)
+        assert (len(fetched), budget.reserved) == (1, 0)
+        assert client.post("/v1/responses", json=refers).status_code == 429, "what found no room counts too"
+        assert (len(fetched), budget.reserved) == (1, 0)
+
+
+def test_what_is_referred_to_holds_no_more_values_than_a_body() -> None:
+    """A chain of responses could else grow without end."""
+    stored = [
+        json.dumps({"input": [{"role": "user"}] * count, "response": {"output": []}}).encode()
+        for count in (30_000, 40_000)
+    ]
+    assert len(with_past("a", "resp_1", {"resp_1": stored[0]})) == 30_001
+    with pytest.raises(GatewayError) as caught:
+        with_past("a", "resp_1", {"resp_1": stored[1]})
+    assert caught.value.code == "too_many_values"
 
 
 def test_a_reply_that_failed_is_not_stored(stack: Stack, client: httpx.Client) -> None:
