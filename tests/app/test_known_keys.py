@@ -122,7 +122,7 @@ def test_a_key_in_a_wrong_place_reaches_nobody(which: str, tmp_path: Path) -> No
             metrics = httpx.get(stack.url + "/metrics").text
             upstream = [f"{one.path} {one.headers}" for one in stack.sim.ledger.entries]
             log = stack.output.getvalue().decode()
-        accounted = [fields[b"record"] for _, fields in server.command("XRANGE", "usage", "-", "+")]
+        accounted = [fields[b"record"] for _, fields in server.command("XRANGE", "dragoman:usage", "-", "+")]
     assert len(accounted) > 100, len(replies)
     found = {
         "log": [line for line in log.splitlines() if key in line],
