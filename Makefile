@@ -17,7 +17,8 @@ install: .venv/locked .venv/listening .venv/installed ## Build .venv from all lo
 # the first one only. A layer is never changed: when its locks change, all is built from nothing. On top of both is the
 # one package of the extra kv-events (.venv/listening).
 .venv/running: $(RUN_LOCKS) scripts/venv.sh
-	scripts/venv.sh .venv $(RUN_LOCKS)
+	@echo "Building .venv (280 MB; the first time about a minute) ..."
+	@scripts/venv.sh .venv $(RUN_LOCKS)
 	@mv .venv/locked $@
 
 .venv/locked: .venv/running requirements/tracing.txt requirements/dev.txt
@@ -29,7 +30,8 @@ install: .venv/locked .venv/listening .venv/installed ## Build .venv from all lo
 	@touch $@
 
 .venv/installed: .venv/running pyproject.toml
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@echo "Installing the command dragoman into .venv ..."
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # One test client cannot share an environment with the gateway (see requirements/friendli.in).
@@ -165,6 +167,10 @@ docs: install ## Write the parts of docs/ that are made from the code
 .PHONY: bench
 bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: bench-first
+bench-first: install ## Measure how long a newcomer waits for the first words of `make run` on a busy machine
+	$(BIN)/python -m bench.first_words $(ARGS)
 
 .PHONY: bench-guard
 bench-guard: install ## Fail if the gateway is dearer than accepted (ARGS=--accept: accept what it costs now)

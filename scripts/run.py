@@ -22,7 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
@@ -34,6 +34,13 @@ POLL_S = 0.1
 READ_S = 2.0
 """Seconds to wait for the last lines of a program that has ended. A child of it may still hold its output open."""
 HELD_LINES = 50
+QUIET_S = 0.5
+"""Seconds without a line, once both are ready, after which they have logged their start."""
+LONGEST_TALK_S = 5.0
+QUESTION = "What is the capital of Japan?"
+"""The small model's first words are sure on every CPU: it is greedy, and no other token comes near. That of France it
+answers in French on some, to the end of its context."""
+MOST_TOKENS = 64
 START_S = 120.0
 """Seconds until a program must be ready. A model file of some gigabytes on a slow disk takes long to read."""
 
@@ -68,44 +75,48 @@ class Stop:
 class Child:
     """A program in its own process group: a terminal's Ctrl-C reaches this script only, which stops both in order.
 
-    Its output is held back until `show`, so that the user first reads what to type. If it ends before that, its last
-    lines are printed, because they say why.
+    Its output is held back until `show`. If it ends before that, its last lines are printed, because they say why.
     """
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.name = name
+        self.last_line_at = time.monotonic()
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, **environment},
         )
         self._held: deque[bytes] = deque(maxlen=HELD_LINES)
-        self._shown = threading.Event()
+        self._shown = False
+        self._turn = threading.Lock()
         self._reader = threading.Thread(target=self._read, name=name, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if self._shown.is_set():
-                with contextlib.suppress(BrokenPipeError):
-                    sys.stdout.buffer.write(line)
-                    sys.stdout.buffer.flush()
-            else:
-                self._held.append(line)
+            self.last_line_at = time.monotonic()
+            with self._turn:
+                if self._shown:
+                    put(line)
+                else:
+                    self._held.append(line)
 
     def show(self) -> None:
-        """Prints the program's output from now on."""
-        self._shown.set()
+        """Prints the program's output: what was held back, and what comes from now on."""
+        with self._turn:
+            put(b"".join(self._held))
+            self._shown = True
 
     def check(self) -> None:
         """Raises Failed if the program has ended."""
         status = self.process.poll()
         if status is not None:
             self._reader.join(READ_S)
-            if not self._shown.is_set():
+            if not self._shown:
                 sys.stderr.buffer.write(b"".join(self._held))
                 sys.stderr.buffer.flush()
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -121,6 +132,13 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def put(lines: bytes) -> None:
+    """Prints lines. A reader that has left is no reason to stop."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
 
 
 def refuse_busy(host: str, port: int, hint: str) -> None:
@@ -148,6 +166,15 @@ def wait_ok(url: str, children: Sequence[Child], stop: Stop) -> None:
             pass
         if time.monotonic() > end:
             raise Failed(f"{url} did not answer 200 within {START_S:.0f} s")
+        time.sleep(POLL_S)
+
+
+def wait_quiet(children: Sequence[Child], stop: Stop) -> None:
+    """Until the programs have logged their start, so that nothing comes after the request to type."""
+    began = time.monotonic()
+    while not stop.count and time.monotonic() < began + LONGEST_TALK_S:
+        if time.monotonic() - max(began, *(child.last_line_at for child in children)) > QUIET_S:
+            return
         time.sleep(POLL_S)
 
 
@@ -179,15 +206,22 @@ def sights(config: Config) -> str:
 
 
 def welcome(base: str, model: str, seen: str) -> str:
-    """The first output: a request to type."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]})
+    """The last of the output: a request to type. It streams, and its answer is short."""
+    asked = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "stream": True}
+    body = json.dumps({**asked, "max_tokens": MOST_TOKENS, "temperature": 0})
     return (
-        f"Type this in another terminal:\n\n"
-        f"  curl {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f"    -d '{body}'\n\n"
+        f"\nDragoman listens on {base}, model {model}. Ctrl-C stops it.\n\n"
         f"{seen}\n\n"
-        f"Dragoman listens on {base}, model {model}. Ctrl-C stops it."
+        f"Type this in another terminal:\n\n"
+        f"  curl -N {base}/openai/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f"    -d '{body}'\n"
     )
+
+
+def readable(config: Config) -> Mapping[str, str]:
+    """The gateway's environment: its log is a pipe to this script, and is for people if this script's output is."""
+    for_people = config.log.format == "auto" and sys.stdout.isatty()
+    return {"DRAGOMAN_LOG__FORMAT": "console"} if for_people else {}
 
 
 def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: str | None, stop: Stop) -> None:
@@ -211,15 +245,18 @@ def run(dragoman: Sequence[str], config_file: Path, config: Config, model_file: 
     base = address(config.listen.host, config.listen.port)
     children: list[Child] = []
     try:
-        children.append(Child("worker", embedded))
+        print(f"Loading {model_file or 'the small model'} ...", flush=True)
+        children.append(Child("worker", embedded, {}))
         wait_ok(f"{model.workers[0]}{config.health.path}", children, stop)
         if not stop.count:
-            children.append(Child("gateway", [*dragoman, "serve", "--config", str(config_file)]))
+            print("Starting the gateway ...", flush=True)
+            children.append(Child("gateway", [*dragoman, "serve", "--config", str(config_file)], readable(config)))
             wait_ok(f"{base}/readyz", children, stop)
+            wait_quiet(children, stop)
         if not stop.count:
-            print(welcome(base, name, sights(config)), flush=True)
             for child in children:
                 child.show()
+            print(welcome(base, name, sights(config)), flush=True)
         reloads = 0
         while not stop.count:
             for child in children:

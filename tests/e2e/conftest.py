@@ -41,8 +41,7 @@ def command(*arguments: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    # One thread: its threads wait by spinning, which is worst where other tests want the cores.
-    with command("worker", "embedded", "--port", "0", "--parallel", "2", "--threads", "1") as worker:
+    with command("worker", "embedded", "--port", "0", "--parallel", "2") as worker:
         config = tmp_path_factory.mktemp("gateway") / "gateway.yaml"
         text = (ROOT / "gateway.yaml").read_text()
         assert "http://127.0.0.1:8081" in text

@@ -76,7 +76,7 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    flags = ("--port", "0", "--parallel", "2", "--context", "256", "--threads", "1")
+    flags = ("--port", "0", "--parallel", "2", "--context", "256")
     # It closes connections after every stream and every hundred requests, and does not say so.
     once = httpx.Limits(max_keepalive_connections=0)
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config
-from scripts.run import sights
+from scripts.run import readable, sights
 from tests.ports import free_port
 from tests.repo.tree import ROOT
 
@@ -98,11 +99,13 @@ def run(tmp_path: Path) -> Iterator[Started]:
 
 
 def wait_welcome(process: subprocess.Popen[str]) -> str:
+    """All output up to the last line of the request to type, which an empty line follows."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if "Ctrl-C" in line:
+        if line.startswith("    -d "):
+            assert process.stdout.readline() == "\n"
             break
     return "".join(lines)
 
@@ -110,10 +113,14 @@ def wait_welcome(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_both_start_and_a_signal_stops_both(run: Started, number: signal.Signals) -> None:
     process = run.start()
-    welcome = wait_welcome(process)
-    first, _, command, *_ = welcome.splitlines()
-    assert first == "Type this in another terminal:", "nothing of the programs comes before it"
-    assert command.startswith(f"  curl http://127.0.0.1:{run.port}/openai/v1/chat/completions ")
+    said = wait_welcome(process).splitlines()
+    assert said[:2] == ["Loading the small model ...", "Starting the gateway ..."], "it says what takes so long"
+    assert sorted(said[2:4]) == ["noise of serve", "noise of worker"], "what the programs logged comes next"
+    assert said[-4] == "Type this in another terminal:"
+    assert said[-2].startswith(f"  curl -N http://127.0.0.1:{run.port}/openai/v1/chat/completions ")
+    asked = json.loads(said[-1].partition("'")[2].rpartition("'")[0])
+    assert asked["stream"] is True
+    assert asked["max_tokens"] <= 64
     assert run.alive() == ["worker", "serve"]
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
@@ -146,8 +153,7 @@ def test_sighup_reaches_the_gateway_and_stops_nothing(run: Started) -> None:
     assert process.stdout is not None
     for _ in range(2):
         process.send_signal(signal.SIGHUP)
-        # What a program printed before it was ready may come as late as its reader does.
-        assert next(line for line in process.stdout if not line.startswith("noise of ")) == "reads it again\n"
+        assert process.stdout.readline() == "reads it again\n", "the request to type was the last line"
     assert run.alive() == ["worker", "serve"]
 
 
@@ -163,6 +169,18 @@ def test_the_end_of_its_terminal_stops_both(run: Started) -> None:
     assert run.alive() == []
 
 
+@pytest.mark.parametrize(
+    ("terminal", "configured", "told"),
+    [(True, "auto", "console"), (True, "json", None), (False, "auto", None), (False, "console", None)],
+)
+def test_the_log_is_for_people_on_a_terminal_unless_it_is_asked_for_as_json(
+    terminal: bool, configured: str, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    config = Config.model_validate({"log": {"format": configured}})
+    assert readable(config).get("DRAGOMAN_LOG__FORMAT") == told
+
+
 @pytest.mark.parametrize(("role", "named"), [("worker", "worker"), ("serve", "gateway")])
 def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) -> None:
     process = run.start(**{f"FAIL_{role.upper()}": "1.5"})
@@ -176,7 +194,8 @@ def test_the_end_of_one_is_the_end_of_both(run: Started, role: str, named: str) 
 def test_what_does_not_start_says_why(run: Started, role: str, named: str) -> None:
     process = run.start(BROKEN=role)
     said, errors = process.communicate(timeout=60)
-    assert (process.returncode, said) == (1, "")
+    assert process.returncode == 1
+    assert said.splitlines() == ["Loading the small model ...", "Starting the gateway ..."][: 1 + (role == "serve")]
     assert errors == f"noise of {role}\nthere is no model\nrun: the {named} ended with status 1\n"
     assert run.alive() == []
 

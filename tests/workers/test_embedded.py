@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from bench.first_words import busy as busy_loops
 from workers.embedded import main
 
 
 def start(*flags: str) -> subprocess.Popen[str]:
-    # One thread: its threads wait by spinning, which is worst where other tests want the cores.
-    few = ("--context", "512", "--parallel", "2", "--threads", "1")
+    few = ("--context", "512", "--parallel", "2")
     command = (sys.executable, "-m", "workers.embedded", "--port", "0", *few, *flags)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -250,3 +250,32 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert caught.value.code == 0
     assert "--model-file" in capsys.readouterr().out
+
+
+def test_what_a_request_does_not_say_is_the_workers_own(worker: httpx.Client) -> None:
+    endless = {"messages": MESSAGES, "ignore_eos": True}
+    silent = worker.post("/v1/chat/completions", json=endless).json()
+    assert (silent["usage"]["completion_tokens"], silent["choices"][0]["finish_reason"]) == (256, "length")
+    asked = worker.post("/v1/chat/completions", json={**endless, "max_tokens": 270}).json()
+    assert asked["usage"]["completion_tokens"] == 270, "a value of the request wins"
+    told = {"prompt": "Once", "n_predict": 1}
+    assert worker.post("/completion", json=told).json()["generation_settings"]["repeat_penalty"] == pytest.approx(1.1)
+    own = worker.post("/completion", json={**told, "repeat_penalty": 1.0}).json()["generation_settings"]
+    assert own["repeat_penalty"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="busy loops are pinned to CPUs")
+def test_several_threads_answer_beside_a_busy_loop_on_each_cpu() -> None:
+    """Threads that spin at their barriers took minutes for this."""
+    process, address = running("--threads", "2")
+    with busy_loops(), httpx.Client(base_url=address, timeout=120) as client:
+        body = {"prompt": "The capital of France is", "max_tokens": 12, "temperature": 0}
+        assert "Paris" in client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    process.terminate()
+    assert ended(process) == (0, "")
+
+
+@pytest.mark.parametrize("flag", ["--threads", "--max-tokens", "--context", "--parallel"])
+def test_a_flag_below_one_is_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([flag, "0"]) == 2
+    assert capsys.readouterr().err == f"dragoman worker embedded: {flag} must be at least 1\n"
