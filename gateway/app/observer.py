@@ -9,6 +9,7 @@ from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 
+_MOST_FLAGS = 8
 _NOBODY = ("", ANONYMOUS.key)
 
 
@@ -43,6 +44,17 @@ class Observer:
         if error is not None and theirs:
             code = error.code or error.kind.value
             self._log.event("warning", "prefill failed", model=model, worker=worker, code=code)
+
+    def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:
+        named = list(flags[:_MOST_FLAGS])
+        self._log.rationed(
+            "warning",
+            "worker started without flags",
+            id=record.id,
+            model=record.model,
+            worker=record.worker,
+            flags=named,
+        )
 
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         self._metrics.bugs.inc()

@@ -75,6 +75,7 @@ class GatewayError(Exception):
     upstream     the HTTP status that a worker answered with, or None
     value        the invalid value, for dialects whose errors echo it; or None
     broke        the connection to the worker broke after the request was sent
+    flags        the engine's flags that its answer asks an operator for; they go to the log, never to the client
     retryable    False if no other worker may be tried although the blame is the worker's
     """
 
@@ -91,6 +92,7 @@ class GatewayError(Exception):
         value: object = None,
         retryable: bool = True,
         broke: bool = False,
+        flags: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -103,6 +105,7 @@ class GatewayError(Exception):
         self.value = value
         self.retryable = retryable
         self.broke = broke
+        self.flags = flags
 
     def release_frames(self) -> None:
         """Clears the error's traceback. Its frames refer to the request, which may refer to the error: in such a cycle

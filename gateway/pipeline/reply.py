@@ -195,7 +195,10 @@ class ClientReply:
         self._record.code = code or error.code or self.dialect.errors[error.kind][2]
 
     def _report(self, error: GatewayError) -> None:
-        """Reports the bug behind `error`, if it was met where only a GatewayError could be handed on."""
+        """Reports the bug behind `error`, if it was met where only a GatewayError could be handed on, and what the
+        worker's operator can do about it."""
+        if error.flags:
+            self._observer.misses(self._record, error.flags)
         if error.kind is Kind.INTERNAL and error.__cause__ is not None:
             self._observer.bug(self._record, error.__cause__)
             error.__cause__ = None  # it holds the frames that it passed, and they hold the error

@@ -78,6 +78,7 @@ class _Records:
     def retried(self, model: str, worker: str, error: GatewayError) -> None:
         """There is one worker only: no other is asked."""
 
+    def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None: ...
     def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None:
         """The one worker computes its prompts."""
 

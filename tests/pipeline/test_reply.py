@@ -61,6 +61,9 @@ class Observer:
     def finished(self, record: RequestRecord) -> None: ...
     def retried(self, model: str, worker: str, error: GatewayError) -> None: ...
     def hedged(self, model: str, won: bool) -> None: ...
+    def misses(self, record: RequestRecord, flags: tuple[str, ...]) -> None:
+        self.flags = flags
+
     def prefilled(self, model: str, worker: str | None, error: GatewayError | None) -> None: ...
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         self.bugs.append(error)
@@ -99,6 +102,12 @@ def nothing() -> None:
 
 
 HEADERS: Headers = [(b"content-type", b"text/event-stream")]
+
+
+async def test_flags_of_an_engine_are_reported_to_its_operator() -> None:
+    case = Case()
+    await case.reply.refuse(GatewayError(Kind.UNSUPPORTED, "not started for this", flags=("--embeddings",)), None)
+    assert case.observer.flags == ("--embeddings",)
 
 
 async def test_what_a_stream_writes_waits_for_the_commit() -> None:

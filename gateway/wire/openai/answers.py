@@ -352,9 +352,25 @@ def late_fault(error: ErrorIn | str) -> GatewayError:
     return classify(status, error.message, error.param, error.code)
 
 
+# A flag of an engine's command line, in a message that tells an operator how to start it.
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]{1,62}[a-z0-9]\b")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
 def classify(status: int, message: str | None, param: str | None, code: int | str | None = None) -> GatewayError:
-    """The gateway's error for a worker's status and message. A 4xx about the request keeps its text and code. A 401,
-    403 or 404 is about the gateway's configuration and a 5xx about the worker: the client does not see their texts."""
+    """The gateway's error for a worker's status and message. A 4xx about the request keeps its text and code, less the
+    sentences that name flags of the engine: no client can set them. A 401, 403 or 404 is about the gateway's
+    configuration and a 5xx about the worker: the client does not see their texts."""
+    flags = tuple(dict.fromkeys(_FLAG.findall(message))) if message else ()
+    error = _classify(status, message, param, code)
+    if flags:
+        error.flags = flags
+        kept = " ".join(part for part in _SENTENCE.split(error.message) if not _FLAG.search(part))
+        error.message = kept or "the worker of this model was not started for this"
+    return error
+
+
+def _classify(status: int, message: str | None, param: str | None, code: int | str | None) -> GatewayError:
     own = code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
     if status in (400, 422):
         text = message or "the worker refused the request"
