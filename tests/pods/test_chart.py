@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from redis import Redis
+from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.auth import new_key
 from tests.clients import GENERATING
@@ -22,7 +24,8 @@ from tests.repo.tree import ROOT
 
 HELM = ROOT / "tests" / "helm" / "tools" / "node_modules" / "helm" / "helm"
 RELEASE = "pods"
-PARTS = {"gateway": 2, "worker": 2, "valkey": 1}
+PARTS = {"gateway": 2, "worker": 4, "valkey": 1}
+PASSWORD = "a password of Valkey's"
 STREAMS = 4
 
 
@@ -46,19 +49,34 @@ class Installed:
         """The gateway's Service."""
         return f"http://{self.cluster.addresses['pods-dragoman']}"
 
-    def pods(self, component: str) -> list[Pod]:
-        """The Pods of one part of the chart."""
-        pods = self.cluster.pods.values()
-        return [pod for pod in pods if pod.labels["app.kubernetes.io/component"] == component]
+    def pods(self, component: str, model: str | None = None) -> list[Pod]:
+        """The Pods of one part of the chart, or the workers of one model."""
+        pods = [pod for pod in self.cluster.pods.values() if pod.labels["app.kubernetes.io/component"] == component]
+        return [pod for pod in pods if model in (None, pod.labels.get("dragoman-model"))]
+
+    def ready(self, model: str) -> int:
+        """How many workers of a model each gateway has: the fewest."""
+        pages = [httpx.get(f"http://{pod.address}:9090/metrics", timeout=60).text for pod in self.pods("gateway")]
+        named = f'dragoman_worker_ready{{model="{model}"'
+        return min(
+            sum(line.startswith(named) and line.endswith(" 1.0") for line in page.splitlines()) for page in pages
+        )
+
+    def wait_for(self, model: str, count: int) -> None:
+        """Until each gateway has so many ready workers of a model."""
+        end = monotonic() + 300
+        while (found := self.ready(model)) != count:
+            assert monotonic() < end, f"{found} workers of {model}, not {count}"
+            sleep(0.5)
 
 
 @pytest.fixture(scope="module")
-def installed(machine: Machine, valkey_image: str) -> Iterator[Installed]:
+def installed(machine: Machine, valkey_image: str, worker_image: str) -> Iterator[Installed]:
     objects = rendered()
     key, entry = new_key("caller", None)
     with Cluster(machine) as cluster:
         cluster.secret("keys", **{"keys.yaml": entry})
-        cluster.secret("redis", password="a password of Valkey's")
+        cluster.secret("redis", password=PASSWORD)
         cluster.secret("caller", key=key)
         cluster.apply(objects)
         cluster.wait_ready()
@@ -96,6 +114,36 @@ def test_limits_are_counted_in_valkey_by_all_gateways(installed: Installed) -> N
         while lacking := wanted - set(httpx.get(f"http://{pod.address}:9090/metrics", timeout=60).text.splitlines()):
             assert monotonic() < end, (pod.name, lacking)
             sleep(0.5)
+
+
+def test_valkey_asks_for_its_password(installed: Installed) -> None:
+    (pod,) = installed.pods("valkey")
+    with Redis(pod.address, socket_timeout=60) as stranger, pytest.raises((AuthenticationError, ResponseError)):
+        stranger.ping()
+    with Redis(pod.address, password=PASSWORD, socket_timeout=60) as known:
+        assert known.ping()
+
+
+def test_workers_enter_the_registry_and_leave_it(installed: Installed) -> None:
+    """The chart's default: gateways know workers from Valkey, by no Service's name and no list."""
+    config = yaml.safe_load(installed.cluster.kept["ConfigMap", "pods-dragoman"]["data"]["gateway.yaml"])
+    assert config["models"]["served"]["discover"] == {"redis": True}
+    installed.wait_for("served", 2)
+    body = {"model": "served", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    for _ in range(4):
+        reply = httpx.post(
+            f"{installed.url}/v1/chat/completions",
+            json=body,
+            headers={"Authorization": f"Bearer {installed.key}"},
+            timeout=300,
+        )
+        assert reply.status_code == 200, reply.text
+    pod = installed.pods("worker", "served")[0]
+    (ended,) = installed.cluster.delete(pod.name)
+    assert (ended.status, ended.killed) == (0, False), ended.log
+    installed.wait_for("served", 1)
+    replace(installed, pod)
+    installed.wait_for("served", 2)
 
 
 def test_clients_reach_no_metrics_and_nobody_without_a_key(installed: Installed) -> None:
@@ -208,6 +256,6 @@ def test_no_stream_is_cut_when_gateways_are_replaced(installed: Installed) -> No
 
 def test_no_request_fails_when_a_worker_is_replaced(installed: Installed) -> None:
     """llama.cpp's worker ends at once, but after the preStop pause, in which its gateways learn of it by DNS."""
-    pod = installed.pods("worker")[0]
+    pod = installed.pods("worker", "smollm2")[0]
     deleted_under_load(installed, pod)
     replace(installed, pod)
