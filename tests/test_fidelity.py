@@ -14,12 +14,13 @@ from openai.resources.embeddings import Embeddings
 
 from gateway import backends, dialects
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import WORDS
+from gateway.core.fields import WORDS, Field
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import ListModels
 from gateway.core.ports import Dialect
 from tests.clients import WAYS, Way, operation_of
-from tests.fidelity.matrix import BACKENDS, DIALECTS, REFERENCE, UNSAID, Outcome, Row, asking, page, rows
+from tests.fidelity.engines import EVERY, READ
+from tests.fidelity.matrix import BACKENDS, DIALECTS, REFERENCE, UNSAID, Outcome, Row, asking, measure, page, rows
 from tests.fidelity.specified import SPECIFIED
 from tests.repo.tree import ROOT
 
@@ -61,6 +62,46 @@ def test_no_other_backend_loses_a_field_in_silence(backend: str) -> None:
         and (backend, row.field.name) not in UNSAID
     ]
     assert lost == []
+
+
+def unread(backend: str, outcome: Outcome) -> list[str]:
+    """The members of a worker's request that came of a field, and that its engine does not read."""
+    read = READ[backend].get(outcome.path)
+    if read is None or outcome.what != "sent":
+        return []
+    return [name for name, value in outcome.changes.items() if value is not None and name not in {*read, "path"}]
+
+
+@pytest.mark.parametrize("backend", READ)
+def test_what_is_sent_is_read_by_the_engine(backend: str) -> None:
+    lost = {str(row): found for row in ROWS if (found := unread(backend, row.outcomes[backend]))}
+    assert lost == {}
+
+
+# Dialects that pass on what is in no table, and what else each asks of an operation.
+PASSING = sorted(
+    (name, operation)
+    for name, dialect in DIALECTS.items()
+    for operation in ("chat", "complete", "embed", "rerank", "score")
+    if operation in dialect.fields and getattr(dialect, "extras", "") == "pass"
+)
+
+
+@pytest.mark.parametrize("backend", READ)
+@pytest.mark.parametrize(("dialect", "operation"), PASSING)
+def test_what_any_engine_knows_is_read_named_or_refused(dialect: str, operation: str, backend: str) -> None:
+    """Members of OpenAI's and vLLM's wire, in any body that a client may write them into."""
+    lost = {}
+    for name, value in EVERY.items():
+        outcome = measure(dialect, operation, Field(name, "mapped", sample=value), backend)
+        silent = outcome.what == "nothing" or unread(backend, outcome)
+        if silent and (backend, operation, name) not in SAYS_NOTHING:
+            lost[name] = outcome
+    assert lost == {}
+
+
+# What a member asks for without a word of it to the worker: it is what happens anyway.
+SAYS_NOTHING = {("tgi", "chat", "include_reasoning")}  # false, and there is none
 
 
 def test_every_reason_to_say_nothing_is_needed() -> None:

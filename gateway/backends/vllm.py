@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
 from gateway.backends.openai.handover import KvTransfer
 from gateway.backends.openai.reads import ReadsReplies
-from gateway.backends.openai.requests import no_token_ids, unsupported
+from gateway.backends.openai.requests import OPENAI_IDLE, OPENAI_MEMBERS, leave_unread, no_token_ids, unsupported
 from gateway.backends.openai.scores import RERANK, SCORE, pairs_body, rerank_body
 from gateway.backends.openai.tokens import ask_tokens, read_text, read_tokens
 from gateway.core.http import JSON_TYPE, Request
@@ -49,6 +49,9 @@ _count = msgspec.json.Decoder(_CountIn)
 
 
 NAME = "vllm"
+
+
+_UNREAD = {**OPENAI_MEMBERS, "detokenize": (True,)}
 
 
 class _Words(Words):
@@ -157,7 +160,7 @@ class Vllm(ReadsReplies):
             if op.raw is None or op.wire != "openai":
                 op = _with_processors(op, can)
         body, dropped = outgoing(op, can, _WORDS)
-        dropped += _adjust(body, op)
+        dropped += (*leave_unread(body, op, _UNREAD, OPENAI_IDLE, NAME), *_adjust(body, op))
         if not _GUIDED.keys().isdisjoint(body):
             _rename_guided(body, can.version)
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
@@ -192,7 +195,7 @@ def _score(op: Score, can: Capabilities) -> Request:
         path, body = RERANK, rerank_body(op, can, NAME)
     else:
         path, body = SCORE, pairs_body(op, can)
-    dropped = _adjust(body, op)
+    dropped = (*leave_unread(body, op, _UNREAD, OPENAI_IDLE, NAME), *_adjust(body, op))
     return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
 
 

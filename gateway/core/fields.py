@@ -114,6 +114,12 @@ def own_name(param: str, fields: Sequence[Field], sent: Container[str] = ()) -> 
     return name + dot + rest
 
 
+def own_names(names: Sequence[str], fields: Mapping[str, Sequence[Field]]) -> tuple[str, ...]:
+    """The client's names for members of a worker's request, by all tables of its dialect."""
+    every = [field for found in fields.values() for field in found]
+    return tuple([own_name(name, every) for name in names])
+
+
 def own_words(error: GatewayError, fields: Sequence[Field], sent: Container[str] = ()) -> str:
     """The message of `error` with the client's name for the parameter at fault. For wires whose errors have no member
     for the parameter."""

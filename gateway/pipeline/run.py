@@ -11,6 +11,7 @@ from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.ability import refuse_beyond
 from gateway.core.byte_budget import SMALL
 from gateway.core.errors import Blame, GatewayError, Kind
+from gateway.core.fields import own_names
 from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route
 from gateway.core.messages import ListModels, Op, Settled
 from gateway.core.ports import Dialect, RequestRecord
@@ -201,7 +202,7 @@ class Run:
         cut = write(op, runtime.estimate) if share is None else await offload(write, op, runtime.estimate, share=share)
         del op
         if outgoing.request.dropped:
-            reply.name_dropped(outgoing.request.dropped)
+            reply.name_dropped(own_names(outgoing.request.dropped, self.endpoint.dialect.fields))
         if cut:
             reply.name_dropped(cut)
         for stage in runtime.stages:

@@ -76,7 +76,7 @@ def test_where_an_operation_goes() -> None:
 
 
 def test_the_least() -> None:
-    assert sent(complete("hi")) == {"prompt": "hi", "n_predict": -1}
+    assert sent(complete("hi")) == {"prompt": "hi"}
 
 
 def test_everything() -> None:
@@ -157,7 +157,7 @@ def test_a_seed_is_never_the_one_that_means_random(seed: int, seen: int) -> None
     ],
 )
 def test_constraints(output: Output, members: dict[str, Any]) -> None:
-    assert sent(complete(output=output)) == {"prompt": "hi", "n_predict": -1, **members}
+    assert sent(complete(output=output)) == {"prompt": "hi", **members}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,6 @@ def test_what_it_cannot_do(members: dict[str, Any], param: str) -> None:
 def test_who_says_how_to_sample_gets_no_filters_beside() -> None:
     assert sent(complete(sampling=Sampling(temperature=0.5))) == {
         "prompt": "hi",
-        "n_predict": -1,
         **OFF,
         "temperature": 0.5,
     }
@@ -562,14 +561,22 @@ def test_errors(status: int, message: str, kind: Kind, param: str | None) -> Non
     assert (end.error.kind, end.error.param) == (kind, param)
 
 
+@pytest.mark.parametrize("prompts", [("",), ("hi", ""), ((),)])
+def test_several_choices_of_an_empty_prompt_are_refused(prompts: tuple[Any, ...]) -> None:
+    """The engine would never answer."""
+    with pytest.raises(GatewayError) as caught:
+        BACKEND.write(complete(*prompts, n=2), CAN)
+    assert (caught.value.kind, caught.value.param) == (Kind.UNSUPPORTED, "n")
+    BACKEND.write(complete(*prompts), CAN)
+
+
 # -- the real thing -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[httpx.Client]:
     """A gateway in front of a real llama.cpp; two slots of 512 tokens."""
-    # One thread: its threads wait by spinning, which is worst where other tests want the cores.
-    flags = ("--port", "0", "--context", "512", "--parallel", "2", "--threads", "1")
+    flags = ("--port", "0", "--context", "512", "--parallel", "2")
     with subprocess.Popen(
         (sys.executable, "-m", "workers.embedded", *flags), stdout=subprocess.PIPE, text=True
     ) as worker:
@@ -612,6 +619,86 @@ def test_real_token_ids_stream_and_add_up(gateway: httpx.Client) -> None:
     assert "".join(event["text"] for event in sampled) == choice["text"]
     assert [event["token"] for event in sampled] == choice["tokens"]
     assert len(sampled) == whole["usage"]["completion_tokens"] == 8
+
+
+ASKED = {
+    "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+    "max_tokens": 30,
+    "temperature": 0,
+}
+# Dialects whose replies name the phrase that was met: path, body, the member with the phrases.
+PHRASES: list[tuple[str, dict[str, Any], str]] = [
+    ("/anthropic/v1/messages", {"model": "smollm2", **ASKED}, "stop_sequences"),
+    ("/sagemaker/endpoints/smollm2/invocations", ASKED, "stop"),
+    (
+        "/sagemaker/endpoints/smollm2/invocations",
+        {"prompt": "The capital of Japan is", "max_tokens": 30, "temperature": 0},
+        "stop",
+    ),
+]
+
+
+def told(body: Any) -> set[tuple[str, Any]]:
+    """What a reply, or an event of one, says of its end."""
+    places = [body, body.get("delta") or {}, *body.get("choices", ())]
+    names = ("stop_reason", "stop_sequence")
+    return {(name, place[name]) for place in places if isinstance(place, dict) for name in names if place.get(name)}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("path", "body", "member"), PHRASES)
+def test_a_real_stop_phrase_is_told(
+    path: str, body: dict[str, Any], member: str, streamed: bool, gateway: httpx.Client
+) -> None:
+    for phrases, met in ((["zzz", "Tokyo"], "Tokyo"), (["zzz"], None)):
+        response = gateway.post(path, json={**body, member: phrases, "stream": streamed})
+        assert response.status_code == 200, response.text
+        events = sse_data(response.content) if streamed else [response.content]
+        found = set[tuple[str, Any]]().union(*(told(json.loads(data)) for data in events if data.startswith(b"{")))
+        if path.startswith("/anthropic"):
+            ended = {("stop_reason", "stop_sequence"), ("stop_sequence", met)}
+            assert found == (ended if met else {("stop_reason", "end_turn")})
+        else:
+            assert found == ({("stop_reason", met)} if met else set())
+        assert b"__verbose" not in response.content
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_real_stop_phrase_is_no_news_to_a_client_of_openai(streamed: bool, gateway: httpx.Client) -> None:
+    response = gateway.post(
+        "/v1/chat/completions", json={"model": "smollm2", **ASKED, "stop": "Tokyo", "n": 2, "stream": streamed}
+    )
+    assert response.status_code == 200
+    assert b"__verbose" not in response.content
+    assert b"stopping_word" not in response.content
+
+
+# Every dialect that takes a text: path, body, the member of a choice with its text.
+EMPTY: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"model": "smollm2", "prompt": "", "max_tokens": 4}),
+    ("/v1/completions", {"model": "smollm2", "prompt": ["", "1, 2,"], "max_tokens": 4}),
+    ("/openai/deployments/smollm2/completions?api-version=2024-10-21", {"prompt": "", "max_tokens": 4}),
+    ("/sagemaker/endpoints/smollm2/invocations", {"prompt": "", "max_tokens": 4}),
+    ("/friendli/v1/completions", {"prompt": "", "max_tokens": 4}),
+    ("/api/generate", {"model": "smollm2", "prompt": "", "raw": True}),
+    ("/v1/chat/completions", {"model": "smollm2", "messages": [{"role": "user", "content": ""}], "max_tokens": 4}),
+    ("/anthropic/v1/messages", {"model": "smollm2", "messages": [{"role": "user", "content": ""}], "max_tokens": 4}),
+]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("path", "body"), EMPTY)
+def test_an_empty_text_is_answered(path: str, body: dict[str, Any], streamed: bool, gateway: httpx.Client) -> None:
+    response = gateway.post(path, json={**body, "stream": streamed})
+    # Friendli's specification has no empty prompt; an error is the caller's, and is not the worker's.
+    assert response.status_code == 200 or (response.status_code in (400, 422) and "friendli" in path), response.text
+    assert b"upstream" not in response.content
+
+
+def test_operators_advice_is_not_for_callers(gateway: httpx.Client) -> None:
+    response = gateway.post("/v1/embeddings", json={"model": "smollm2", "input": "hi"})
+    assert 400 <= response.status_code < 500
+    assert response.json()["error"]["message"] == "This server does not support embeddings."
 
 
 def test_real_token_prompts(gateway: httpx.Client) -> None:

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from gateway.backends.vllm import Vllm
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Start
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice, ReplyPart
 from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op, Settled
-from gateway.core.ports import Dialect, Settings
+from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.core.usage import Usage
 from gateway.dialects import create
 from gateway.dialects.openai import OpenAI
@@ -23,6 +24,7 @@ from gateway.wire.openai.operations import write_model
 from gateway.wire.openai.writing import ERRORS, error_event
 
 DIALECT = OpenAI()
+VLLM = Vllm()
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "hi"}]},
     "complete": {"prompt": "hi"},
@@ -53,6 +55,13 @@ def test_one_model_is_asked_for_by_its_name() -> None:
     assert DIALECT.read(request(b"", "model", model="org/name")) == ListModels(write=write_model, model="org/name")
 
 
+def write_for_vllm(operation: str, members: dict[str, Any]) -> None:
+    """Raises GatewayError for what this dialect refuses, and for what no engine does."""
+    op = read(operation, **members)
+    assert isinstance(op, (Chat, Complete, Embed))
+    VLLM.write(op, Capabilities("m"))
+
+
 @pytest.mark.parametrize("operation", FIELDS)
 def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
     for field in FIELDS[operation]:
@@ -67,7 +76,7 @@ def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
             members["tools"] = [{"type": "function", "function": {"name": "f"}}]
         if field.handling == "refused":
             with pytest.raises(GatewayError) as caught:
-                read(operation, **members)
+                write_for_vllm(operation, members)
             assert (caught.value.blame, caught.value.param) == (Blame.CLIENT, field.name)
         else:
             op = read(operation, **members)
@@ -75,6 +84,12 @@ def test_every_field_with_a_sample_is_read_or_refused(operation: str) -> None:
             assert isinstance(op, (Chat, Complete, Embed))
             assert op.raw is not None
             assert field.name in op.raw, field.name
+
+
+@pytest.mark.parametrize("operation", ["chat", "complete"])
+@pytest.mark.parametrize(("given", "key"), [("notebook", "notebook"), ("", ""), (7, None), ({}, None), ([1e300], None)])
+def test_a_cache_key_is_a_text(operation: str, given: Any, key: str | None) -> None:
+    assert read(operation, prompt_cache_key=given).cache_key == key
 
 
 @pytest.mark.parametrize("operation", BODIES)

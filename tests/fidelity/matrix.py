@@ -17,7 +17,7 @@ from gateway import backends, dialects
 from gateway.core import totals
 from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError
-from gateway.core.fields import Example, Field, with_field
+from gateway.core.fields import Example, Field, own_names, with_field
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Complete, ListModels, Op, Question, Settled
 from gateway.core.ports import Capabilities, Dialect, Settings
@@ -29,11 +29,16 @@ DIALECTS: Mapping[str, Dialect] = {name: dialects.create(name, Settings()) for n
 # The backend that the handling is declared for.
 REFERENCE = "vllm"
 
+NEUTRAL = "the value that is measured is neutral"
 # (backend, field) that does not reach the worker although it reaches vLLM, and why that loses nothing.
 UNSAID = {
     ("tgi", "parameters.details"): "details come in any case",
     ("tgi", "return_token_strs"): "texts come in any case",
-    ("tgi", "ignore_eos"): "the value that is measured is neutral",
+    ("tgi", "ignore_eos"): NEUTRAL,
+    ("tgi", "skip_special_tokens"): NEUTRAL,
+    ("tgi", "include_reasoning"): NEUTRAL,
+    ("llamacpp", "skip_special_tokens"): NEUTRAL,
+    ("llamacpp", "include_reasoning"): NEUTRAL,
     ("tgi", "include_output_logprobs"): "logprobs come in any case",
     ("tgi", "parallel_tool_calls"): "false is measured, and its grammar of tools makes one call at most",
 }
@@ -49,12 +54,14 @@ class Outcome(Struct, frozen=True):
     """what      sent: the worker gets something else; acted: only the canonical request differs
     changes   what the worker gets, by name, None for what is gone; "path" is the request's own
     status    of the refusal, as the client sees it; told is its body
+    path      the worker's, of what is sent
     """
 
     what: What
     changes: Mapping[str, Any] = {}
     status: int = 0
     told: str = ""
+    path: str = ""
 
 
 class Row(Struct, frozen=True):
@@ -108,7 +115,7 @@ def _measure(dialect: str, operation: str, field: Field, value: Any, backend: st
     if field.name not in volatile:
         changes = {name: value for name, value in changes.items() if name not in volatile}
     if changes:
-        return Outcome("sent", changes)
+        return Outcome("sent", changes, path=after["path"])
     return Outcome("acted" if _acts(before[0], op, drawn[0]) else "nothing")
 
 
@@ -156,7 +163,7 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
             assert isinstance(op, Complete)
             totals.apply_prompt_length(op, _PROMPT_TOKENS)
             outgoing = BACKENDS[backend].write(op, CAN)
-        return op, _flat(outgoing), (*op.dropped, *outgoing.dropped)
+        return op, _flat(outgoing), (*op.dropped, *own_names(outgoing.dropped, DIALECTS[dialect].fields))
     except GatewayError as error:
         raise _Refused(DIALECTS[dialect].refuse(error, request, op)[0]) from None
 
@@ -192,6 +199,9 @@ measurement disagree, where a field of a specification has no declared handling,
 | consumed | read by the gateway: the model, the stream, a deadline |
 | ignored | accepted, and named in the reply header `x-dragoman-dropped` |
 | refused | an error that names it |
+
+A member that an engine would accept and not read is never sent to it: it is refused if it asks for another reply, else
+named. What each engine reads is in `tests/fidelity/engines.py`; a remote server of OpenAI's wire may read anything.
 
 The declared handling is that before vLLM. The other columns say what happens before each kind of worker: the names
 under which a field reaches it, or the status of the refusal, as the client sees it. ✓ means "under its own name with

@@ -12,18 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.llamacpp.errors import fault_of
-from gateway.backends.llamacpp.replies import ChoicesReader, TextReader, token_count, tokens_of
-from gateway.backends.llamacpp.requests import (
-    NAME,
-    WORDS,
-    adjust_chat,
-    refuse_pooling,
-    score_body,
-    text_body,
-    text_dropped,
-)
+from gateway.backends.llamacpp.replies import TextReader, ToldReader, token_count, tokens_of
+from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, adjust_embed, score_body, text_body
 from gateway.backends.openai.compose import PATHS, outgoing, prompt_of, tokenize
-from gateway.backends.openai.replies import read_embeddings, reader_of
+from gateway.backends.openai.replies import ChatReader, read_embeddings
 from gateway.backends.openai.requests import unsupported
 from gateway.backends.openai.scores import RERANK, inability, read_scores
 from gateway.backends.openai.tokens import ask_tokens, read_text
@@ -55,20 +47,26 @@ class LlamaCpp:
     def wire_of(self, op: Op) -> str:
         if isinstance(op, Complete):
             return NAME
-        return f"{NAME} chat" if _several(op) else "openai"
+        return f"{NAME} chat" if _told(op) else "openai"
 
     def write(self, op: Op, can: Capabilities) -> Request:
         if isinstance(op, Score):
-            return Request("POST", RERANK, [JSON_TYPE], encode(score_body(op, can)))
+            body, dropped = score_body(op, can)
+            return Request("POST", RERANK, [JSON_TYPE], encode(body), dropped=dropped)
         assert isinstance(op, (Chat, Complete, Embed))
         if isinstance(op, Complete):
-            return Request("POST", "/completion", [JSON_TYPE], encode(text_body(op, can)), dropped=text_dropped(op))
+            body, dropped = text_body(op, can)
+            return Request("POST", "/completion", [JSON_TYPE], encode(body), dropped=dropped)
         body, dropped = outgoing(op, can, WORDS)
         if isinstance(op, Embed):
-            refuse_pooling(body)
+            dropped += adjust_embed(body, op)
         else:
-            dropped = (*dropped, *adjust_chat(body, op, can))
-            if _several(op):
+            dropped += adjust_chat(body, op, can)
+            if op.stop:
+                # A chat's reply says only that it stopped. This adds what its own API says beside that, cut to the
+                # phrase that was met.
+                body["verbose"], body["response_fields"] = True, ["stopping_word"]
+            if op.n > 1:
                 # The usage of a buffered reply covers one choice only; a stream reports the usage of each.
                 body["stream"], body["stream_options"] = True, {"include_usage": True}
         return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
@@ -96,17 +94,20 @@ class LlamaCpp:
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         if isinstance(op, Complete):
             yield from TextReader(op, self._defaults).whole(response.body)
-        elif _several(op):
-            reader = ChoicesReader(op, self._defaults)
+        elif op.n > 1:
+            reader = ToldReader(op, self._defaults)
             yield from reader.feed(response.body)
             yield from reader.eof()
         else:
-            yield from reader_of(op, self._defaults).whole(response.body)
+            yield from self._chat_reader(op).whole(response.body)
 
     def reader(self, op: Generate) -> StreamReader:
         if isinstance(op, Complete):
             return TextReader(op, self._defaults)
-        return ChoicesReader(op, self._defaults) if _several(op) else reader_of(op, self._defaults)
+        return self._chat_reader(op)
+
+    def _chat_reader(self, op: Chat) -> ChatReader:
+        return ToldReader(op, self._defaults) if _told(op) else ChatReader(op, self._defaults)
 
     def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
         return read_embeddings(response, op)
@@ -130,9 +131,10 @@ class LlamaCpp:
         return Facts(max_model_len=found.default_generation_settings.n_ctx or None, abilities=abilities)
 
 
-def _several(op: Op) -> bool:
-    """True for a chat with several choices: llama.cpp reports the usage of each choice separately."""
-    return isinstance(op, Chat) and op.n > 1
+def _told(op: Op) -> bool:
+    """True for a chat whose reply says more than OpenAI's: the usage of each of several choices, or the stop phrase
+    that was met."""
+    return isinstance(op, Chat) and (op.n > 1 or bool(op.stop))
 
 
 class _CapsIn(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from gateway.backends.llamacpp.errors import named
@@ -16,7 +16,7 @@ from gateway.backends.openai.tokens import whole_tokens
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.lifecycle import Tokens
-from gateway.core.messages import Complete
+from gateway.core.messages import Chat, Complete
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.bulk import is_large
@@ -28,12 +28,26 @@ from gateway.wire.openai.excess import MOST_TOKENS, ORDINARY_BYTES, refuse_bulky
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
-class ChoicesReader(ChatReader):
-    """A chat with several choices. Each choice has its own usage chunk, and each of these counts the prompt again."""
+class ToldReader(ChatReader):
+    """A chat with several choices, or with stop phrases. Each choice has its own usage chunk, and each of these counts
+    the prompt again. The chunk that ends a choice tells the phrase that was met, if it was asked for."""
+
+    def chunk(self, data: bytes) -> Iterator[Event]:
+        said = wire.decoded(data, _told).told if b'"__verbose"' in data else None
+        # A chat template may have phrases of its own, which no client asked for.
+        word = said.stopping_word if said is not None and said.stopping_word in self.stop else None
+        for event in super().chunk(data):
+            if word is not None and isinstance(event, Finish):
+                event = replace(event, stop_sequence=word)
+            yield event
+
+    def __init__(self, op: Chat, defaults: ReplyDefaults) -> None:
+        super().__init__(op, defaults)
+        self.stop = op.stop
 
     def counted(self, said: Usage) -> Usage:
         before = self.usage
-        if before is None:
+        if before is None or self.most == 1:
             return said
         return replace(
             said,
@@ -106,11 +120,22 @@ class _ChunkIn(Struct):
     error: wire.ErrorIn | str | None = None
 
 
+class _VerboseIn(Struct):
+    stopping_word: str = ""
+
+
+class _ToldIn(Struct):
+    """A chunk of a chat, of which llama.cpp tells more than OpenAI's wire has."""
+
+    told: _VerboseIn | None = field(default=None, name="__verbose")
+
+
 class _TokensIn(Struct):
     tokens: list[wire.Number]
 
 
 _tokens = msgspec.json.Decoder(_TokensIn)
+_told = msgspec.json.Decoder(_ToldIn)
 _chunk = msgspec.json.Decoder(_ChunkIn)
 _chunks = msgspec.json.Decoder(_ChunkIn | list[_ChunkIn])
 
@@ -146,7 +171,8 @@ class TextReader:
     def feed(self, block: bytes) -> Iterator[Event]:
         try:
             for frame in self._frames.feed(block):
-                if not self._over:
+                # llama.cpp writes `null` after the end of an empty prompt beside others.
+                if not self._over and frame.data != b"null":
                     large = len(frame.data) > ORDINARY_BYTES
                     if large:
                         refuse_bulky(frame.data, self._choices, self._op.logprobs is not None)
@@ -231,6 +257,8 @@ class TextReader:
             end_token = tokens[-1] if tokens else None
             probs = probs[: len(tokens) - 1] if tokens and len(probs) >= len(tokens) else probs
             tokens = tokens[:-1]
+        elif found.stop_type == "none" and not self._op.prompts[index // self._op.n]:
+            found.stop_type = "eos"  # of an empty prompt nothing is read, and nothing said
         elif found.stop_type not in _REASONS:
             raise wire.aborted(found.stop_type)
         if found.content or tokens or probs:

@@ -11,16 +11,18 @@ from msgspec import Raw
 from gateway.backends.llamacpp.patterns import grammar
 from gateway.backends.openai.compose import Words
 from gateway.backends.openai.requests import (
+    IDLE,
+    OPENAI_MEMBERS,
     RISING,
-    VLLM_MEMBERS,
-    refuse_members,
+    UNREAD,
+    leave_unread,
     unsupported,
     unwritten,
     write_tool,
 )
 from gateway.backends.openai.scores import rerank_body
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Chat, Complete, NamedTool, Output, Sampling, Score
+from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
 from gateway.core.ports import Capabilities
 from gateway.wire.json import encode, valid
 
@@ -33,10 +35,13 @@ _SEEDS = 2**32 - 1
 _WINDOW = 65_536
 # vLLM's members that llama.cpp has too.
 _SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
-_NOT_ITS = {name: neutral for name, neutral in VLLM_MEMBERS.items() if name not in _SHARED}
+_NOT_ITS: Mapping[str, tuple[Any, ...]] = {name: off for name, off in UNREAD.items() if name not in _SHARED}
+# Its reasoning models always tell their reasoning.
+_NOT_ITS = {**_NOT_ITS, "include_reasoning": (True,)}
 
 # vLLM's members of requests for scores and embeddings that change them, with the values that change nothing.
 _POOLING_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    **OPENAI_MEMBERS,
     "add_special_tokens": (True,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
@@ -67,14 +72,21 @@ class _Words(Words):
 WORDS = _Words(NAME)
 
 
-def text_body(op: Complete, can: Capabilities) -> dict[str, Any]:
-    """The body of `/completion`. Raises GatewayError(UNSUPPORTED), which names the parameter, for what llama.cpp cannot
-    do."""
+def text_body(op: Complete, can: Capabilities) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(the body of `/completion`, the names of members that it lacks). Raises GatewayError(UNSUPPORTED), which names
+    the parameter, for what llama.cpp cannot do."""
     _refuse(op)
-    _refuse_second_words(op.extra)
-    refuse_members(op.extra, {**_NOT_ITS, **_NO_TEXT}, NAME)
+    if op.n > 1 and not all(op.prompts):
+        # llama.cpp answers nothing, ever, and its slots stay taken.
+        raise unsupported("n", NAME, "an empty prompt has one choice")
+    extra = {name: raw for name, raw in op.extra.items() if name != "stream_options"}
+    _refuse_second_words(extra)
+    dropped = (*unwritten(op), *op.unnamed, *leave_unread(extra, op, _NOT_ITS, IDLE, NAME))
+    if op.user is not None:
+        dropped += ("user",)
     body: dict[str, Any] = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
-    body["n_predict"] = -1 if op.max_output is None else op.max_output
+    if op.max_output is not None:
+        body["n_predict"] = op.max_output
     if op.n != 1:
         body["n"] = op.n
     if op.stream:
@@ -93,35 +105,25 @@ def text_body(op: Complete, can: Capabilities) -> dict[str, Any]:
         body["cache_prompt"] = False
     if op.output is not None:
         _constrain(body, op.output)
-    body.update({name: raw for name, raw in op.extra.items() if name != "stream_options"})
+    body.update(extra)
     _translate(body)
     _set_window(body, op.sampling, can)
-    return body
+    return body, dropped
 
 
-# Members that have no meaning for a plain text.
-_NO_TEXT: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True, False),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-}
+def score_body(op: Score, can: Capabilities) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(the body of `/v1/rerank`, the names of members that it lacks). Raises GatewayError(UNSUPPORTED) for what
+    llama.cpp would silently ignore."""
+    body = rerank_body(op, can, NAME)
+    return body, leave_unread(body, op, _POOLING_MEMBERS, IDLE, NAME)
 
 
-def text_dropped(op: Complete) -> tuple[str, ...]:
-    """The names of members that `text_body` leaves out without an error."""
-    return (*unwritten(op), *op.unnamed, *(("user",) if op.user is not None else ()))
-
-
-def score_body(op: Score, can: Capabilities) -> dict[str, Any]:
-    """The body of `/v1/rerank`. Raises GatewayError(UNSUPPORTED) for what llama.cpp would silently ignore."""
-    refuse_pooling(op.extra)
-    return rerank_body(op, can, NAME)
-
-
-def refuse_pooling(members: Mapping[str, Any]) -> None:
-    """Raises GatewayError(UNSUPPORTED) for what llama.cpp would silently ignore in a request for scores or
-    embeddings."""
-    refuse_members(members, _POOLING_MEMBERS, NAME)
+def adjust_embed(body: dict[str, Any], op: Embed) -> tuple[str, ...]:
+    """Removes the members that llama.cpp does not read, in place, and returns their names. Raises
+    GatewayError(UNSUPPORTED) for what it would silently ignore."""
+    if body.pop("dimensions", None) is not None and op.dimensions is not None:
+        raise unsupported("dimensions", NAME)
+    return leave_unread(body, op, {**_NOT_ITS, **_POOLING_MEMBERS}, IDLE, NAME)
 
 
 def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str, ...]:
@@ -130,13 +132,12 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str,
     Returns the names of members that are left out. Raises GatewayError(UNSUPPORTED), which names the parameter, for
     what llama.cpp would silently ignore.
     """
-    dropped: tuple[str, ...] = ()
     _refuse_second_words(body)
-    refuse_members(body, _NOT_ITS, NAME)
+    dropped = leave_unread(body, op, _NOT_ITS, IDLE, NAME)
     _refuse_sampling(op.sampling)
     if body.pop("max_completion_tokens", None) is not None:
         if body.get("max_tokens") is not None:
-            dropped = ("max_tokens",)
+            dropped += ("max_tokens",)
         body["max_tokens"] = op.max_output
     if op.sampling.seed is not None:
         body["seed"] = op.sampling.seed % _SEEDS

@@ -14,20 +14,23 @@ from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
+    Embed,
     Image,
     Message,
     NamedTool,
     Nested,
+    Op,
     Opaque,
     Part,
     Refusal,
+    Score,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import encode
+from gateway.wire.json import NULL, encode
 from gateway.wire.openai.constraints import ENGINE, REPORTS
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -160,17 +163,112 @@ def no_token_ids(backend: str) -> GatewayError:
     )
 
 
-def refuse_members(members: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], backend: str) -> None:
-    """`members` are JSON texts by name; `neutral` lists for each name the values that change nothing. Raises
-    GatewayError(UNSUPPORTED) for the first member that is in `neutral` and has another value."""
-    for name in members:
-        if name in neutral and msgspec.json.decode(members[name]) not in (None, *neutral[name]):
+def leave_unread(
+    members: dict[str, Any], op: Op, changing: Mapping[str, tuple[Any, ...]], idle: frozenset[str], backend: str
+) -> tuple[str, ...]:
+    """Removes from `members`, in place, what the engine behind `backend` would accept and not read: members of OpenAI's
+    and vLLM's wire only, as others may be the engine's own. `members` are JSON texts by name, those of a request that
+    is made of `op`.
+
+    changing lists members that ask for another reply, each with the values that ask for nothing. idle lists members
+    that no reply shows; those that belong to other operations are added to it. Returns the names of the idle ones that
+    had a value. Raises GatewayError(UNSUPPORTED) for the first of `changing` with another value.
+    """
+    members.pop("prompt_cache_key", None)  # the gateway itself has chosen the worker by it
+    idle |= _ELSEWHERE[type(op)]
+    if type(op) is Embed and "messages" in members:
+        idle -= _TEMPLATE
+    for name in [name for name in members if name in changing and name not in idle]:
+        if msgspec.json.decode(members[name]) not in (None, *changing[name]):
             raise unsupported(name, backend)
+        del members[name]
+    left = tuple(name for name in members if name in idle)
+    return tuple([name for name in left if members.pop(name) not in (None, NULL)])
 
 
-VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {**ENGINE, **REPORTS}
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Members of chats alone: what their template reads, and the rest.
+_TEMPLATE = _names("add_generation_prompt chat_template chat_template_kwargs continue_final_message media_io_kwargs")
+_CHATS = _TEMPLATE | _names("""
+    documents include_reasoning max_completion_tokens mm_processor_kwargs parallel_tool_calls reasoning_effort
+    return_prompt_text tool_choice tools top_logprobs
+""")
+_POOLING = _names("dimensions padding")
+_GENERATION = _CHATS | _names("""
+    allowed_token_ids bad_words best_of detokenize ec_transfer_params echo frequency_penalty guided_choice
+    guided_grammar guided_json guided_regex ignore_eos include_stop_str_in_output kv_transfer_params length_penalty
+    logit_bias logits_processors logprob_token_ids logprobs max_tokens min_p min_tokens mm_payload n
+    presence_penalty prompt_embeds prompt_logprobs repetition_detection repetition_penalty response_format
+    return_mm_kwargs return_token_ids return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start
+    seed session_id skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream_interval
+    structured_outputs suffix temperature thinking_token_budget top_k top_p use_beam_search vllm_xargs watermarking
+""")
+# What has a meaning in other operations only.
+_ELSEWHERE: Mapping[type, frozenset[str]] = {
+    Chat: _POOLING | _names("mm_payload prompt_embeds suffix"),
+    Complete: _POOLING | _CHATS,
+    Embed: _GENERATION - {"mm_processor_kwargs"},
+    Score: (_GENERATION - _names("chat_template_kwargs documents mm_processor_kwargs"))
+    | _names("add_special_tokens dimensions"),
+}
+
+OPENAI_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "web_search_options": (),
+}
+"""Members of OpenAI's own service that ask for another reply, and that no engine reads, each with the values that ask
+for nothing."""
+OPENAI_IDLE = frozenset(
+    {
+        "audio",  # the voice of a reply in audio, which `modalities` asks for
+        "metadata",
+        "prediction",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "verbosity",
+    }
+)
+"""The same for those that only OpenAI's service keeps, charges or hurries by, and for hints at a style."""
+
+VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
+    **ENGINE,
+    **REPORTS,
+    "ec_transfer_params": (),
+    "echo": (False,),
+    "logprob_token_ids": ([],),
+    "return_mm_kwargs": (False,),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
+}
 """Members of vLLM's wire that have no canonical form and change the result, each with the values that change
 nothing."""
+VLLM_IDLE = frozenset(
+    {
+        "cache_salt",
+        "mm_payload",
+        "padding",
+        "priority",
+        "request_id",
+        "routed_experts_prompt_start",
+        "session_id",
+        "stream_interval",
+        "truncation_side",
+    }
+)
+"""The same for those that no reply shows: how vLLM caches, orders and names requests, and the side of a cut that is not
+made."""
+UNREAD: Mapping[str, tuple[Any, ...]] = {**OPENAI_MEMBERS, **VLLM_MEMBERS}
+"""What engines other than vLLM do not read although it asks for another reply."""
+IDLE = OPENAI_IDLE | VLLM_IDLE | {"user"}
+"""What engines other than vLLM do not read, and no reply shows."""
 
 RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
 """Why a list of seeds is refused."""

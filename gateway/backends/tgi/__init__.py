@@ -109,8 +109,7 @@ class Tgi:
         if isinstance(op, Embed):
             raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
         rest = rest_of(op)
-        refuse(op, rest)
-        dropped = tuple(left_out(op))
+        dropped = (*refuse(op, rest), *left_out(op))
         if isinstance(op, Chat):
             return Request("POST", PATHS[Chat], [JSON_TYPE], encode(_chat_body(op, can, rest)), dropped=dropped)
         path = "/generate_stream" if op.stream else "/generate"
@@ -170,7 +169,7 @@ def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
         for position, part in enumerate(message.parts):
             if isinstance(part, (Audio, Opaque)):
                 raise unsupported(f"messages.{index}.content.{position}", NAME)
-    body = compose(replace(op, extra={}), can, _WORDS)
+    body = compose(replace(op, extra={}, user=None), can, _WORDS)
     body["messages"] = [written for message in messages_of(op, can) for written in split_message(message)]
     body["model"] = _NO_ADAPTER
     for tool in body.get("tools", ()):

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from gateway.backends.openai.requests import (
-    VLLM_MEMBERS,
+    IDLE,
+    UNREAD,
+    leave_unread,
     put,
-    refuse_members,
     unsupported,
     unwritten,
     write_message,
@@ -28,8 +29,9 @@ MAX_STOPS = 4
 _OWN = frozenset({"adapter_id", "truncate", "typical_p", "watermark"})
 
 
-def refuse(op: Chat | Complete, rest: Extra) -> None:
-    """Raises GatewayError(UNSUPPORTED) for what neither of TGI's endpoints can do."""
+def refuse(op: Chat | Complete, rest: dict[str, Any]) -> tuple[str, ...]:
+    """Raises GatewayError(UNSUPPORTED) for what neither of TGI's endpoints can do. Removes from `rest`, in place, what
+    they would not read, and returns the names."""
     sampling = op.sampling
     if op.n > 1:
         raise unsupported("n", NAME)
@@ -45,7 +47,7 @@ def refuse(op: Chat | Complete, rest: Extra) -> None:
     for name in ("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
         if getattr(sampling, name):
             raise unsupported(name, NAME)
-    refuse_members(rest, VLLM_MEMBERS, NAME)
+    return leave_unread(rest, op, UNREAD, IDLE, NAME)
 
 
 def text_body(op: Complete, rest: Extra) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def text_body(op: Complete, rest: Extra) -> dict[str, Any]:
     return body
 
 
-def rest_of(op: Chat | Complete) -> Extra:
+def rest_of(op: Chat | Complete) -> dict[str, Any]:
     """The client's top-level members that have no canonical form."""
     known = CHAT_MEMBERS if isinstance(op, Chat) else TEXT_MEMBERS
     given = {**(op.raw or {}), **op.extra}
@@ -95,10 +97,10 @@ def rest_of(op: Chat | Complete) -> Extra:
 def left_out(op: Chat | Complete) -> Iterator[str]:
     """The names of members that are neither sent nor refused."""
     yield from unwritten(op)
+    if op.user is not None:
+        yield "user"
     if isinstance(op, Complete):
         yield from op.unnamed
-        if op.user is not None:
-            yield "user"
         return
     yield from (name for name in op.unnamed if "." not in name or name.startswith("response_format."))
     if op.parallel_tools:

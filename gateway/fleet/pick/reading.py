@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
-import msgspec
 from msgspec import Raw
 
 from gateway.core.demand import Demand
@@ -80,12 +79,7 @@ def session_of(headers: Headers, names: frozenset[bytes]) -> int | None:
 def cache_key_of(op: Op, salt: str | None) -> Sequence[str]:
     """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; () without
     a key."""
-    key = op.cache_key
-    if key is None and op.raw is not None:
-        raw = op.raw.get("prompt_cache_key")
-        if raw is not None and bytes(memoryview(raw)[:1]) == b'"':  # the worker says what is wrong with others
-            key = msgspec.json.decode(raw, type=str)
-    return (salt or "", key[:FRONT], "") if key else ()
+    return (salt or "", op.cache_key[:FRONT], "") if op.cache_key else ()
 
 
 def describe(op: Op, demand: Demand, salt: str | None, prompt: bool) -> None:

@@ -36,7 +36,7 @@ _COMMON = (
     stream_options("usage is always asked of the worker, and stripped unless asked for here; other members go on"),
     *_SAMPLING,
 )
-_REMOTE = "forwarded; vLLM ignores it, a remote OpenAI endpoint obeys it"
+_REMOTE = "only OpenAI's own service reads it"
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
@@ -48,19 +48,21 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *LOGPROBS,
         Field("functions", "refused", note="deprecated by OpenAI: use tools", sample=[{"name": "f"}]),
         Field("function_call", "refused", note="deprecated by OpenAI: use tool_choice", sample="auto"),
-        Field("service_tier", "mapped", note=_REMOTE, sample="auto"),
-        Field("store", "mapped", note=_REMOTE, sample=False),
-        Field("metadata", "mapped", note=_REMOTE, sample={"k": "v"}),
-        Field("moderation", "mapped", note=_REMOTE, sample={}),
-        Field("modalities", "mapped", note=_REMOTE, sample=["text"]),
-        Field("audio", "mapped", note=_REMOTE, sample={"voice": "alloy", "format": "wav"}),
-        Field("prediction", "mapped", note=_REMOTE, sample={"type": "content", "content": "x"}),
-        Field("prompt_cache_key", "mapped", note=f"{_REMOTE}; it chooses the place among workers", sample="k"),
-        Field("prompt_cache_options", "mapped", note=_REMOTE, sample={}),
-        Field("prompt_cache_retention", "mapped", note=_REMOTE, sample="24h"),
-        Field("safety_identifier", "mapped", note=_REMOTE, sample="s"),
-        Field("verbosity", "mapped", note=_REMOTE, sample="low"),
-        Field("web_search_options", "mapped", note=_REMOTE, sample={}),
+        Field("service_tier", "ignored", note=_REMOTE, sample="auto"),
+        Field("store", "ignored", note=_REMOTE, sample=True),
+        Field("metadata", "ignored", note=_REMOTE, sample={"k": "v"}),
+        Field("moderation", "refused", note=_REMOTE, sample={}),
+        Field("modalities", "refused", note=f'{_REMOTE}; `["text"]` is every worker\'s', sample=["text", "audio"]),
+        Field("audio", "ignored", note=_REMOTE, sample={"voice": "alloy", "format": "wav"}),
+        Field("prediction", "ignored", note=_REMOTE, sample={"type": "content", "content": "x"}),
+        Field("prompt_cache_key", "consumed", note="chooses the place among workers", sample="k"),
+        Field("prompt_cache_options", "ignored", note=_REMOTE, sample={}),
+        Field("prompt_cache_retention", "ignored", note=_REMOTE, sample="24h"),
+        Field("safety_identifier", "ignored", note=_REMOTE, sample="s"),
+        Field("verbosity", "ignored", note=_REMOTE, sample="low"),
+        Field("web_search_options", "refused", note=_REMOTE, sample={}),
+        Field("echo", "mapped", note="vLLM", sample=True),
+        Field("best_of", "refused", note="unless it is 1: no engine behind us draws more than it returns", sample=2),
     ),
     "complete": (
         *mapped("prompt"),

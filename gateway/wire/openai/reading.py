@@ -176,7 +176,15 @@ def _chat_op(
         dropped=dropped,
         raw=raw,
         wire="openai",
+        cache_key=_cache_key(raw),
     )
+
+
+def _cache_key(raw: Extra) -> str | None:
+    """What the client calls prompts that share a beginning. A service that reads the key itself says what is wrong with
+    one that is not a string."""
+    key = raw.get("prompt_cache_key")
+    return msgspec.json.decode(key, type=str) if key is not None and bytes(memoryview(key)[:1]) == b'"' else None
 
 
 def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = NOTHING) -> Complete:
@@ -186,6 +194,7 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
         )
     if found.best_of is not None and found.best_of != (found.n or 1):
         raise GatewayError(Kind.UNSUPPORTED, "'best_of' must equal 'n' here", param="best_of")
+    raw.pop("best_of", None)
     refuse_out_of_range(raw, extra)
     return Complete(
         model=found.model,
@@ -205,6 +214,7 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
         dropped=dropped,
         raw=raw,
         wire="openai",
+        cache_key=_cache_key(raw),
     )
 
 

@@ -102,12 +102,15 @@ def test_further_parameters_of_a_text(fields: dict[str, Any], expected: dict[str
 
 
 def test_members_of_another_wire() -> None:
-    """Those that its client meant for OpenAI go on, those that TGI would not obey do not; ours are never replaced."""
+    """Those that TGI would not read do not go on; ours are never replaced."""
     extra = {"store": Raw(b"true"), "inputs": Raw(b'"other"'), "skip_special_tokens": Raw(b"true")}
-    body = sent(text(extra=extra))
-    assert (body["inputs"], body["store"]) == ("hi", True)
-    raw = {"messages": Raw(b"[]"), "top_k": Raw(b"0"), "metadata": Raw(b"{}")}
-    assert sent(chat(raw=raw, wire="openai"))["metadata"] == {}
+    written = TGI.write(text(extra=extra), CAN)
+    assert written.dropped == ("store",)
+    assert sent(text(extra=extra))["inputs"] == "hi"
+    assert not {"store", "skip_special_tokens"} & set(sent(text(extra=extra)))
+    raw = {"messages": Raw(b"[]"), "top_k": Raw(b"0"), "metadata": Raw(b"{}"), "own": Raw(b"1")}
+    assert TGI.write(chat(raw=raw, wire="openai"), CAN).dropped == ("metadata",)
+    assert sent(chat(raw=raw, wire="openai"))["own"] == 1
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -205,11 +208,17 @@ def test_what_is_left_out_is_named() -> None:
     unnamed = ("max_tokens", "messages[].x", "response_format.x", "stream_options.x")
     named = ("response_format.json_schema.strict", "response_format.json_schema.description")
     op = chat(output=schema, unnamed=unnamed, user="u", parallel_tools=True, tools=(Tool("f"),))
-    assert TGI.write(op, CAN).dropped == (*named, "max_tokens", "response_format.x", "parallel_tool_calls")
-    assert TGI.write(text(output=schema, unnamed=unnamed, user="u"), CAN).dropped == (*named, *unnamed, "user")
+    assert TGI.write(op, CAN).dropped == (
+        *named,
+        "user",
+        "max_tokens",
+        "response_format.x",
+        "parallel_tool_calls",
+    )
+    assert TGI.write(text(output=schema, unnamed=unnamed, user="u"), CAN).dropped == (*named, "user", *unnamed)
     lax = Output("schema", Raw(b"{}"), name="n", strict=False)
     assert TGI.write(chat(output=lax), CAN).dropped == TGI.write(text(output=lax), CAN).dropped == ()
-    assert TGI.write(chat(parallel_tools=False, user="u"), CAN).dropped == ()
+    assert TGI.write(chat(parallel_tools=False), CAN).dropped == ()
     assert TGI.write(text(), CAN).dropped == ()
 
 
