@@ -36,10 +36,10 @@ OPS: dict[str, Chat | Complete] = {
 
 
 def wire_of(backend: str, operation: str, scenario: Scenario | None = None) -> str:
-    """The wire that `backend` is answered in: it may depend on how many choices `scenario` asks for."""
+    """The wire that `backend` is answered in: it may depend on the choices and stop phrases of `scenario`."""
     op = OPS[operation]
     if scenario is not None:
-        op = replace(op, n=scenario.asks.get("n", 1))
+        op = replace(op, n=scenario.asks.get("n", 1), stop=tuple(scenario.asks.get("stop", ())))
     return BACKENDS[backend].wire_of(op)
 
 

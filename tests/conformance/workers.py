@@ -317,6 +317,31 @@ class LlamaCppChoices(OpenAIWorker):
         return Response(200, JSON, b"".join(self.frames(scenario)))
 
 
+class LlamaCppStops(OpenAIWorker):
+    """Chats of llama.cpp's server with stop phrases: the one that was met stands beside the choices, not in one."""
+
+    def frames(self, scenario: Scenario) -> list[bytes]:
+        return [_told_beside(frame) for frame in super().frames(scenario)]
+
+    def whole(self, scenario: Scenario) -> Response:
+        plain = super().whole(scenario)
+        return Response(200, JSON, _told_beside(plain.body))
+
+
+def _told_beside(text: bytes) -> bytes:
+    """A whole reply, or a frame of a stream, with the phrase where llama.cpp writes it."""
+    start, end = text.find(b"{"), text.rfind(b"}") + 1
+    if b'"stop_reason"' not in text and b'"token_ids"' not in text:
+        return text
+    reply = json.loads(text[start:end])
+    said = [choice.pop("stop_reason", None) or "" for choice in reply["choices"]]
+    for choice in reply["choices"]:
+        choice.pop("token_ids", None)  # its chats tell none
+    if any(said):
+        reply["__verbose"] = {"stopping_word": said[0]}
+    return text[:start] + msgspec.json.encode(reply) + text[end:]
+
+
 class TgiWorker:
     """text-generation-inference 3.3: `/generate_stream` for texts; its chats resemble OpenAI's."""
 
@@ -408,5 +433,6 @@ WORKERS: Mapping[str, Worker] = {
     "openai": OpenAIWorker(),
     "llamacpp": LlamaCppWorker(),
     "llamacpp chat": LlamaCppChoices(),
+    "llamacpp stop": LlamaCppStops(),
     "tgi": TgiWorker(),
 }

@@ -47,7 +47,9 @@ class LlamaCpp:
     def wire_of(self, op: Op) -> str:
         if isinstance(op, Complete):
             return NAME
-        return f"{NAME} chat" if _told(op) else "openai"
+        if not isinstance(op, Chat) or not _told(op):
+            return "openai"
+        return f"{NAME} chat" if op.n > 1 else f"{NAME} stop"
 
     def write(self, op: Op, can: Capabilities) -> Request:
         if isinstance(op, Score):
