@@ -698,7 +698,7 @@ def test_an_empty_text_is_answered(path: str, body: dict[str, Any], streamed: bo
 def test_operators_advice_is_not_for_callers(gateway: httpx.Client) -> None:
     response = gateway.post("/v1/embeddings", json={"model": "smollm2", "input": "hi"})
     assert 400 <= response.status_code < 500
-    assert response.json()["error"]["message"] == "This server does not support embeddings."
+    assert "--" not in response.json()["error"]["message"]
 
 
 def test_real_token_prompts(gateway: httpx.Client) -> None:
