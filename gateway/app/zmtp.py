@@ -19,6 +19,9 @@ _MOST_FRAMES = 8
 """Of a message; vLLM's have three."""
 _MOST_COMMAND = 1024
 _HANDSHAKE_S = 5.0
+_REST_S = 0.001
+"""After each command, of which an honest peer sends a few a minute. What was received is read without a step of the
+loop, so that thousands in a row would let nothing else run."""
 # A connection that died without a word is noticed after half a minute.
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
@@ -84,6 +87,7 @@ class Peer:
                 if size > _MOST_COMMAND:
                     raise Unfit("a command is small")
                 self._obey(await self._reader.readexactly(size))
+                await asyncio.sleep(_REST_S)
                 continue
             left -= size
             if left < 0 or len(frames) == _MOST_FRAMES:

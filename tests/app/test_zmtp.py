@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import zmq
@@ -186,3 +186,21 @@ async def test_who_asks_and_does_not_read_is_not_answered_for_ever() -> None:
     with pytest.raises(Unfit):
         await Peer(reader, sink, MOST).receive()
     assert sink.size < 4096
+
+
+async def test_commands_in_a_row_let_others_run() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"\x04\x00" * 200 + b"\x00\x02hi")
+    rounds = 0
+
+    async def go_round() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(go_round())
+    peer = Peer(reader, cast(asyncio.StreamWriter, None), MOST)
+    assert await peer.receive() == [b"hi"]
+    other.cancel()
+    assert rounds >= 200
