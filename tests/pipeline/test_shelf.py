@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,75 @@ async def test_the_oldest_go_first_and_no_text_takes_it_all() -> None:
     assert await shelf.get("b", ["big"]) == {"big": None}
     shelf.put("a", {"99": b""})
     assert (await shelf.get("a", ["99"]))["99"] == b""
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_oldest_of_the_owner_with_most_goes_first(seed: int) -> None:
+    draw = random.Random(seed)
+    now = 0.0
+    shelf = MemoryShelf(50, 1 << 14, lambda: now)
+    kept: dict[tuple[str, str], tuple[float, int]] = {}
+    for _ in range(1500):
+        now += draw.random()
+        owner, name = draw.choice("abcdefgh"), str(draw.randrange(9))
+        if draw.random() < 0.2:
+            await shelf.remove(owner, [name])
+            kept.pop((owner, name), None)
+        else:
+            size = draw.randrange(1000)
+            shelf.put(owner, {name: bytes(size)})
+            kept.pop((owner, name), None)
+            kept[owner, name] = now + 50, size + 512
+        kept = {place: one for place, one in kept.items() if one[0] > now}
+        await shelf.get("a", [])
+        while sum(size for _, size in kept.values()) > 1 << 14:
+            held = Counter[str]()
+            for (one, _), (_, size) in kept.items():
+                held[one] += size
+            # Of several owners with as many bytes any one may lose.
+            most = [one for one in held if held[one] == max(held.values())]
+            oldest = [next(place for place in kept if place[0] == one) for one in most]
+            for one, name in oldest:
+                if (await shelf.get(one, [name]))[name] is None:
+                    del kept[one, name]
+                    break
+            else:
+                pytest.fail(f"none of {oldest} is gone")
+        found = {one: await shelf.get(one, map(str, range(9))) for one in "abcdefgh"}
+        assert {(one, name) for one in found for name, text in found[one].items() if text is not None} == set(kept)
+        assert shelf.bytes == sum(size for _, size in kept.values())
+
+
+def test_a_full_shelf_costs_no_more_with_more_owners() -> None:
+    looked_up = 0
+
+    class Owner(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            nonlocal looked_up
+            looked_up += 1
+            return str.__hash__(self)
+
+        def __lt__(self, other: str) -> bool:
+            nonlocal looked_up
+            looked_up += 1
+            return str.__lt__(self, other)
+
+    def work(many: int) -> int:
+        """How often 500 texts cause an owner to be looked up or compared."""
+        nonlocal looked_up
+        owners, names = [Owner(number) for number in range(many)], map(str, count())
+        shelf = MemoryShelf(1000, many * 1000)
+        for owner in owners * 2:
+            shelf.put(owner, {next(names): bytes(300)})
+        looked_up = 0
+        for number in range(500):
+            shelf.put(owners[number % many], {next(names): bytes(300)})
+        assert shelf.bytes <= shelf.max_bytes < shelf.bytes + 1000  # it is full
+        return looked_up
+
+    assert work(4000) < 2 * work(100)
 
 
 async def test_in_redis_all_share_it(tmp_path: Path) -> None:
