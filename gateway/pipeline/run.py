@@ -460,6 +460,9 @@ class Run:
         record.overhead_ms = round(max(0.0, record.ms - record.queue_ms - record.upstream_ms), 3)
         for watcher in call.watchers:
             watcher.closed()
+        # Breaks the cycle of call and watchers, so that both are freed now: requests in fresh memory cost a quarter more
+        # (`bench.inside`).
+        call.watchers.clear()
         runtime.observer.finished(record)
 
 
