@@ -472,8 +472,10 @@ def test_law_16_a_deferred_tool_is_shown_once_a_result_names_it() -> None:
 # -- 18 to 20: what generates nothing ---------------------------------------------------------------------------------
 
 
-def test_law_18_counting_touches_no_limit_and_agrees_with_usage() -> None:
-    config = {"limits": [{"name": "few", "kind": "requests", "limit": 1, "per_s": 3600}]}
+def test_law_18_counts_are_requests_use_no_tokens_and_agree_with_usage() -> None:
+    requests = {"name": "few", "kind": "requests", "limit": 25, "per_s": 3600}
+    tokens = {"name": "little", "kind": "tokens", "limit": 1000, "per_s": 3600}
+    config = {"limits": [requests, tokens]}
     with Stack(config=config) as stack, httpx.Client(base_url=stack.url) as client:
         asked = {"model": "m", "messages": HI, "system": "be brief", "tools": []}
 
