@@ -15,6 +15,8 @@ from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 from gateway.pipeline import ServedModel
+from gateway.pipeline.mirror import Mirror
+from gateway.pipeline.watch import Watchers
 
 _MOST = 1_000
 """Adapters of one model that are offered, the first ones by name: what a worker says is bounded."""
@@ -140,6 +142,6 @@ def _adapted(served: ServedModel, adapter: str) -> ServedModel:
         aliases=(),
         adapter=adapter,
         detours=None,
-        watchers=(),
+        watchers=Watchers(*(one for one in served.watchers.all if not isinstance(one, Mirror))),
         stages=(),
     )

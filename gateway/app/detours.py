@@ -14,6 +14,7 @@ from gateway.pipeline import ServedModel
 from gateway.pipeline.detours import Detours, Split, SplitRule
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.quarantine import Quarantine
+from gateway.pipeline.watch import Watchers
 
 
 def detours(config: Config, name: str) -> Detours | None:
@@ -51,7 +52,7 @@ def mirrors(
             to = config.model_names[options.mirror.model]
             count = partial(_count, metrics, name, to)
             mirror = Mirror(to, options.mirror.share, options.mirror.max_in_flight, count, models, estimate, quarantine)
-            models[name].watchers += (mirror.watch,)
+            models[name].watchers = Watchers(*models[name].watchers.all, mirror)
             found.append(mirror)
     return found
 

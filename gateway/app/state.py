@@ -34,8 +34,8 @@ from gateway.limiting.addresses import client_address
 from gateway.pipeline import Running, Runtime, ServedModel
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.prompt_tokens import ask_tokens
-from gateway.pipeline.tracing import debug, explain_always, explain_asked, spans
-from gateway.pipeline.watch import MakeWatcher
+from gateway.pipeline.tracing import DebugLog, Explain, Spans
+from gateway.pipeline.watch import Watchers
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 
@@ -71,10 +71,11 @@ class State:
         # Called with a model whose workers discovery changed, or of which one became ready.
         self.on_workers: Callable[[str], None] = lambda model: None
         clock = time.monotonic
+        watchers = self._watchers(trace)
         models: dict[str, ServedModel] = {}
         self._abilities = Abilities(config, fleets, models, lambda model: self.adapters.offer(model))
         for name, options in config.models.items():
-            served = self._serve_model(name, options)
+            served = self._serve_model(name, options, watchers)
             for known_as in (name, *options.aliases):
                 models[known_as] = served
         self.keyring = Keyring(config, tokens=services.tokens, known=host.known_keys, table=prepared.keys)
@@ -109,7 +110,7 @@ class State:
             address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
             known=host.known_keys,
             gate=services.limiting if prepared.limits.any else None,
-            watchers=self._watchers(trace),
+            watchers=watchers,
             stages=() if services.quarantine is None else (services.quarantine.check,),
             shelf=services.shelf,
             log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
@@ -119,6 +120,7 @@ class State:
         self,
         name: str,
         options: ModelOptions,
+        watchers: Watchers,
     ) -> ServedModel:
         self._metrics.serves(name)
         backend = backends.create(options.backend)
@@ -155,6 +157,7 @@ class State:
             hedge_s=options.hedge_s,
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             prefill=prefill,
+            watchers=watchers,
             stages=() if options.kv_events is None else (ask_tokens,),
             hear=hear,
         )
@@ -165,17 +168,16 @@ class State:
         context = self.prepared.trust.of(ca_file)
         return lambda address: context
 
-    def _watchers(self, debug_log: Callable[..., None] | None) -> tuple[MakeWatcher, ...]:
+    def _watchers(self, debug_log: Callable[..., None] | None) -> Watchers:
         """What looks at the steps of every request."""
-        explain = {"asked": explain_asked, "always": explain_always}.get(self.config.routing.explain)
-        tracing, quarantine = self.services.tracing, self.services.quarantine
+        tracing, explain = self.services.tracing, self.config.routing.explain
         found = [
-            None if tracing is None else spans(tracing.tracer),
-            None if debug_log is None else debug(debug_log),
-            None if quarantine is None else quarantine.watch,
-            explain,
+            None if tracing is None else Spans(tracing.tracer),
+            None if debug_log is None else DebugLog(debug_log),
+            self.services.quarantine,
+            None if explain == "never" else Explain(explain == "always"),
         ]
-        return tuple(make for make in found if make is not None)
+        return Watchers(*(one for one in found if one is not None))
 
     async def start(self) -> None:
         """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""

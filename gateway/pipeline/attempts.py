@@ -42,12 +42,12 @@ class Attempts:
         failure: GatewayError | None = None
         failed_at = ""
         while True:
-            for watcher in watchers:
-                await watcher.before_worker()
+            for before in watchers.before_worker:
+                await before(call)
             call.stage = "queued"
             asked_at = runtime.clock()
-            for watcher in watchers:
-                watcher.waiting()
+            for waiting in watchers.waiting:
+                waiting(call)
             try:
                 # Mostly one is free, and there is nothing to wait for.
                 visit = self._at_once(tried) or await self._wait(tried)
@@ -64,13 +64,13 @@ class Attempts:
                     if late_failure is not None:
                         visit.failed(late_failure)
                         return
-                    for watcher in watchers:
-                        await watcher.answered()
+                    for answered in watchers.answered:
+                        await answered(call)
                 return
             except GatewayError as error:
                 again = self._may_retry(error)
-                for watcher in watchers:
-                    watcher.failed(visit, error, again)
+                for failed in watchers.failed:
+                    failed(call, visit, error, again)
                 if not again:
                     raise
                 record.prefill = None  # from now on the worker that generates computes the prompt
@@ -126,8 +126,8 @@ class Attempts:
     async def _exchange(self, visit: Visit, request: Request) -> GatewayError | None:
         call = self._call
         exchange = await visit.send(request, call.outgoing.deadlines)
-        for watcher in call.watchers:
-            watcher.responded(visit, exchange.status)
+        for responded in call.watchers.responded:
+            responded(call, visit, exchange.status)
         if exchange.status != 200:
             raise await error_of(exchange, self._fault)
         if call.record.stream:
@@ -182,8 +182,8 @@ class Attempts:
             first_at = pump.first_output_at
             if first_at is not None and (lane.error is None or lane.produced):
                 call.record.ttft_ms = milliseconds(first_at - call.began)
-                for watcher in call.watchers:
-                    watcher.first_output(call.runtime.clock() - first_at)
+                for first_output in call.watchers.first_output:
+                    first_output(call, call.runtime.clock() - first_at)
         return lane.error
 
     def _new_lane(self) -> Lane:

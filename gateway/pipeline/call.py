@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.auth import ANONYMOUS, Principal
 from gateway.core.demand import Demand
@@ -29,7 +29,8 @@ class Call:
     runtime    what all requests share
     reply      what the client has seen; it has the request as it came, until `drop_prompt`
     began      when the request began, in seconds of the runtime's clock
-    watchers   look at its steps
+    watchers   look at its steps: those of the configuration, and from `ask` on those of the model, too
+    notes      what watchers keep of it
     principal  who calls
     share      of the threads' time; None if reading and writing it takes less than milliseconds (`large`)
     early      its charge on the limits that a large request passes before it is read
@@ -71,35 +72,28 @@ class Call:
         client: Client,
         reply: ClientReply,
         record: RequestRecord,
-        watchers: list[Watcher],
         context: Headers,
     ) -> None:
         self.runtime = runtime
         self.client = client
         self.reply = reply
         self.record = record
-        self.watchers = watchers
         self.context = context
         self.began = runtime.clock()
-        for make in runtime.watchers:
-            if (watcher := make(self)) is not None:
-                watchers.append(watcher)
-        self._lasting = len(watchers)
+        self.watchers = runtime.watchers
+        self.notes: dict[Watcher, Any] = {}
 
     def ask(self, served: ServedModel) -> None:
-        """From now on `served` is asked, instead of any model before. Only watchers of the request itself go on."""
+        """From now on `served` is asked, instead of any model before."""
         self.served = served
         self.record.model = served.name
         if served.adapter is not None:
             self.record.adapter = served.adapter
         self.outgoing = Outgoing(served, self.record.id, self.share, self.context)
         self.lane = self.usage = self.prompt = None
-        del self.watchers[self._lasting :]
-        for make in served.watchers:
-            if (watcher := make(self)) is not None:
-                self.watchers.append(watcher)
-        for watcher in self.watchers:
-            watcher.asked()
+        self.watchers = served.watchers
+        for asked in self.watchers.asked:
+            asked(self)
 
     @property
     def large(self) -> bool:
@@ -156,7 +150,7 @@ class Call:
     def drop_prompt(self) -> None:
         """Lets go of the prompt, and of its share of the memory for bodies. Called when a stream has its first token:
         the prompt is in memory several times, a stream lasts long, and no other worker will be sent it."""
-        if any(watcher.keeps_prompt for watcher in self.watchers):
+        if any(needs(self) for needs in self.watchers.needs_prompt):
             return
         op, runtime = self.op, self.runtime
         assert op is not None

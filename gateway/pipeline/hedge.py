@@ -36,8 +36,8 @@ class HedgedAttempts(Attempts):
         except GatewayError:
             second = self._second
             if second is not None and second.error is not None:
-                for watcher in call.watchers:
-                    watcher.left(second, second.error)
+                for left in call.watchers.left:
+                    left(call, second, second.error)
             raise
         finally:
             if self._second is not None:

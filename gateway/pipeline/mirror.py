@@ -23,7 +23,7 @@ _LONGEST_S = 3600.0
 _MAX_COUNT_BYTES = 1 << 16
 
 
-class Mirror:
+class Mirror(Watcher):
     """The copies of one model's requests for `model`. They pass no limit, are charged to nobody and have no record.
     Each takes a free worker or none: it does not wait in the queue, and is not tried again.
 
@@ -57,9 +57,12 @@ class Mirror:
         self._draw = draw
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def watch(self, call: Call) -> Watcher:
+    def visiting(self, call: Call, visit: Visit) -> None:
         """Copies a request when its first worker is about to be sent it."""
-        return _Copying(self, call)
+        if call.question or self in call.notes:
+            return
+        call.notes[self] = True
+        self.copy(call.asked, call.record.id, call.reply.request, call.large)
 
     def copy(self, op: Op, request_id: str, request: Request, large: bool) -> None:
         """Sends a copy of `op`, if it is one of those that are mirrored, when the loop goes round next. request is the
@@ -119,17 +122,6 @@ class Mirror:
         for task in self._tasks:
             task.cancel()
         await self.settled()
-
-
-class _Copying(Watcher):
-    def __init__(self, mirror: Mirror, call: Call) -> None:
-        self._mirror: Mirror | None = mirror
-        self._call = call
-
-    def visiting(self, visit: Visit) -> None:
-        mirror, self._mirror, call = self._mirror, None, self._call
-        if mirror is not None and not call.question:
-            mirror.copy(call.asked, call.record.id, call.reply.request, call.large)
 
 
 async def _is_held(quarantine: Quarantine, known: Request) -> bool:

@@ -15,10 +15,10 @@ from gateway.core.http import Headers, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
 from gateway.core.ports import Backend, Capabilities, Deadlines, Handover, Pool, Transport
 from gateway.pipeline.detours import UNAVAILABLE, Detours
+from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Stage
-    from gateway.pipeline.watch import MakeWatcher
 
 
 class Prefill(Struct):
@@ -38,7 +38,7 @@ class ServedModel(Struct):
     paths    the workers' paths that may be used; None for all
     gaps     seconds between two pieces of output of its streams, counted by the pump
     detours  to other models; None where there are none
-    watchers  of its requests, beside `Runtime.watchers`
+    watchers  of its requests: `Runtime.watchers`, and those of the model
     stages   that its requests pass before a worker is picked, after `Runtime.stages`
     hedge_s  seconds after which a second worker is asked for embeddings; None for never
     first_byte_per_token  seconds that each token of a prompt adds to the first-byte deadline
@@ -60,7 +60,7 @@ class ServedModel(Struct):
     aliases: tuple[str, ...] = ()
     paths: frozenset[str] | None = None
     detours: Detours | None = None
-    watchers: tuple[MakeWatcher, ...] = ()
+    watchers: Watchers = NOBODY
     stages: tuple[Stage, ...] = ()
     hedge_s: float | None = None
     first_byte_per_token: float = 0.0

@@ -24,8 +24,8 @@ class PrefillAttempts(Attempts):
 
     async def run(self) -> None:
         call = self._call
-        for watcher in call.watchers:
-            await watcher.before_worker()
+        for before in call.watchers.before_worker:
+            await before(call)
         call.stage = "visiting"
         prefill = call.served.prefill
         assert prefill is not None  # `strategies.attempts_for` chose this class by it

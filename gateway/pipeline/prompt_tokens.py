@@ -10,6 +10,7 @@ from gateway.pipeline.call import Call
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import offload
 from gateway.pipeline.visit import Visit
+from gateway.pipeline.watch import NOBODY
 
 _LONGEST_S = 0.5
 """Until the tokens' head comes, and between two pieces of them. After it the pick goes by what workers were sent."""
@@ -48,7 +49,7 @@ async def ask_tokens(call: Call) -> None:
             else _question(op, prompt, served)
         )
         worker = served.pool.lend(silent)
-        with Visit(served.pool, worker, None, served.transport, call, watched=False) as visit:
+        with Visit(served.pool, worker, None, served.transport, call, watchers=NOBODY) as visit:
             try:
                 response = await visit.ask(ask.request, deadlines, _MAX_BYTES)
                 found = await offload(ask.read, response, share=call.share) if call.large else ask.read(response)

@@ -40,7 +40,7 @@ MOST = 4096
 """Requests that are remembered, of those noted and of those held: some 400 bytes each. The oldest are forgotten."""
 
 
-class Quarantine:
+class Quarantine(Watcher):
     """The requests of one gateway.
 
     hold_s   seconds for which one is refused, and for which a death is remembered
@@ -101,9 +101,32 @@ class Quarantine:
             _bound(self.held)
             self._on_held(model, digest.hex())
 
-    def watch(self, call: Call) -> Watcher | None:
-        """Watches a request."""
-        return QuarantineWatch(self, call)
+    # -- as a watcher: which workers of a request may have died of it, and whether another one may be sent it ---------
+
+    def needs_prompt(self, call: Call) -> bool:
+        """A request is known by a hash of its body."""
+        return bool(self.noted or self.held)
+
+    async def before_worker(self, call: Call) -> None:
+        deaths = call.notes.get(self, ())
+        if len(deaths) >= _DEATHS:
+            since = call.runtime.clock()
+            await asyncio.wait(deaths)
+            call.waited(since)
+            await self.refuse_held(call.reply.request)
+
+    def left(self, call: Call, visit: Visit, error: GatewayError | None) -> None:
+        if error is None or visit.outcome != "failed" or call.question or not looks_deadly(error):
+            return
+        if call.lane is None or not call.lane.produced:
+            death = self.suspect(call.record.model, visit.worker, call.reply.request)
+            call.notes.setdefault(self, []).append(death)
+
+    async def answered(self, call: Call) -> None:
+        if (self.noted or self.held) and call.reply.request.body and not call.question:
+            await self.clear(call.reply.request)
+
+    # -----------------------------------------------------------------------------------------------------------------
 
     async def check(self, call: Call) -> None:
         """A stage: refuses what is held. Raises GatewayError as `refuse_held` does."""
@@ -140,40 +163,6 @@ class Quarantine:
                 blame=Blame.US,
                 retryable=False,
             )
-
-
-class QuarantineWatch(Watcher):
-    """Of one request: which of its workers may have died of it, and whether it may be sent to another one."""
-
-    def __init__(self, quarantine: Quarantine, call: Call) -> None:
-        self._quarantine = quarantine
-        self._call = call
-        # Each ends when it is known whether a worker died.
-        self._deaths: list[asyncio.Task[None]] = []
-
-    @property
-    def keeps_prompt(self) -> bool:
-        """A request is known by a hash of its body."""
-        return bool(self._quarantine.noted or self._quarantine.held)
-
-    async def before_worker(self) -> None:
-        call = self._call
-        if len(self._deaths) >= _DEATHS:
-            since = call.runtime.clock()
-            await asyncio.wait(self._deaths)
-            call.waited(since)
-            await self._quarantine.refuse_held(call.reply.request)
-
-    def left(self, visit: Visit, error: GatewayError | None) -> None:
-        call = self._call
-        silent = call.lane is None or not call.lane.produced
-        if error is not None and visit.outcome == "failed" and silent and not call.question and looks_deadly(error):
-            self._deaths.append(self._quarantine.suspect(call.record.model, visit.worker, call.reply.request))
-
-    async def answered(self) -> None:
-        quarantine, request = self._quarantine, self._call.reply.request
-        if (quarantine.noted or quarantine.held) and request.body and not self._call.question:
-            await quarantine.clear(request)
 
 
 async def _nobody_dies(model: str, worker: WorkerHandle) -> None:

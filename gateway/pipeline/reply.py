@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Protocol
 
@@ -14,7 +14,6 @@ from gateway.core.http import Headers, Request, Response
 from gateway.core.messages import Op
 from gateway.core.ports import Dialect, Lane, Observer, RequestRecord
 from gateway.pipeline.client import Client
-from gateway.pipeline.watch import Watcher
 
 # How much is named of what was dropped, in a header and in a record. Names are the client's own words.
 _MOST_NAMES = 32
@@ -59,7 +58,7 @@ class ClientReply:
     headers    that any reply carries, those of the request's dialect aside
     request    the client's
     committed  see above
-    watchers   they may add headers
+    explain    more headers, of how the request came to its worker, if they are wanted
     """
 
     committed = False
@@ -82,12 +81,11 @@ class ClientReply:
         observer: Observer,
         keepalive_s: float,
         known: KnownKeys,
-        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.headers: Headers = [(b"x-request-id", record.id.encode())]
         self._client = client
         self.dialect = dialect
-        self._watchers = watchers
+        self.explain: Callable[[], Headers] | None = None
         self.request = request
         self._record = record
         self._observer = observer
@@ -110,7 +108,7 @@ class ClientReply:
 
     def _head(self) -> Headers:
         dropped = [(b"x-dragoman-dropped", dropped_header(self._dropped))] if self._dropped else []
-        added = [header for watcher in self._watchers for header in watcher.headers()]
+        added = self.explain() if self.explain is not None else []
         # The dialect's may repeat what the client sent.
         id_ = self.headers[0][1]
         own = [
@@ -309,6 +307,7 @@ class ClientReply:
             self._timer.cancel()
         if self._early is not None:
             self._early.close()
+        self.explain = None  # it refers to what refers to this
         self._client.close()
 
 

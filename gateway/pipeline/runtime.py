@@ -18,10 +18,10 @@ from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.shelf import Shelf
+from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Stage
-    from gateway.pipeline.watch import MakeWatcher
 
 
 class UnderWay(Protocol):
@@ -77,7 +77,7 @@ class Runtime(Struct):
     address          the address of a request's client, by its ASGI scope; None if it is unknown
     known            recognises keys where none belongs
     gate             limits; None when there are none
-    watchers         of each request, from its beginning
+    watchers         of each request, until its model is known
     stages           that each request passes once it is written for a worker, before a worker is picked
     shelf            what clients may refer to later; None where nothing is stored
     log_prompt       told of every request's body by (request id, body); None unless the operator asked for it
@@ -102,7 +102,7 @@ class Runtime(Struct):
     address: Callable[[Any], str | None]
     known: KnownKeys
     gate: Gate | None = None
-    watchers: tuple[MakeWatcher, ...] = ()
+    watchers: Watchers = NOBODY
     stages: tuple[Stage, ...] = ()
     shelf: Shelf | None = None
     log_prompt: Callable[[str, bytes], None] | None = None

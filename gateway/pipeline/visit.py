@@ -6,19 +6,19 @@ outcome, the worker gets its place back, the exchange is closed, the time is add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request, Response
 from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandle
 from gateway.pipeline.timing import milliseconds
+from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Call
-    from gateway.pipeline.watch import Watcher
 
 _MAX_ERROR_BYTES = 1 << 20
 """Bytes that are read of a response whose status is an error."""
@@ -38,7 +38,7 @@ class Visit:
     worker   as the pool gave it
     demand   given back with the worker; None if the worker was lent for a question, and has no place to give back
     call     whose record gets the time of the visit; None for a visit of no request's own, a copy's say
-    watched  the call's watchers see the visit
+    watchers  see the visit; None for those of the call
     prefill  the worker computes the prompt for another one
     outcome  None until the pool has learned it
     error    that ended the visit, or its stream; else None
@@ -67,7 +67,7 @@ class Visit:
         transport: Transport,
         call: Call | None = None,
         *,
-        watched: bool = True,
+        watchers: Watchers | None = None,
         prefill: bool = False,
     ) -> None:
         self.worker = worker
@@ -77,7 +77,7 @@ class Visit:
         self._pool = pool
         self._transport = transport
         self._call = call
-        self._watchers: Sequence[Watcher] = call.watchers if call is not None and watched else ()
+        self._watchers = NOBODY if call is None else watchers or call.watchers
         self._generation = worker.generation
         self._exchange: Exchange | None = None
         self.error: GatewayError | None = None
@@ -128,8 +128,8 @@ class Visit:
 
     def __enter__(self) -> Self:
         try:
-            for watcher in self._watchers:
-                watcher.visiting(self)
+            for visiting in self._watchers.visiting:
+                visiting(cast("Call", self._call), self)
         except BaseException as bug:
             self.__exit__(type(bug), bug, None)
             raise
@@ -151,8 +151,8 @@ class Visit:
             now = call.runtime.clock()
             call.record.upstream_ms += milliseconds((call.reply_at or now) - self._began)
             call.counted, call.reply_at = now, None
-        for watcher in self._watchers:
-            watcher.left(self, self.error)
+        for left in self._watchers.left:
+            left(cast("Call", call), self, self.error)
 
 
 async def error_of(exchange: Exchange, fault: Fault) -> GatewayError:

@@ -1,16 +1,17 @@
 """Watchers: what looks at the steps of requests without being one of them (traces, quarantine, copies, explanations).
 
-A feature that only looks on is a `Watcher`, made for each request by a `MakeWatcher`; `gateway.app` lists the makers of
-one configuration (`Runtime.watchers`, `ServedModel.watchers`). While a feature is off it is not in the list.
+A feature that only looks on is a `Watcher`. `gateway.app` makes those of a configuration once and joins them to
+`Watchers`, by step: a feature that is off is in no list, and a step that nobody looks at costs an empty loop. A watcher
+keeps what it knows of a request in `Call.notes`: objects for each request that refer to their call would make a cycle,
+and requests in fresh memory cost a quarter more (`bench.inside`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from gateway.core.errors import GatewayError
-from gateway.core.http import Headers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Call
@@ -18,47 +19,67 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Looks at one request. The methods stand in the order of the steps; each does nothing unless it is overridden."""
+    """Looks at requests. The methods stand in the order of the steps; each does nothing unless it is overridden."""
 
-    @property
-    def keeps_prompt(self) -> bool:
-        """True while the watcher needs the request's body: then a stream keeps the body after its first token."""
-        return False
+    def begun(self, call: Call) -> None:
+        """A request has come. Nothing of it was read but its head."""
 
-    def asked(self) -> None:
+    def asked(self, call: Call) -> None:
         """The request was read, and its model found. Called again for each other model that is asked."""
 
-    async def before_worker(self) -> None:
+    async def before_worker(self, call: Call) -> None:
         """A worker will be picked. Raises GatewayError to end the request."""
 
-    def waiting(self) -> None:
+    def waiting(self, call: Call) -> None:
         """The wait for a worker begins."""
 
-    def visiting(self, visit: Visit) -> None:
+    def visiting(self, call: Call, visit: Visit) -> None:
         """A worker was picked, and will be sent the request."""
 
-    def responded(self, visit: Visit, status: int) -> None:
+    def responded(self, call: Call, visit: Visit, status: int) -> None:
         """The head of the worker's response is there."""
 
-    def first_output(self, ago_s: float) -> None:
-        """The first output of a stream came `ago_s` seconds ago."""
+    def needs_prompt(self, call: Call) -> bool:
+        """A stream has its first token. True: the request's body has to be kept."""
+        return False
 
-    def left(self, visit: Visit, error: GatewayError | None) -> None:
+    def first_output(self, call: Call, ago_s: float) -> None:
+        """A stream has ended whose first output came `ago_s` seconds ago."""
+
+    def left(self, call: Call, visit: Visit, error: GatewayError | None) -> None:
         """A visit is over. error is what ended it, None for a whole reply and for a cancelled request."""
 
-    def failed(self, visit: Visit, error: GatewayError, again: bool) -> None:
+    def failed(self, call: Call, visit: Visit, error: GatewayError, again: bool) -> None:
         """An attempt failed. again: another worker will be tried."""
 
-    async def answered(self) -> None:
+    async def answered(self, call: Call) -> None:
         """A worker's whole reply was passed on."""
 
-    def headers(self) -> Headers:
-        """Headers for the reply's head."""
-        return []
-
-    def closed(self) -> None:
+    def closed(self, call: Call) -> None:
         """The request is over, and its record complete. Called once, on every exit."""
 
 
-MakeWatcher = Callable[["Call"], Watcher | None]
-"""Makes the watcher of a request; None if the request needs none."""
+class Watchers:
+    """The methods of several watchers, by step."""
+
+    begun: tuple[Callable[[Call], None], ...]
+    asked: tuple[Callable[[Call], None], ...]
+    before_worker: tuple[Callable[[Call], Awaitable[None]], ...]
+    waiting: tuple[Callable[[Call], None], ...]
+    visiting: tuple[Callable[[Call, Visit], None], ...]
+    responded: tuple[Callable[[Call, Visit, int], None], ...]
+    needs_prompt: tuple[Callable[[Call], bool], ...]
+    first_output: tuple[Callable[[Call, float], None], ...]
+    left: tuple[Callable[[Call, Visit, GatewayError | None], None], ...]
+    failed: tuple[Callable[[Call, Visit, GatewayError, bool], None], ...]
+    answered: tuple[Callable[[Call], Awaitable[None]], ...]
+    closed: tuple[Callable[[Call], None], ...]
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self.all = watchers
+        for step in self.__annotations__:
+            looking = (one for one in watchers if getattr(type(one), step) is not getattr(Watcher, step))
+            setattr(self, step, tuple(getattr(one, step) for one in looking))
+
+
+NOBODY = Watchers()

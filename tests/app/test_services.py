@@ -33,7 +33,7 @@ def settings(stack: Stack) -> list[Any]:
     assert services.quarantine is not None
     shelf: Any = services.shelf
     return [
-        [rule.limit for rule in services.limiting.limiter._rules],
+        [rule.limit for rule in services.limiting.limiter._index.rules],
         shelf.ttl_s,
         services.quarantine.hold_s,
         services.quarantine.death_of == state.fleets.death_of,

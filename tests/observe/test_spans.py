@@ -23,9 +23,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import KNOWN
 from gateway.config import ConfigError, load
-from gateway.observe.spans import Spans
+from gateway.observe.spans import Spans as Tracer
 from gateway.observe.tracing import TraceSettings, Tracing
-from gateway.pipeline import tracing
+from gateway.pipeline.tracing import Spans
+from gateway.pipeline.watch import Watchers
 from tests.harness import Stack
 
 CHAT = "/v1/chat/completions"
@@ -42,8 +43,11 @@ def traced(stack: Stack, sample: float = 1.0) -> InMemorySpanExporter:
     """From now on `stack` traces into what is returned."""
     memory = InMemorySpanExporter()
     settings = TraceSettings("http://127.0.0.1:1/v1/traces", sample, "test")
-    tracer = Spans(memory, settings, SimpleSpanProcessor(memory))
-    stack.gateway.state.runtime.watchers += (tracing.spans(tracer),)
+    tracer = Tracer(memory, settings, SimpleSpanProcessor(memory))
+    runtime = stack.gateway.state.runtime
+    runtime.watchers = Watchers(*runtime.watchers.all, Spans(tracer))
+    for served in runtime.models.values():
+        served.watchers = runtime.watchers
     return memory
 
 

@@ -168,7 +168,7 @@ def test_the_next_fallback_is_asked_and_the_first_failure_is_told_at_last() -> N
 
 
 def test_models_that_back_each_other_up_are_asked_once_each() -> None:
-    models = {
+    models: dict[str, dict[str, Any]] = {
         "up": {"fallback": ["down"]},
         "down": {"worker": "away", "fallback": ["up"]},
         "busy": {"worker": "status:429", "fallback": ["full"]},
