@@ -23,7 +23,7 @@ def between_models(config: Config, names: set[str]) -> Found:
 def _other(config: Config, name: str, other: str, names: set[str]) -> str | Unknown | None:
     """What is wrong with `other` as the name of another model than `name`."""
     if other not in names:
-        return Unknown("is no model", other, names)
+        return Unknown("is not a model", other, names)
     return "is the model itself" if config.resolve(other) == name else None
 
 
@@ -54,7 +54,7 @@ def _split(config: Config, name: str, model: Model, names: set[str]) -> Found:
         for at, key in enumerate(rule.keys or ()):
             # Tokens of an identity provider may bring any.
             if key not in config.keys and config.jwt is None:
-                yield (*path, "keys", at), Unknown("is no key", key, config.keys)
+                yield (*path, "keys", at), Unknown("is not a key", key, config.keys)
         for header in rule.headers:
             if fault := header_name_fault(header):
                 yield (*path, "headers", header), fault

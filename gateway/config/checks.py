@@ -18,7 +18,7 @@ from gateway.config.unused import unused
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 # What is wrong with a value in `match` that no request can have, by its dimension.
-_STRANGERS = {"key": "is no key", "team": "no key has this team", "model": "is no model"}
+_STRANGERS = {"key": "is not a key", "team": "no key has this team", "model": "is not a model"}
 
 
 def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_keys: bool) -> Found:
@@ -113,7 +113,7 @@ def _keys(config: Config, names: set[str]) -> Found:
             ids.setdefault(key.id, name)
         for index, model in enumerate(key.models or ()):
             if model not in names:
-                yield ("keys", name, "models", index), Unknown("is no model", model, names)
+                yield ("keys", name, "models", index), Unknown("is not a model", model, names)
 
 
 def key_name_fault(name: str) -> str | None:
@@ -142,7 +142,7 @@ def _pair(name: str, key: Key, pairs: dict[str, str]) -> Found:
 def _defaults(config: Config, names: set[str]) -> Found:
     for name, dialect in config.dialects.items():
         if dialect.default_model is not None and dialect.default_model not in names:
-            yield ("dialects", name, "default_model"), Unknown("is no model", dialect.default_model, names)
+            yield ("dialects", name, "default_model"), Unknown("is not a model", dialect.default_model, names)
 
 
 def _timing(config: Config) -> Found:
@@ -342,7 +342,10 @@ def _is_address(text: str) -> bool:
 def _known(config: Config, known: Available) -> Found:
     for name in config.dialects:
         if name not in known.dialects:
-            yield ("dialects", name), Unknown("is no dialect", name, known.dialects, otherwise=listed(known.dialects))
+            yield (
+                ("dialects", name),
+                Unknown("is not a dialect", name, known.dialects, otherwise=listed(known.dialects)),
+            )
         elif config.dialects[name].default_api_version is not None and name not in known.versioned:
             yield ("dialects", name, "default_api_version"), "has no meaning: its requests name no version"
     if known.dialects and not any(config.dialect(name).enabled for name in known.dialects):
@@ -350,7 +353,7 @@ def _known(config: Config, known: Available) -> Found:
     for name, key in config.keys.items():
         for index, dialect in enumerate(key.dialects or ()):
             if dialect not in known.dialects:
-                yield ("keys", name, "dialects", index), Unknown("is no dialect", dialect, known.dialects)
+                yield ("keys", name, "dialects", index), Unknown("is not a dialect", dialect, known.dialects)
 
 
 def _prefixes(config: Config, known: Available) -> Found:

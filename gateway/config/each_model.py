@@ -80,7 +80,7 @@ def _outgoing(at: Path, model: Model) -> Found:
 
 def _of_backend(at: Path, model: Model, known: Available) -> Found:
     if model.backend not in known.backends:
-        wrong = Unknown("is no backend", model.backend, known.backends, otherwise=listed(known.backends))
+        wrong = Unknown("is not a backend", model.backend, known.backends, otherwise=listed(known.backends))
         yield (*at, "backend"), wrong
         return
     if model.prefill is not None and model.backend not in known.handing:

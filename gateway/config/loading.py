@@ -33,7 +33,6 @@ _WORDS = {
     "bool_parsing": "must be true or false",
     "string_type": "must be text; put it in quotes",
     "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "does not have the right form",
     "model_type": "must be a section of options",
     "model_attributes_type": "must be a section of options",
     "dict_type": "must be a mapping of names",
@@ -274,6 +273,8 @@ def _message(detail: ErrorDetails, path: Path) -> Message:
         return f"must have at least {context['min_length']} item{'s' * (context['min_length'] != 1)}"
     if kind == "too_long":
         return f"must have at most {context['max_length']} items"
+    if kind == "string_pattern_mismatch":
+        return f"must match {context['pattern']}"
     return _WORDS.get(kind, "is not a valid value")
 
 
