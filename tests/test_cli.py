@@ -108,6 +108,10 @@ def test_a_new_key_opens_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     # What a redirection takes is a keys file, without the key.
     entry = yaml.safe_load(said.out)
     assert key not in said.out
+    # Nothing follows the last line on a terminal whose standard output goes to that file.
+    assert said.err.rstrip().endswith(
+        "Standard output has its entry, for a keys file or, indented, for `keys:` in gateway.yaml."
+    )
     with Stack(config={"keys": entry}) as stack:
         url = stack.url + "/v1/models"
         assert httpx.get(url).status_code == 401

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
     # The key goes to standard error, so that `dragoman keys new >> keys.yaml` writes the entry alone.
-    where = "a keys file, or, indented, for `keys:` in gateway.yaml"
-    print(f"The key, shown this once:\n\n  {key}\n\nIts entry for {where}:\n", file=sys.stderr)
+    where = "a keys file or, indented, for `keys:` in gateway.yaml"
+    print(f"The key, shown this once:\n\n  {key}\n\nStandard output has its entry, for {where}.\n", file=sys.stderr)
     print(entry.rstrip("\n"))
     return 0
