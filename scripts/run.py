@@ -197,7 +197,7 @@ def sights(config: Config) -> str:
     place = admin(config)
     if place is None:
         return (
-            "To see what it does, in a terminal and in a browser, start it with an address for that:\n\n"
+            "To watch it in a terminal and in a browser, start it with an admin address:\n\n"
             "  DRAGOMAN_METRICS__LISTEN=127.0.0.1:9090 DRAGOMAN_CONSOLE__ENABLED=true make run"
         )
     url = address(*place)

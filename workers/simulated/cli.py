@@ -41,7 +41,12 @@ def parser() -> argparse.ArgumentParser:
     add("--no-prefix-cache", action="store_true", help="compute every prompt token")
     add("--kv-transfer", action="store_true", help="hand computed prompts to other workers, and read theirs")
     add("--kv-events-port", type=int, default=None, help="publish what the prefix cache holds there (nowhere)")
-    add("--kv-replay-port", type=int, default=0, help="and answer there who missed some; 0 takes a free one (0)")
+    add(
+        "--kv-replay-port",
+        type=int,
+        default=0,
+        help="answer there listeners that missed events; 0 takes a free one (0)",
+    )
     add("--queue-limit", "--max-num-queued-reqs", type=int, default=None, help="requests that may wait before a 503")
     add("--loading-s", type=float, default=0.0, help="seconds of 503 after the start (0)")
     add("--output-tokens", type=int, default=0, help="natural length of a reply (0: 8 to 32, from the prompt)")
