@@ -12,7 +12,7 @@ REQUESTS_BY_OUTCOME = Panel(
     "Requests by outcome",
     f"Requests a second, by their end. {OUTCOMES}",
     "reqps",
-    (Query(rate("dragoman_requests_total{*}", "outcome"), "{{outcome}}"),),
+    (Query(rate("dragoman_model_requests_total{*}", "outcome"), "{{outcome}}"),),
     stacked=True,
 )
 QUEUE = Panel(

@@ -149,7 +149,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Law]] = {
     "frequency_penalty": ({"frequency_penalty": 2.0}, _other),
     "presence_penalty": ({"presence_penalty": 2.0}, _other),
     "repetition_penalty": ({"repetition_penalty": 2.0}, _other),
-    "stop": ({"stop": ["7"]}, lambda plain, found: "7" in plain.text() and "7" not in found.text()),
+    "stop": ({"stop": [" "]}, lambda plain, found: " " in plain.text() and " " not in found.text()),
     "max_tokens": ({"max_tokens": 3}, lambda plain, found: len(found.text() or "") < len(plain.text() or "")),
     "logprobs": ({"logprobs": True}, lambda plain, found: bool(found.logprobs) and not plain.logprobs),
     "response_format": (

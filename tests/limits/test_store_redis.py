@@ -76,12 +76,13 @@ async def test_every_key_expires_and_none_is_negative(server: Server) -> None:
     keys = server.command("KEYS", "*")
     assert len(keys) > 20
     for key in keys:
-        assert 0 < server.command("PTTL", key) <= 65_000, key
+        # A window of 60 s, and one more in which a debt is paid.
+        assert 0 < server.command("PTTL", key) <= 125_000, key
         if server.command("TYPE", key) == b"hash" and not key.endswith(b":probe"):
             fields = server.command("HGETALL", key)
             amounts = {name: int(value) for name, value in fields.items() if name.isdigit()}
             assert all(amount >= 0 for amount in amounts.values()), (key, fields)
-            assert int(fields[b"u"]) == sum(amounts.values()), (key, fields)
+            assert int(fields[b"u"]) == sum(amounts.values()) + int(fields.get(b"d", 0)), (key, fields)
     await limiter.close()
 
 

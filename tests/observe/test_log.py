@@ -115,7 +115,7 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
         "picked": None,
         "prefill": None,
         "adapter": None,
-        "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "source": "engine"},
+        "usage": {"input": 3, "output": 5, "cached": 1, "reasoning": 2, "stored": None, "source": "engine"},
         "dropped": ["a"],
         "limit": "per-minute",
         "asked": "n",

@@ -31,7 +31,7 @@ from gateway.core.messages import (
     ToolChoice,
 )
 from gateway.wire.json import NULL, encode
-from gateway.wire.openai.constraints import ENGINE, REPORTS
+from gateway.wire.openai.constraints import CONSTRAINTS, ENGINE, REPORTS
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _RAW = "_raw"
@@ -171,19 +171,33 @@ def leave_unread(
     is made of `op`.
 
     changing lists members that ask for another reply, each with the values that ask for nothing. idle lists members
-    that no reply shows; those that belong to other operations are added to it. Returns the names of the idle ones that
-    had a value. Raises GatewayError(UNSUPPORTED) for the first of `changing` with another value.
+    that no reply shows; those that belong to other operations are added to it, and what constrains an answer
+    (`wire.openai.constraints`) is none of them. Returns the names of the idle ones that had a value. Raises
+    GatewayError(UNSUPPORTED) for the first of `changing`, or constraint, with another value.
     """
     members.pop("prompt_cache_key", None)  # the gateway itself has chosen the worker by it
     idle |= _ELSEWHERE[type(op)]
     if type(op) is Embed and "messages" in members:
         idle -= _TEMPLATE
-    for name in [name for name in members if name in changing and name not in idle]:
-        if msgspec.json.decode(members[name]) not in (None, *changing[name]):
+    constraints = CONSTRAINTS.get(_OPERATIONS.get(type(op), ""), frozenset())
+    for name in [name for name in members if name in (constraints if name in idle else changing)]:
+        if not _is_one_of(members[name], changing.get(name, ENGINE.get(name, ()))):
             raise unsupported(name, backend)
-        del members[name]
+        if name not in idle:
+            del members[name]
     left = tuple(name for name in members if name in idle)
     return tuple([name for name in left if members.pop(name) not in (None, NULL)])
+
+
+_OPERATIONS: dict[type[Op], str] = {Chat: "chat", Complete: "complete", Embed: "embed"}
+
+
+def _is_one_of(member: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a JSON text is null or one of `values`."""
+    try:
+        return msgspec.json.decode(member) in (None, *values)
+    except msgspec.MsgspecError:  # a number that is out of range, say
+        return False
 
 
 def _names(text: str) -> frozenset[str]:

@@ -46,7 +46,7 @@ ENGINE: Mapping[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "thinking_token_budget": (-1,),
     "truncate_prompt_tokens": (-1,),
-    "truncation_side": ("left", "right"),  # of `truncate_prompt_tokens`
+    "truncation_side": (),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
     "watermarking": (False,),

@@ -20,7 +20,7 @@ from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output
 from gateway.wire.json import encode, present, typed
 from gateway.wire.openai.extras import refuse_out_of_range
 from gateway.wire.openai.messages import PartReader, read_message, read_part
-from gateway.wire.openai.request_views import FORMS, Body, ChatBody, EmbedBody, FormatIn, TextBody
+from gateway.wire.openai.request_views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
 from gateway.wire.openai.tools import read_tool_choice, read_tools, without_tools
 from gateway.wire.unknown import NOTHING, Form, Tree, Unknown, as_extra, find_unknown, inside
 
@@ -29,12 +29,13 @@ Viewed = TypeVar("Viewed", bound=Body)
 
 
 class _BiasIn(Struct):
-    logit_bias: dict[str, Any]
+    logit_bias: dict[str, msgspec.Raw]
 
 
 # The place of a bias in msgspec's errors, which do not name the key.
 _ANY_BIAS = "logit_bias.?"
 
+_bias = msgspec.json.Decoder(Bias)
 _chat = msgspec.json.Decoder(ChatBody)
 _text = msgspec.json.Decoder(TextBody)
 _embed = msgspec.json.Decoder(EmbedBody)
@@ -97,14 +98,19 @@ def _typed(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
     except GatewayError as error:
         if error.param != _ANY_BIAS:
             raise
-        biases = msgspec.json.decode(body, type=_BiasIn).logit_bias
-        place = next((f"logit_bias.{token[:64]}" for token, bias in biases.items() if not _is_bias(bias)), _ANY_BIAS)
+        place = _wrong_bias(body)
         message = error.message.replace(_ANY_BIAS, place)
         raise GatewayError(error.kind, message, param=place, code=error.code) from None
 
 
-def _is_bias(value: Any) -> bool:
-    return type(value) in (int, float) and -100 <= value <= 100
+def _wrong_bias(body: bytes) -> str:
+    """The place of the first bias that is not a number from -100 to 100."""
+    for token, bias in msgspec.json.decode(body, type=_BiasIn).logit_bias.items():
+        try:
+            _bias.decode(bias)
+        except msgspec.MsgspecError:
+            return f"logit_bias.{token[:64]}"
+    return _ANY_BIAS
 
 
 def _settled(

@@ -17,7 +17,7 @@ from gateway.wire.unknown import Form, KnownMembers, known_to
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Choices = Annotated[int, Meta(ge=1, le=128)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
-_Bias = Annotated[float, Meta(ge=-100, le=100)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 
 
 LONGEST_PATTERN = 1 << 14
@@ -131,7 +131,7 @@ class Body(Struct):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     frequency_penalty: _Penalty | None = None
     presence_penalty: _Penalty | None = None
-    logit_bias: Annotated[dict[str, _Bias], Meta(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
     stop: str | Annotated[list[str], Meta(max_length=64)] | None = None
     n: _Choices | None = None
     user: str | None = None
