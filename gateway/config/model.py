@@ -393,8 +393,8 @@ class Config(BaseModel):
     )
     seal: Seal | None = Field(
         default=None,
-        description="What encrypts the reasoning that clients keep for the gateway; see docs/keys.md. Absent: each"
-        " key's own hash.",
+        description="The secret that encrypts the reasoning which clients keep for the gateway; see docs/keys.md."
+        " Absent: each key's own hash.",
     )
     limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
     store: Store = Field(

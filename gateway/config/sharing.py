@@ -231,7 +231,7 @@ class CacheSalt(SharedSecret):
 
 
 class Seal(SharedSecret):
-    """What encrypts the reasoning that clients keep for the gateway."""
+    """The secret that encrypts the reasoning which clients keep for the gateway."""
 
 
 class Store(Section):

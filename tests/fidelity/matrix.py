@@ -201,7 +201,8 @@ measurement disagree, where a field of a specification has no declared handling,
 | refused | an error that names it |
 
 A member that an engine would accept and not read is never sent to it: it is refused if it asks for another reply, else
-named. What each engine reads is in `tests/fidelity/engines.py`; a remote server of OpenAI's wire may read anything.
+named. The members that each engine reads are in `tests/fidelity/engines.py`; a remote server of OpenAI's wire may read
+anything.
 
 The declared handling is that before vLLM. The other columns say what happens before each kind of worker: the names
 under which a field reaches it, or the status of the refusal, as the client sees it. ✓ means "under its own name with
