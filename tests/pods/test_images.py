@@ -16,7 +16,7 @@ from tests.repo.tree import ROOT
 
 GATEWAY, EMBEDDED = "dragoman/gateway:pods", "dragoman/embedded:pods"
 RUN = ("run", "--rm", "--network", "none")
-LOCKS = {GATEWAY: ["run", "tracing", "kv-events"], EMBEDDED: ["run", "tracing", "kv-events", "embedded", "model"]}
+LOCKS = {GATEWAY: ["run", "tracing"], EMBEDDED: ["run", "tracing", "embedded", "model"]}
 
 
 def locked(*locks: str) -> dict[str, str]:
