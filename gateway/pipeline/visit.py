@@ -37,8 +37,8 @@ class Visit:
 
     worker   as the pool gave it
     demand   given back with the worker; None if the worker was lent for a question, and has no place to give back
-    call     whose record gets the time of the visit; None for a visit of no request's own, a copy's say
-    watchers  see the visit; None for those of the call
+    call     the call's record gets the time of the visit; None for a copy, which has no record
+    watchers  see the visit; None for the call's own
     prefill  the worker computes the prompt for another one
     outcome  None until the pool has learned it
     error    that ended the visit, or its stream; else None
