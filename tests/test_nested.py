@@ -12,10 +12,11 @@ import httpx
 import msgspec
 import pytest
 
-from gateway import backends, dialects, translate
+from gateway import backends, dialects
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.ports import Capabilities, Settings
 from gateway.pipeline.reply import dropped_header as header
+from gateway.translation import offline
 from tests.clients import like_openai
 from tests.fidelity.matrix import BACKENDS, DIALECTS
 from tests.harness import Stack
@@ -237,10 +238,10 @@ def dotted(place: Place) -> str:
 
 def send(
     dialect: str, operation: str, backend: str, body: dict[str, Any], policy: ExtrasPolicy | None = None
-) -> translate.Crossing:
+) -> offline.Crossing:
     ask = DIALECTS[dialect].examples[operation][0]
     reader = dialects.create(dialect, Settings(extras=policy))
-    return translate.send(
+    return offline.send(
         reader, backends.create(backend), json.dumps(body).encode(), CAN, route=ask.route, query=ask.query
     )
 
@@ -266,7 +267,7 @@ def handling(
     """What becomes of the member at `place`, whose value is `value`."""
     try:
         crossing = send(dialect, operation, backend, body, policy)
-    except translate.Refused as refused:
+    except offline.Refused as refused:
         text = refused.response.body.decode()
         status = refused.response.status
         told = f"{status} {text}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gateway import backends, translate
+from gateway import backends
 from gateway.app.routes import active_dialects
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, Model
 from gateway.core.ports import Capabilities, Dialect
 from gateway.limiting import rules
+from gateway.translation import offline
 
 _WITHOUT_OUTPUT = frozenset(["embeddings", "scores"])
 
@@ -51,7 +52,7 @@ def _holes(config: Config, offered: list[Dialect]) -> list[str]:
             alike = model.backend, model.max_context, model.features
             if alike not in known:
                 can = Capabilities(model.upstream_model or name, model.max_context, model.features)
-                known[alike] = translate.holes(dialect, backends.create(model.backend), can)
+                known[alike] = offline.holes(dialect, backends.create(model.backend), can)
             holes += [
                 f"{dialect.name} {operation}, model {name} ({model.backend}): {what}"
                 for operation, what in known[alike].items()

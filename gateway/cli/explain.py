@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway import backends, dialects, translate
+from gateway import backends, dialects
 from gateway.app.detours import detours
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli.configured import FILE_HELP, configuration
@@ -26,6 +26,7 @@ from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
+from gateway.translation import offline
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         asked = _model(config, options.model or ops[-1].model)
         name, chance = _split(config, asked, options)
         pool = _pool(config, name, (*config.models[name].workers, *options.worker))
-    except translate.Refused as refused:
+    except offline.Refused as refused:
         print(refused.response.body.decode(errors="replace"), file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
@@ -94,7 +95,7 @@ def _tell(role: str, pool: Pool, ops: list[Any], headers: list[tuple[bytes, byte
 
 def _read(options: argparse.Namespace, body: bytes) -> Any:
     dialect = dialects.create(options.source, Settings())
-    return translate.read(dialect, body, headers=options.header)[1]
+    return offline.read(dialect, body, headers=options.header)[1]
 
 
 def _model(config: Config, asked: str | None) -> str:

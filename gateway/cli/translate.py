@@ -7,9 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from gateway import backends, dialects, translate
+from gateway import backends, dialects
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.ports import Capabilities, Settings
+from gateway.translation import offline
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     dialect = dialects.create(options.source, Settings())
     backend = backends.create(options.target)
     try:
-        crossing = translate.send(
+        crossing = offline.send(
             dialect,
             backend,
             _file(options.body),
@@ -63,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
             print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
             return 0
         answer = Response(options.status or 200, [JSON_TYPE], _file(options.reply))
-        written, status = translate.reply(dialect, backend, crossing, answer), 0
+        written, status = offline.reply(dialect, backend, crossing, answer), 0
         whole = not crossing.op.stream
-    except translate.Refused as refused:
+    except offline.Refused as refused:
         written, status = refused.response.body, 1
         whole = any(name == JSON_TYPE[0] for name, _ in refused.response.headers)  # else it is a piece of a stream
         print(f"status {refused.response.status}", file=sys.stderr)

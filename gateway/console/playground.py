@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway import translate
 from gateway.console.transcript import Transcript
 from gateway.core.errors import GatewayError
 from gateway.core.fields import WORDS
 from gateway.core.http import JSON_TYPE, Headers, Request, header_value
 from gateway.core.ports import BodySink, Deadlines, Dialect, Exchange, Transport
 from gateway.pipeline import Receive, Runtime, Scope, Send, ServedModel
+from gateway.translation import offline
 
 MOST_BYTES = 262144
 """Of what the page sends for one request: its body and what is around it."""
@@ -192,10 +192,10 @@ async def play(
 def translated(asked: Asked, dialect: Dialect, route: str, served: ServedModel, transcript: Transcript) -> None:
     """What the model's workers would get, or the dialect's refusal."""
     try:
-        crossing = translate.send(
+        crossing = offline.send(
             dialect, served.backend, asked.body.encode(), served.can, route=route, query=asked.query.encode()
         )
-    except translate.Refused as refused:
+    except offline.Refused as refused:
         response = refused.response
         transcript.head("client", response.status, _shown(response.headers))
         transcript.data("client", response.body)

@@ -13,8 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.core.ability import BEYOND
-from gateway.core.ports import UNKNOWN, Capabilities, Facts
+from gateway.core.ports import BEYOND, UNKNOWN, Capabilities, Facts
 from gateway.resolve import look_up
 
 MOST_WORKERS = 1000

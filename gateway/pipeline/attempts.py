@@ -12,15 +12,15 @@ from typing import cast
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request, Response
-from gateway.core.lanes import lane_for
 from gateway.core.messages import Embed, Generate
 from gateway.core.ports import Exchange, Lane, WorkerHandle
-from gateway.core.whole import read_whole
 from gateway.pipeline.call import Call
 from gateway.pipeline.offload import offload
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.visit import Fault, Visit, error_of
+from gateway.translation.lanes import lane_for
+from gateway.translation.whole import read_whole
 from gateway.wire.bulk import is_large
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 
-from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request
 from gateway.core.messages import Op
@@ -18,6 +17,7 @@ from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.quarantine import Quarantine, looks_deadly
 from gateway.pipeline.visit import Visit, error_of
 from gateway.pipeline.watch import Watcher
+from gateway.translation.ability import refuse_beyond
 
 _LONGEST_S = 3600.0
 _MAX_COUNT_BYTES = 1 << 16

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from gateway.core import totals
-from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
 from gateway.core.messages import QUESTIONS, Chat, Complete, Op, Question
 from gateway.core.ports import Ask, Counting
-from gateway.core.whole import ask
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.offload import Share, offload
 from gateway.pipeline.request_ids import worker_request_id
 from gateway.pipeline.visit import Visit
+from gateway.translation import totals
+from gateway.translation.ability import write_possible
+from gateway.translation.whole import ask
 
 
 class Outgoing:
     """The request to a worker, the same for every worker that is tried.
 
     It is written once. Only where prompt and output together are limited, it is written again when the first worker has
-    told the prompt's length (core/totals.py).
+    told the prompt's length (translation/totals.py).
 
     request     for a worker, once `write` was called, and unless `unmeasured`
     handed_on   the request that carries a computed prompt, if there is one

@@ -8,7 +8,6 @@ from copy import copy
 from typing import Any
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
-from gateway.core.ability import refuse_beyond
 from gateway.core.byte_budget import SMALL
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.fields import own_names
@@ -27,6 +26,7 @@ from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import given_context, given_id, new_id
 from gateway.pipeline.runtime import Runtime
 from gateway.pipeline.strategies import attempts_for
+from gateway.translation.ability import refuse_beyond
 from gateway.wire.bulk import is_heavy
 
 _NOBODY = PendingAuth(ANONYMOUS)

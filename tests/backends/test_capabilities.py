@@ -9,10 +9,10 @@ import pytest
 from msgspec import Raw
 
 from gateway.backends.vllm import Vllm
-from gateway.core.ability import BEYOND, refuse_beyond
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Beams, Chat, Complete, Image, Message, Output, Sampling, Text, Tool
-from gateway.core.ports import Capabilities
+from gateway.core.ports import BEYOND, Capabilities
+from gateway.translation.ability import refuse_beyond
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("x"),)),))
 

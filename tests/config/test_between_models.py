@@ -48,6 +48,6 @@ def test_what_workers_cannot_do_is_found_once_for_models_that_are_alike(
     for count in (2, 40):
         options = argparse.Namespace(file=None, config=str(models(tmp_path / f"{count}.yaml", count, 1)), strict=False)
         check.run(options)
-        counts.append(steps(lambda options=options: check.run(options), "line", "gateway/translate"))  # type: ignore[misc]
+        counts.append(steps(lambda options=options: check.run(options), "line", "gateway/translation"))  # type: ignore[misc]
     assert counts[0] == counts[1] > 0
     assert "openai chat" not in capfd.readouterr().err

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from gateway import backends, dialects
 from gateway.core.events import Event
-from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import Checker
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
 from gateway.dialects.friendli import Friendli
+from gateway.translation.lanes import EventLane
 from gateway.wire.openai.defaults import ReplyDefaults
 from tests.conformance.clients import CLIENTS, Client
 from tests.conformance.scenarios import SCENARIOS, START, Scenario

@@ -14,7 +14,7 @@ from gateway.core.fields import with_field
 from gateway.core.http import Response
 from gateway.core.ports import Capabilities
 from gateway.fleet.pick import Prefix
-from gateway.translate import Crossing, Refused, send
+from gateway.translation.offline import Crossing, Refused, send
 from tests.clients import WAYS, Way, refusal
 from tests.conformance.cases import BACKENDS, DIALECTS
 from tests.fleet.pools import pool, workers

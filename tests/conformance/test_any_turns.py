@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway import backends
 from gateway.core.ports import Capabilities
-from gateway.translate import send
+from gateway.translation.offline import send
 from tests.conformance.cases import BACKENDS, DIALECTS
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from gateway import backends, dialects
-from gateway.core import totals
-from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError
 from gateway.core.messages import QUESTIONS
 from gateway.core.ports import Capabilities, Settings
 from gateway.limits.estimate import Estimator
+from gateway.translation import totals
+from gateway.translation.ability import refuse_beyond
 from tests.chaos.hostile import KINDS
 from tests.chaos.row import FULL, SEED
 from tests.clients import DIALECTS, WAYS, Way

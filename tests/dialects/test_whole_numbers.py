@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from gateway import backends, dialects
-from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Field, with_field
 from gateway.core.messages import ListModels, Question, Settled
 from gateway.core.ports import Capabilities, Settings
-from gateway.core.whole import ask
+from gateway.translation import totals
+from gateway.translation.whole import ask
 from tests.clients import DIALECTS
 from tests.fidelity.matrix import asking
 

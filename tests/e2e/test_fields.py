@@ -14,14 +14,14 @@ import httpx
 import pytest
 
 from gateway.backends.llamacpp import LlamaCpp
-from gateway.core.ability import refuse_beyond
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Reply, TokenCount, Tokens, WholeReply, fold
 from gateway.core.messages import Chat, Complete, Embed, ListModels, Question, Score, Settled
 from gateway.core.ports import Capabilities
-from gateway.core.whole import ask
 from gateway.fleet.discovery import FoundWorker, able
+from gateway.translation.ability import refuse_beyond
+from gateway.translation.whole import ask
 from tests.e2e.conftest import command
 from tests.fidelity import matrix
 
@@ -110,7 +110,7 @@ def test_what_is_sent_is_accepted(row: matrix.Row, engine: Engine) -> None:
         assert BACKEND.fault(engine.ask(op), op).kind is Kind.UNSUPPORTED
         return
     if isinstance(op, Complete):
-        op.max_total = op.min_total = None  # settled before a worker is asked: tests/core/test_totals.py
+        op.max_total = op.min_total = None  # settled before a worker is asked: tests/translation/test_totals.py
     assert engine.reply(op).choices
 
 

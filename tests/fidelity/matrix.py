@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from gateway import backends, dialects
-from gateway.core import totals
-from gateway.core.ability import write_possible
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Example, Field, own_names, with_field
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Complete, ListModels, Op, Question, Settled
 from gateway.core.ports import Capabilities, Dialect, Settings
-from gateway.core.whole import ask
+from gateway.translation import totals
+from gateway.translation.ability import write_possible
+from gateway.translation.whole import ask
 
 CAN = Capabilities("the-model")
 BACKENDS = {name: backends.create(name) for name in backends.REGISTRY}

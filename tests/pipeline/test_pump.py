@@ -20,12 +20,12 @@ import httpx
 import pytest
 
 from gateway.core.figures import Histogram
-from gateway.core.lanes import EventLane
 from gateway.core.messages import Chat, Message, Op, Text
 from gateway.drive import Drive, Work
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
 from gateway.server import EXTENSION
+from gateway.translation.lanes import EventLane
 from gateway.wire.openai.passthrough import Relay
 from tests.harness import Stack, kept_alive, sse_data, until
 

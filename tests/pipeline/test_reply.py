@@ -13,12 +13,12 @@ from gateway.auth import KnownKeys
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request, Response
-from gateway.core.lanes import lane_for
 from gateway.core.messages import Chat
 from gateway.core.ports import Lane, RequestRecord
 from gateway.dialects.openai import OpenAI
 from gateway.pipeline.client import AsgiClient
 from gateway.pipeline.reply import ClientReply
+from gateway.translation.lanes import lane_for
 
 DIALECT = OpenAI()
 OP = Chat(model="m", messages=(), stream=True)

@@ -15,9 +15,9 @@ import pytest
 from gateway import dialects
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
-from gateway.core.lanes import EventLane
 from gateway.core.messages import Op
 from gateway.pipeline.call import Call
+from gateway.translation.lanes import EventLane
 from tests.clients import GENERATING, REQUESTS, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, plain_asgi, raw_request, read_whole, scripted

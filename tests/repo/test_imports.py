@@ -17,8 +17,9 @@ WIRE = {"core", "wire"}
 ARROWS: dict[str, set[str]] = {
     "core": set(),
     "wire": CORE,
-    "dialects": WIRE,
-    "backends": WIRE,
+    "translation": CORE,
+    "dialects": WIRE | {"translation"},
+    "backends": WIRE | {"translation"},
     "drive": set(),
     "resolve": set(),
     "fleet": CORE | {"drive", "resolve"},
@@ -30,15 +31,13 @@ ARROWS: dict[str, set[str]] = {
     "auth": CORE | {"config"},
     "server": CORE | {"drive"},
     "limiting": CORE | {"config", "limits", "redis"},
-    # The pipeline's steps without its I/O, for the command line: any dialect before any backend.
-    "translate": CORE,
-    "pipeline": CORE | {"auth", "drive", "wire"},
-    "console": CORE | {"config", "fleet", "observe", "pipeline", "translate"},
+    "pipeline": CORE | {"auth", "config", "drive", "translation", "wire"},
+    "console": CORE | {"config", "fleet", "observe", "pipeline", "translation"},
 }
 EVERYTHING = {"app", "cli"}
 
 # These translate bytes and values: no I/O, no framework.
-PURE = {"core", "wire", "dialects", "backends"}
+PURE = {"core", "wire", "translation", "dialects", "backends"}
 PURE_OUTSIDE = {"cryptography", "msgspec"}
 IMPURE_STDLIB = {"asyncio", "http", "os", "pathlib", "select", "selectors", "signal", "socket", "ssl", "subprocess"}
 IMPURE_STDLIB |= {"tempfile", "threading", "urllib"}
@@ -123,8 +122,8 @@ def wrong_arrow(root: Path, module: str, target: str) -> str | None:
         return f"only {', '.join(ONLY[top])} may import it"
     if room in PURE and not within(target, *HARMLESS):
         outside = top not in sys.stdlib_module_names and top not in PURE_OUTSIDE
-        if outside or top in IMPURE_STDLIB or (room == "core" and top in CLOCKS):
-            return f"{room} does no I/O, and reads no clock in core"
+        if outside or top in IMPURE_STDLIB or (room in ("core", "translation") and top in CLOCKS):
+            return f"{room} does no I/O; core and translation read no clock"
     return None
 
 
@@ -142,8 +141,8 @@ def violations(root: Path) -> list[str]:
                 found.append(f"{place}:{getattr(node, 'lineno', 0)}: only gateway.config reads the environment")
             # The protocols in core/ports say what others await; they have no body that does.
             awaits = (ast.Await,) if path.parent.name == "ports" else (ast.Await, ast.AsyncFunctionDef)
-            if within(module, "gateway.core") and isinstance(node, awaits):
-                found.append(f"{place}:{getattr(node, 'lineno', 0)}: core awaits nothing")
+            if within(module, "gateway.core", "gateway.translation") and isinstance(node, awaits):
+                found.append(f"{place}:{getattr(node, 'lineno', 0)}: {room_of(module)} awaits nothing")
     return found
 
 

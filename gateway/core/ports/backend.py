@@ -14,6 +14,9 @@ from gateway.core.lifecycle import Embeddings, Scores, WholeReply
 from gateway.core.messages import Detokenize, Embed, Generate, Op, Score, Tokenize
 from gateway.core.ports.dialect import StreamReader
 
+BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
+"""Features that need an addition to the engine. They are used only if they are declared or advertised."""
+
 
 class Capabilities(Struct, frozen=True):
     """What one model's workers can do, as its configuration declares it or its workers advertise.

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
 from gateway.dialects.friendli.fields import NEVER
+from gateway.translation import totals
 from gateway.wire.json import encode, typed
 from gateway.wire.openai import reading
 from gateway.wire.openai.constraints import constrain

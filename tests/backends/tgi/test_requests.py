@@ -9,7 +9,6 @@ import pytest
 from msgspec import Raw
 
 from gateway.backends.tgi.requests import MAX_STOPS
-from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.messages import (
@@ -28,6 +27,7 @@ from gateway.core.messages import (
     ToolCall,
 )
 from gateway.core.ports import Capabilities
+from gateway.translation import totals
 from tests.backends.tgi.exchange import TGI, chat, text
 
 CAN = Capabilities("ignored")

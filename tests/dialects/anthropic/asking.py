@@ -9,7 +9,7 @@ from gateway import backends, dialects
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Settings
-from gateway.translate import Crossing, send
+from gateway.translation.offline import Crossing, send
 
 DIALECT = dialects.create("anthropic", Settings())
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]

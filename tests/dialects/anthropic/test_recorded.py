@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway.translate import send
+from gateway.translation.offline import send
 from tests.dialects.anthropic.asking import DIALECT, frames, heard
 from tests.fidelity.matrix import BACKENDS, CAN
 from tests.harness import Stack

@@ -10,8 +10,8 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import Kind
 from gateway.core.http import Response
-from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import fold
+from gateway.translation.lanes import EventLane
 from tests.dialects.azure.exchange import DIALECT, SAMPLE_REPLY, SAMPLE_REQUEST, chat, read
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, Request
-from gateway.core.lanes import EventLane
 from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Capabilities
 from gateway.dialects.friendli import Friendli
 from gateway.dialects.friendli.fields import FIELDS
+from gateway.translation.lanes import EventLane
 
 DIALECT = Friendli()
 CAN = Capabilities("w", max_context=2048)

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.backends.vllm import Vllm
 from gateway.core.http import Response
-from gateway.core.lanes import EventLane
 from gateway.core.lifecycle import fold
+from gateway.translation.lanes import EventLane
 from tests.dialects.ollama.exchange import DIALECT, chat, read
 
 

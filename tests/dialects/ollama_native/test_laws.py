@@ -19,7 +19,7 @@ from gateway.core.messages import Chat, Complete, ModelCard
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.ollama_native.models import capabilities
-from gateway.translate import Refused, send
+from gateway.translation.offline import Refused, send
 from tests.dialects.ollama_native.asking import (
     DIALECT,
     HI,

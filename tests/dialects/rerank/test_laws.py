@@ -17,7 +17,7 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Score
 from gateway.core.ports import Capabilities, Settings
 from gateway.limits.estimate import Estimator
-from gateway.translate import Refused, send
+from gateway.translation.offline import Refused, send
 from tests.harness import Stack
 
 LAWS = 12

@@ -10,7 +10,7 @@ from gateway.core.events import Event, Start
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Settings
-from gateway.translate import Crossing, send
+from gateway.translation.offline import Crossing, send
 from tests.conformance.clients.responses import hear_responses
 
 DIALECT = dialects.create("responses", Settings())

@@ -21,7 +21,7 @@ from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, Part
 from gateway.core.messages import Thinking
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
-from gateway.translate import send
+from gateway.translation.offline import send
 from tests.dialects.responses.asking import (
     DIALECT,
     PATCH,

@@ -10,9 +10,9 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import Blame, GatewayError
 from gateway.core.http import Headers, Request
-from gateway.core.lanes import EventLane
 from gateway.core.messages import Chat, Complete
 from gateway.dialects.sagemaker import SageMaker
+from gateway.translation.lanes import EventLane
 from gateway.wire import awsevent
 
 DIALECT = SageMaker()

@@ -14,7 +14,7 @@ from gateway.auth import new_key
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Complete
 from gateway.core.ports import Capabilities, Settings
-from gateway.translate import Refused, send
+from gateway.translation.offline import Refused, send
 from tests.harness import Stack
 
 LAWS = 12

@@ -42,8 +42,6 @@ _OUTPUT = {
     "grammar": ("regex",),
     "choice": ("regex",),
 }
-# Features that need an addition to the engine. They are used only if they are declared or advertised.
-BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
 _NEEDS = frozenset({"tools", "vision", "audio", "reasoning", "embeddings", "completions", "beams", "prompt_tokens"})
 _NEEDS |= {"logprobs", "token_ids", "json", "json_schema", "regex", "scores"}
 # Kind of output constraint -> its name on OpenAI's wire, as clients send it.

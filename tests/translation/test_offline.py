@@ -17,7 +17,7 @@ from gateway import backends, dialects
 from gateway.cli import main
 from gateway.core.http import Response
 from gateway.core.ports import Capabilities, Settings
-from gateway.translate import Refused, holes, reply, send
+from gateway.translation.offline import Refused, holes, reply, send
 from tests.clients import WAYS, Way, operation_of, usual
 from tests.repo.tree import ROOT
 

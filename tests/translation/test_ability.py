@@ -9,7 +9,6 @@ import pytest
 from msgspec import Raw
 
 from gateway import backends
-from gateway.core.ability import refuse_beyond, write_possible
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.messages import (
     Audio,
@@ -34,6 +33,7 @@ from gateway.core.messages import (
     ToolCall,
 )
 from gateway.core.ports import Backend, Capabilities
+from gateway.translation.ability import refuse_beyond, write_possible
 
 ALL = frozenset(
     {"tools", "vision", "audio", "reasoning", "json", "json_schema", "regex", "beams", "embeddings", "scores"}

@@ -6,10 +6,10 @@ import pytest
 
 from gateway.backends.openai import OpenAI
 from gateway.backends.vllm import Vllm
-from gateway.core import totals
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Sampling
 from gateway.core.ports import Capabilities
+from gateway.translation import totals
 
 CAN = Capabilities("w")
 

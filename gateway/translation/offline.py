@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core import totals
-from gateway.core.ability import refuse_beyond, write_possible
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.lanes import lane_for
 from gateway.core.messages import Chat, Complete, ListModels, Question, Settled
 from gateway.core.ports import Ask, Backend, Capabilities, Counting, Dialect, Lane
-from gateway.core.whole import ask, read_whole
+from gateway.translation import totals
+from gateway.translation.ability import refuse_beyond, write_possible
+from gateway.translation.lanes import lane_for
+from gateway.translation.whole import ask, read_whole
 
 
 class Refused(Exception):
