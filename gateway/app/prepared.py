@@ -8,7 +8,7 @@ import httpx
 
 from gateway.auth import KeyTable
 from gateway.config import Config, plain_secrets
-from gateway.limiting import Limits
+from gateway.ratelimit import Limits
 
 
 class Prepared:

@@ -18,13 +18,13 @@ from gateway.auth import KnownKeys, Tokens
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
 from gateway.fleet.worker import Worker
-from gateway.limiting import Limiting
 from gateway.observe.accounting import Stream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import TraceSettings, Tracing
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.shelf import MemoryShelf, Shelf
+from gateway.ratelimit import Limiting
 from gateway.redis import RedisSettings, connect
 
 

@@ -29,13 +29,13 @@ from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import able
 from gateway.fleet.engine import ASK, hear_load
 from gateway.fleet.worker import Worker
-from gateway.limiting import estimator
-from gateway.limiting.addresses import client_address
 from gateway.pipeline import Running, Runtime, ServedModel
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
+from gateway.ratelimit import estimator
+from gateway.ratelimit.addresses import client_address
 from gateway.server import EXTENSION
 from gateway.transport.pooled import Pooled
 

@@ -10,7 +10,7 @@ from gateway.app.routes import active_dialects
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, Model
 from gateway.core.ports import Capabilities, Dialect
-from gateway.limiting import rules
+from gateway.ratelimit import rules
 from gateway.translation import offline
 
 _WITHOUT_OUTPUT = frozenset(["embeddings", "scores"])

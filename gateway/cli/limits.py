@@ -11,8 +11,7 @@ from gateway.auth import ANONYMOUS
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.core.errors import GatewayError
-from gateway.limiting import table, unseen
-from gateway.limits import Subject
+from gateway.ratelimit import Subject, table, unseen
 
 
 def options(parser: argparse.ArgumentParser) -> None:

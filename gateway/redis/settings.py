@@ -21,7 +21,7 @@ class RedisSettings(Struct, frozen=True, kw_only=True):
     password       the user's password, or
     password_file  the file that holds it; read at every connect, so that a rotated secret needs no restart
     tls            with ca_file to trust, cert_file and key_file to show
-    timeout        seconds that a call may always take; see `gateway.limits.batcher`
+    timeout        seconds that a call may always take; see `gateway.ratelimit.redis.batcher`
     """
 
     addresses: tuple[str, ...]

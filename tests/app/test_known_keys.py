@@ -18,7 +18,7 @@ import pytest
 from gateway.dialects import REGISTRY
 from tests.clients import DIALECTS, WAYS, Way, target, usual
 from tests.harness import Stack
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 KEYS = {
     "own": "0f8c2b7a91d34e65b8a07c1d2e3f4a5b",

@@ -13,8 +13,8 @@ from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.limits import settled
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, Findings, row
-from tests.limits.server import Server
 from tests.ports import free_port
+from tests.redis.server import Server
 
 GATEWAYS = 4
 CLIENTS = 40

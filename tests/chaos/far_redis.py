@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, Findings, row
-from tests.limits.far import Far
-from tests.limits.server import Server
+from tests.redis.far import Far
+from tests.redis.server import Server
 
 ROUND_TRIP = 0.03
 GATEWAYS, CLIENTS, LIMIT = 2, 40, 60

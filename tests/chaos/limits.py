@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.limiting import Limiting, Limits
-from gateway.limits import Subject
+from gateway.ratelimit import Limiting, Limits, Subject
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Link
 from tests.chaos.row import FULL, SEED, Findings, row
 from tests.harness import load_text
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 GATEWAYS, CLIENTS, WINDOWS = 4, 200, 3
 WINDOW = 60.0 if FULL else 6.0

@@ -14,7 +14,7 @@ from msgspec import Struct
 from tests.chaos.house import CHAT, House, chat, house
 from tests.chaos.link import Answer, Link
 from tests.chaos.row import FULL, Findings, percentile, row
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 GATEWAYS = 4
 RATE = 100.0

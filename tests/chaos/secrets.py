@@ -16,7 +16,7 @@ from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import Findings, row
 from tests.clients import REQUESTS
 from tests.harness import Stack, load_text
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 WORKER_KEY, AWS_SECRET, PASSWORD = "canary-worker-Zk3v9", "canary-aws-Wq8x2", "canary-redis-Tn5c7"
 FAULTS = ("", "status:500", "status:401", "reset", "html", "fin")

@@ -23,9 +23,9 @@ from gateway.fleet.discovery import Discovery, Fleet
 from gateway.fleet.engine import Scraper
 from gateway.fleet.health import Health, HealthPolicy
 from gateway.fleet.worker import Worker
-from gateway.limits.engine import Limiter
-from gateway.limits.store_memory import MemoryStore
 from gateway.observe.process import LoopLag
+from gateway.ratelimit.limiter import Limiter
+from gateway.ratelimit.memory import MemoryStore
 
 
 class Rounds:

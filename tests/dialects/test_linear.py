@@ -20,7 +20,7 @@ from gateway import backends, dialects
 from gateway.core.errors import GatewayError
 from gateway.core.messages import QUESTIONS
 from gateway.core.ports import Capabilities, Settings
-from gateway.limits.estimate import Estimator
+from gateway.ratelimit.estimate import Estimator
 from gateway.translation import totals
 from gateway.translation.ability import refuse_beyond
 from tests.chaos.hostile import KINDS

@@ -20,8 +20,8 @@ import pytest
 
 from gateway.dialects import REGISTRY
 from tests.harness import Stack, until
-from tests.limits.server import Server
 from tests.ports import free_port
+from tests.redis.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".venv-vllm"

@@ -17,7 +17,7 @@ import pytest
 from tests.engine.ask import ENDLESS, WAYS, chunks
 from tests.engine.conftest import Engine
 from tests.harness import Stack, sse_data
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 pytestmark = pytest.mark.engine
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.engine.conftest import CONTEXT, Engine
 from tests.harness import Stack
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 pytestmark = pytest.mark.engine
 

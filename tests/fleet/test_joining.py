@@ -23,8 +23,8 @@ from gateway.fleet.registry import _SCRIPT, Registry
 from gateway.redis import connect
 from tests.harness import Stack, sse_data
 from tests.harness import until as soon
-from tests.limits.server import Server
 from tests.ports import free_port
+from tests.redis.server import Server
 from workers import registry as writer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,9 +24,9 @@ from msgspec import Struct
 
 from tests.chaos.house import CHAT, House, Process, chat, house, program, start
 from tests.chaos.link import Link
-from tests.limits.server import Server
 from tests.monitoring.dashboards import FILES, filled, load
 from tests.ports import free_port
+from tests.redis.server import Server
 from tests.repo.tree import ROOT
 
 SECONDS = 16

@@ -19,10 +19,10 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.openai import OpenAI
 from gateway.fleet.pool import Pool
-from gateway.limits import Estimator
 from gateway.pipeline import offload as threads
 from gateway.pipeline import run
 from gateway.pipeline.offload import SLICE_S, Share, offload
+from gateway.ratelimit import Estimator
 from gateway.wire.openai.passthrough import Passthrough
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, post, scripted

@@ -14,7 +14,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.pipeline.shelf import MemoryShelf, RedisShelf
 from gateway.redis import connect
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 
 async def test_each_owner_has_its_own() -> None:

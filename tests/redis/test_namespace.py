@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.harness import Stack, until
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 
 @pytest.mark.parametrize("namespace", [None, "blue", "llm.dragoman-1"])

@@ -24,13 +24,12 @@ ARROWS: dict[str, set[str]] = {
     "resolve": set(),
     "fleet": CORE | {"drive", "resolve"},
     "redis": CORE | {"config"},
-    "limits": CORE | {"drive", "redis"},
     "transport": CORE | {"drive", "resolve"},
     "observe": CORE,
     "config": CORE,
     "auth": CORE | {"config"},
     "server": CORE | {"drive"},
-    "limiting": CORE | {"config", "limits", "redis"},
+    "ratelimit": CORE | {"config", "drive", "redis"},
     "pipeline": CORE | {"auth", "config", "drive", "translation", "wire"},
     "console": CORE | {"config", "fleet", "observe", "pipeline", "translation"},
 }
@@ -191,14 +190,14 @@ TREE = {
     "gateway/dialects/azure.py": "from gateway.dialects.openai import X\nfrom . import openai\n",
     "gateway/backends/vllm.py": "from ..core.errors import Kind\n",
     "gateway/redis/client.py": "import redis.asyncio\nfrom gateway.config import load\n",
-    "gateway/limits/store_redis.py": "from gateway.redis import client\nfrom gateway.core.errors import Kind\n",
+    "gateway/ratelimit/redis/store.py": "from gateway.redis import client\nfrom gateway.core.errors import Kind\n",
     "gateway/transport/pooled.py": "import asyncio, httptools\n",
     "gateway/config/load.py": "import os, yaml\nfrom pydantic import BaseModel\nx = os.environ\n",
     "gateway/auth/keys.py": "from gateway.core import errors\n",
     "gateway/pipeline/pump.py": "from gateway.core import errors\n",
     "gateway/pipeline/run.py": "from gateway import auth\nfrom gateway.pipeline import pump\n",
     "gateway/app/routes.py": "from gateway.dialects import openai\nimport starlette\n",
-    "gateway/app/state.py": "from gateway.limits import store_redis\nfrom gateway.app import routes\n",
+    "gateway/app/state.py": "from gateway.ratelimit.redis import store\nfrom gateway.app import routes\n",
     "gateway/cli/__init__.py": "def worker():\n    from workers import embedded\n",
     "workers/embedded/__init__.py": "import os\nx = os.environ\n",
 }
@@ -222,16 +221,16 @@ def test_a_good_tree_passes(tmp_path: Path) -> None:
         ("gateway/dialects/openai.py", "from gateway.backends import vllm"),
         ("gateway/dialects/openai.py", "import urllib.request"),
         ("gateway/backends/vllm.py", "from ..transport import pooled"),
-        ("gateway/limits/window.py", "import redis"),
-        ("gateway/limits/window.py", "from gateway.config import load"),
+        ("gateway/ratelimit/window.py", "import redis"),
+        ("gateway/ratelimit/window.py", "from gateway.auth import keys"),
         ("gateway/fleet/pool.py", "def f():\n    import httptools"),
-        ("gateway/fleet/pool.py", "from gateway import limits"),
+        ("gateway/fleet/pool.py", "from gateway import ratelimit"),
         ("gateway/observe/log.py", "import os\nx = os.getenv('A')"),
         ("gateway/observe/log.py", "from os import environ"),
         ("gateway/app/state.py", "import yaml"),
         ("gateway/app/state.py", "from workers import embedded"),
         ("gateway/auth/keys.py", "from gateway.pipeline import pump"),
-        ("gateway/pipeline/run.py", "from gateway.limits import window"),
+        ("gateway/pipeline/run.py", "from gateway.ratelimit import window"),
         ("gateway/newroom.py", "from gateway.core import errors"),
         ("gateway/cli/__init__.py", "from tests.repo import tree"),
         ("workers/embedded/__init__.py", "from gateway.core import errors"),
@@ -239,7 +238,7 @@ def test_a_good_tree_passes(tmp_path: Path) -> None:
     ],
 )
 def test_each_wrong_arrow_is_found(tmp_path: Path, file: str, text: str) -> None:
-    write(tmp_path, {**TREE, "gateway/limits/__init__.py": "", file: text + "\n"})
+    write(tmp_path, {**TREE, "gateway/ratelimit/__init__.py": "", file: text + "\n"})
     assert [line.partition(":")[0] for line in violations(tmp_path)] == [file]
 
 

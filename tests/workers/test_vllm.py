@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from tests.harness import until
-from tests.limits.server import Server
 from tests.ports import free_port
+from tests.redis.server import Server
 from workers.vllm.facts import BEYOND, PROCESSORS, abilities, flag, takes_processors, telling
 from workers.vllm.sequences import Forbidden, asked
 

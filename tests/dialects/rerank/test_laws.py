@@ -16,7 +16,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Score
 from gateway.core.ports import Capabilities, Settings
-from gateway.limits.estimate import Estimator
+from gateway.ratelimit.estimate import Estimator
 from gateway.translation.offline import Refused, send
 from tests.harness import Stack
 

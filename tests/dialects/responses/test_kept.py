@@ -15,7 +15,7 @@ import pytest
 from tests.dialects.responses.asking import body, message, scripted
 from tests.dialects.responses.test_stored import KEYS, ask, client_of, config
 from tests.harness import Stack
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 
 @pytest.fixture(scope="module")

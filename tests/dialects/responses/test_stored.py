@@ -18,7 +18,7 @@ from gateway.pipeline import run
 from gateway.pipeline.shelf import MemoryShelf
 from tests.dialects.responses.asking import body, frames, message, scripted
 from tests.harness import Stack
-from tests.limits.server import Server
+from tests.redis.server import Server
 
 KEYS = {name: new_key(name) for name in ("one", "two")}
 

@@ -1,0 +1,177 @@
+"""Counters in this process: the default without Redis, and the stand-in while Redis is down.
+
+Decisions are exact while at most `max_keys` counters are live at once. Beyond that, a new counter displaces one of the
+eight longest untouched counters: the one with the most of its limit left. So memory is bounded, and counters near their
+limit are the last to go. Counters with requests in flight are never displaced; there are at most as many as requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import islice
+from time import monotonic_ns
+
+from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit.plan import Layout
+from gateway.ratelimit.store import Settlement
+from gateway.ratelimit.window import RATE, Shape, Slots, Window
+
+Group = OrderedDict[bytes, tuple[Window | Slots, Shape]]
+
+_CANDIDATES = 8
+
+
+def _microseconds() -> int:
+    return monotonic_ns() // 1000
+
+
+class MemoryStore:
+    """Counters in this process. clock returns whole microseconds and never goes back; displaced is the number of
+    counters that were dropped although they still counted."""
+
+    def __init__(self, max_keys: int = 100_000, clock: Callable[[], int] = _microseconds) -> None:
+        self.layout = Layout()
+        self.up = True
+        self.reason = ""
+        self.replicas = 1
+        self.changed: Callable[[bool, str], None] | None = None
+        self.displaced = 0
+        self._max_keys = max(max_keys, 64)  # more than one request may touch
+        self._clock = clock
+        self._ttl = 30_000_000
+        # Grouped by how long they are kept: the first in a group is the longest untouched and expires first.
+        self._groups: dict[int, Group] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict:
+        now, ttl, groups = self._clock(), self._ttl, self._groups
+        counters: list[Window | Slots] = []
+        waits: list[int] = []
+        for key, shape, cost in zip(plan.keys, plan.shapes, costs, strict=True):
+            group = groups.get(shape[7])
+            found = group.get(key) if group is not None else None
+            if group is None or found is None:
+                counter = self._touch(key, shape, now)
+            else:
+                group.move_to_end(key)
+                counter = found[0]
+            counters.append(counter)
+            waits.append(counter.delay(now, cost, shape))
+        violated, longest = -1, 0
+        if any(waits):
+            for index, wait in enumerate(waits):
+                if wait > longest and not plan.shapes[index][5]:
+                    violated, longest = index, wait
+        out = [violated, longest]
+        for counter, shape, cost, wait in zip(counters, plan.shapes, costs, waits, strict=True):
+            if wait or violated >= 0:
+                out += counter.state(now, shape)
+                out.append(-1)
+            else:
+                out += counter.take(now, cost, shape, lease, ttl)
+        return out
+
+    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
+        now = self._clock()
+        for index, entry, delta in settlements:
+            key, shape = plan.keys[index], plan.shapes[index]
+            if shape[0] == RATE and delta > 0:
+                self._touch(key, shape, now).settle(now, entry, delta, shape, lease)
+                continue
+            group = self._groups.get(shape[7])
+            found = group.get(key) if group is not None else None
+            if found is not None:  # else the counter is gone, and nothing can be given back
+                found[0].settle(now, entry, delta, shape, lease)
+
+    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
+        now = self._clock()
+        for lease, plan in leases:
+            for index in plan.slots:
+                counter = self._touch(plan.keys[index], plan.shapes[index], now)
+                assert isinstance(counter, Slots)
+                counter.hold(now, lease, self._ttl)
+
+    async def look(self, plan: Plan) -> Verdict:
+        now = self._clock()
+        out = [-1, 0]
+        for key, shape in zip(plan.keys, plan.shapes, strict=True):
+            group = self._groups.get(shape[7])
+            found = group.get(key) if group is not None else None
+            if found is None:
+                out += (shape[4] or shape[1], 0, 0)
+                continue
+            counter = found[0]
+            counter.slide(now, shape)
+            out += (*counter.state(now, shape), counter.used)
+        return out
+
+    async def reset(self, plan: Plan) -> None:
+        now = self._clock()
+        for key, shape in zip(plan.keys, plan.shapes, strict=True):
+            counter = self._touch(key, shape, now)
+            counter.reset(now, shape)
+
+    async def start(self, lease_ttl: float) -> None:
+        self._ttl = round(lease_ttl * 1_000_000)
+
+    async def beat(self) -> None:
+        now = self._clock()
+        for group in self._groups.values():
+            self._drop_expired(group, now, 10_000)
+
+    async def flush(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def _touch(self, key: bytes, shape: Shape, now: int) -> Window | Slots:
+        group = self._groups.get(shape[7])
+        if group is None:
+            group = self._groups[shape[7]] = OrderedDict()
+        found = group.get(key)
+        if found is not None:
+            group.move_to_end(key)
+            return found[0]
+        self._drop_expired(group, now, 2)
+        if self._size >= self._max_keys:
+            self._displace(max(self._groups.values(), key=len))
+        counter: Window | Slots = Window() if shape[0] == RATE else Slots()
+        counter.expires = now + (shape[7] * 1000 or self._ttl)
+        group[key] = (counter, shape)
+        self._size += 1
+        return counter
+
+    def _drop_expired(self, group: Group, now: int, most: int) -> None:
+        """Drops up to `most` expired counters, the longest untouched first. Two for each new counter, so that even a
+        flood of new ones cannot outrun it. A counter that owes lives longer than its group, and must not stop this."""
+        for _ in range(most):
+            key = next(iter(group), None)
+            if key is None:
+                return
+            counter = group[key][0]
+            if counter.expires <= now:
+                del group[key]
+                self._size -= 1
+            elif isinstance(counter, Window) and counter.debt:
+                group.move_to_end(key)
+            else:
+                return
+
+    def _displace(self, group: Group) -> None:
+        shares = {}
+        for key in list(islice(group, _CANDIDATES)):
+            counter, shape = group[key]
+            if isinstance(counter, Window):
+                shares[key] = counter.used / shape[1]
+            elif not counter.held:
+                shares[key] = 0.0
+            group.move_to_end(key)
+        if shares:
+            del group[min(shares, key=lambda key: shares[key])]
+            self._size -= 1
+            self.displaced += 1

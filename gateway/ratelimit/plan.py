@@ -1,0 +1,250 @@
+"""The counters of a subject: which rules apply, and under which keys. Computed once for each subject."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from ipaddress import AddressValueError, IPv6Address
+from operator import itemgetter
+from zlib import crc32
+
+from msgspec import Struct
+
+from gateway.ratelimit.model import DIMENSIONS, Dimension, LimitKind, Plan, Rule, Subject
+from gateway.ratelimit.window import Shape, shape
+
+REMEMBERED = 16_384
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@/-]{1,64}")
+
+
+class Layout(Struct, frozen=True):
+    """Where a store keeps its counters. All counters of one request are in one hash slot, so that a Redis Cluster can
+    decide them in one step.
+
+    namespace     separates deployments on one Redis: letters, digits, `_ . -`
+    partitions    hash slots in use. 1 puts every counter in one slot, that is on one shard of a cluster, and allows
+                  every scope. With more, every rule must have `partition_by` in its scope
+    partition_by  the dimension whose value chooses the slot
+    """
+
+    namespace: str = "dragoman"
+    partitions: int = 1
+    partition_by: Dimension | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise ValueError("namespace must be 1 to 128 letters, digits, '_', '.' or '-'")
+        if not 1 <= self.partitions <= 1024:
+            raise ValueError("partitions must be 1 to 1024")
+        if self.partitions > 1 and self.partition_by is None:
+            raise ValueError("more than one partition needs partition_by")
+
+    def tag(self, subject: Subject) -> int:
+        if self.partitions == 1 or self.partition_by is None:
+            return 0
+        return crc32((getattr(subject, self.partition_by) or "").encode("utf-8", "surrogatepass")) % self.partitions
+
+    def key(self, tag: int, name: str) -> bytes:
+        return f"{{{self.namespace}:{tag}}}:{name}".encode()
+
+
+Shaped = tuple[int, Rule, Shape]
+"""A rule, its place among all rules, and its numbers."""
+
+
+class RuleIndex:
+    """Rules, found by subject without a look at those of other subjects: a configuration may hold one for each of
+    thousands of keys. Making it takes time in proportion to the rules, so a reload makes it in a thread.
+
+    longest  kind -> the longest window among the rules
+    windows  every (kind, window) among the rules
+    scopes   every scope among the rules -> the name of a rule that has it
+    models   names of limits of which a rule depends on the model
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.longest: dict[LimitKind, float] = {}
+        self.windows: set[tuple[LimitKind, float]] = set()
+        self.scopes: dict[tuple[Dimension, ...], str] = {}
+        self.models: set[str] = set()
+        self._general: list[Shaped] = []
+        self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
+        for place, rule in enumerate(self.rules):
+            self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per)
+            self.windows.add((rule.kind, rule.per))
+            self.scopes.setdefault(rule.scope, rule.name)
+            if "model" in rule.scope or "model" in rule.match:
+                self.models.add(rule.name)
+            shaped = (place, rule, shape(rule))
+            for dimension, values in rule.match.items():
+                for value in dict.fromkeys(values):
+                    self._matching.setdefault((dimension, value), []).append(shaped)
+                break  # one dimension finds it; `Rule.applies` looks at all
+            else:
+                self._general.append(shaped)
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule] | RuleIndex) -> RuleIndex:
+        return rules if isinstance(rules, RuleIndex) else cls(rules)
+
+    def candidates(self, subject: Subject) -> Sequence[Shaped]:
+        """Those rules that may apply to `subject`, in their order."""
+        found = [
+            shaped
+            for dimension in DIMENSIONS
+            for shaped in self._matching.get((dimension, getattr(subject, dimension)), ())
+        ]
+        return sorted([*found, *self._general], key=itemgetter(0)) if found else self._general
+
+
+class Replaced:
+    """The rules before a reload, and until when their counters are enforced beside the new counter of a rule of the
+    same kind. Times are monotonic seconds.
+
+    slots_s  how long that is for rules of concurrency, in seconds
+    ends     the times at which it ends for some of the rules, ascending
+    """
+
+    def __init__(self, index: RuleIndex, new: RuleIndex, now: float, slots_s: float) -> None:
+        self.index = index
+        self._longest, self._since, self._slots_s = new.longest, now, slots_s
+        self.ends = sorted({self._until(kind, per) for kind, per in index.windows})
+
+    def until(self, rule: Rule) -> float:
+        return self._until(rule.kind, rule.per)
+
+    def _until(self, kind: LimitKind, per: float) -> float:
+        return self._since + (self._slots_s if kind == "concurrency" else min(per, self._longest.get(kind, 0.0)))
+
+
+class Plans:
+    """The plans of all subjects, cached. Raises ValueError if the layout would spread the counters of one request over
+    several hash slots. now: the replaced rules are those that are still enforced then."""
+
+    def __init__(
+        self, rules: Sequence[Rule] | RuleIndex, layout: Layout, replaced: Sequence[Replaced] = (), now: float = 0.0
+    ) -> None:
+        self._index = index = RuleIndex.of(rules)
+        for scope, name in index.scopes.items():
+            if layout.partitions > 1 and layout.partition_by not in scope:
+                raise ValueError(
+                    f"limit '{name}' is not counted per {layout.partition_by}, so with partitions the limits of "
+                    "one request would lie in several hash slots and could not be decided in one step"
+                )
+        self._replaced = replaced
+        self._now = now
+        self._layout = layout
+        # The subject, or (subject, the counters that are left out).
+        self._known: dict[object, Plan] = {}
+        self._shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}  # equal ones are one object: they travel once
+
+    def of(self, subject: Subject, without: tuple[bytes, ...] = ()) -> Plan:
+        """without: counters that `early` had."""
+        known = (subject, without) if without else subject
+        return self._known.get(known) or self._keep(known, self._make(subject, without))
+
+    def early(self, subject: Subject) -> Plan:
+        """The counters that can be charged before the body is read, whatever model it names: those of requests and
+        concurrency, unless a limit of their name is one for models. subject: without a model."""
+        tag = self._layout.tag(subject)
+        known = (subject, None)
+        plan = self._known.get(known)
+        if plan is None:
+            models = self._index.models
+            early = [
+                shaped
+                for shaped in self._index.candidates(subject)
+                if shaped[1].kind != "tokens" and shaped[1].name not in models
+            ]
+            plan = self._keep(known, self._planned(self._chosen(early, subject, tag), tag))
+        return plan
+
+    def _keep(self, known: object, plan: Plan) -> Plan:
+        if len(self._known) >= REMEMBERED:  # the oldest half, so that a flood of strangers costs little
+            for old in list(self._known)[: REMEMBERED // 2]:
+                del self._known[old]
+        self._known[known] = plan
+        return plan
+
+    def _make(self, subject: Subject, without: tuple[bytes, ...]) -> Plan:
+        tag = self._layout.tag(subject)
+        chosen = self._chosen(self._index.candidates(subject), subject, tag)
+        for old in self._replaced:
+            before = self._chosen(old.index.candidates(subject), subject, tag)
+            # A kind of limit that has a new counter since the reload.
+            fresh = {rule.kind for key, (rule, _) in chosen.items() if key not in before}
+            for key, (rule, numbers) in before.items():
+                if old.until(rule) > self._now and rule.kind in fresh and not rule.shadow:
+                    chosen.setdefault(key, (rule, numbers))
+        for key in without:
+            chosen.pop(key, None)
+        return self._planned(chosen, tag)
+
+    def _planned(self, chosen: dict[bytes, tuple[Rule, Shape]], tag: int) -> Plan:
+        shapes = tuple(numbers for _, numbers in chosen.values())
+        rules = [rule for rule, _ in chosen.values()]
+        return _plan(rules, list(chosen), self._shapes.setdefault(shapes, shapes), tag)
+
+    def _chosen(self, rules: Sequence[Shaped], subject: Subject, tag: int) -> dict[bytes, tuple[Rule, Shape]]:
+        """Counter -> its rule: of each name the first rule that applies."""
+        names = set()
+        found = {}
+        for _, rule, numbers in rules:
+            if rule.name not in names and rule.applies(subject):
+                names.add(rule.name)
+                found[self._layout.key(tag, counter(rule, subject))] = (rule, numbers)
+        return found
+
+
+def _plan(rules: Sequence[Rule], keys: Sequence[bytes], shapes: tuple[Shape, ...], tag: int) -> Plan:
+    slots = tuple(index for index, rule in enumerate(rules) if rule.kind == "concurrency")
+    return Plan(
+        tuple(rules),
+        tuple(keys),
+        shapes,
+        tag,
+        slots,
+        tuple((index, 4 + 3 * index, shapes[index][1]) for index, rule in enumerate(rules) if rule.kind == "tokens"),
+        tuple(index for index, rule in enumerate(rules) if rule.shadow),
+        tuple(0 if rule.kind == "tokens" else 1 for rule in rules),
+        tuple((index, 0, 0) for index in slots),
+        names=tuple(rule.name for rule in rules),
+    )
+
+
+def counter(rule: Rule, subject: Subject) -> str:
+    """The name of a rule's counter. The limit is no part of it, so a changed limit keeps what was counted."""
+    scope = ",".join(f"{one}={plain(one, getattr(subject, one))}" for one in rule.scope)
+    per = "" if rule.kind == "concurrency" else f"{rule.per:g}"
+    return f"{rule.kind[0]}{per}:{rule.name}:{scope}"
+
+
+def plain(dimension: Dimension, value: str) -> str:
+    """`value` as a part of a key: itself if it is short and harmless, else a digest. Unequal values stay unequal."""
+    if dimension == "address" and ":" in value:
+        try:
+            network = int(IPv6Address(value.partition("%")[0])) >> 64
+        except AddressValueError:
+            pass
+        else:
+            if network:  # one subscriber holds a whole /64; ::ffff:0:0/96 is IPv4 and counts by the full address
+                return f"{network:x}/64"
+    if _PLAIN.fullmatch(value) and value[0] not in "/~":
+        return value
+    return "~" + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def scaled(plan: Plan, replicas: int) -> Plan:
+    """The plan that one of `replicas` processes enforces alone: the local rules of `plan`, each with
+    ceil(limit / replicas)."""
+    if plan.local is not None and plan.local[0] == replicas:
+        return plan.local[1]
+    kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]
+    rules = [plan.rules[index] for index in kept]
+    shapes = tuple(shape(rule, -(-rule.limit // replicas)) for rule in rules)
+    local = _plan(rules, [plan.keys[index] for index in kept], shapes, plan.tag)
+    plan.local = (replicas, local)
+    return local

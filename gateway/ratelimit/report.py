@@ -1,0 +1,77 @@
+"""The state of one caller's limits in Redis, as `dragoman limits` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from gateway.config import Config
+from gateway.core.errors import GatewayError
+from gateway.ratelimit.addresses import canonical
+from gateway.ratelimit.gate import Where, duration
+from gateway.ratelimit.limiter import Limiter
+from gateway.ratelimit.model import RuleState, Subject
+from gateway.ratelimit.redis.store import RedisStore
+from gateway.ratelimit.rules import rules
+
+_PATIENCE_S = 5.0
+"""Seconds. A person at a terminal can wait longer for a distant server than a request can."""
+
+
+def unseen(config: Config, subject: Subject) -> list[str]:
+    """A sentence for each limit of `config` that `table` could not look up, because `subject` does not say enough."""
+    found = []
+    # The configuration says whether a key has a team; a token may name any.
+    alone = subject.key in config.keys and subject.team is None
+    for rule in rules(config):
+        missing = [
+            one
+            for one in ("key", "team", "address")
+            if (one in rule.scope or one in rule.match) and getattr(subject, one) is None
+        ]
+        wanted = [f"--{one}" for one in missing]
+        counted = f"counts by {', '.join(rule.scope)}" if rule.scope else "counts all together"
+        if alone and "team" in missing:
+            found.append(f"limit '{rule.name}' {counted}: it does not apply to key {subject.key}, which has no team")
+        elif wanted:
+            found.append(f"limit '{rule.name}' {counted}: to see it, give {' and '.join(wanted)}")
+    return list(dict.fromkeys(found))
+
+
+async def table(config: Config, subjects: Sequence[Subject], *, forget: bool = False) -> list[str]:
+    """The state in Redis of the limits of `subjects`, as lines for a terminal. `forget` deletes their counters first.
+    Raises GatewayError, which names the server and the reason, if Redis cannot be reached."""
+    where = Where.of(config)
+    assert where.settings is not None
+    subjects = [replace(one, address=one.address and canonical(one.address)) for one in subjects]
+    settings = replace(where.settings, timeout=max(where.settings.timeout, _PATIENCE_S))
+    limiter = Limiter(rules(config), RedisStore(settings, layout=where.layout, expected=where.replicas))
+    await limiter.connect()
+    try:
+        rows: dict[tuple[str, str], RuleState] = {}
+        for subject in subjects:
+            if forget:
+                await limiter.reset(subject)
+            for state in (await limiter.inspect(subject)).states:
+                whom = ", ".join(f"{one} {getattr(subject, one)}" for one in state.rule.scope) or "all"
+                rows.setdefault((state.rule.name, whom), state)
+    except GatewayError as error:
+        addresses = ", ".join(settings.addresses)
+        raise GatewayError(error.kind, f"{error.message}: {addresses}: {error.__cause__ or limiter.reason}") from None
+    finally:
+        await limiter.close()
+    if not rows:
+        known = [f"{one} {value}" for one in ("key", "team", "address") if (value := getattr(subjects[0], one))]
+        return [f"no limit applies to {' of '.join(known) or 'requests of whom nothing is known'}"]
+    lines = [("limit", "of", "used", "left", "resets in")]
+    for (name, whom), state in rows.items():
+        name += " (shadow)" if state.rule.shadow else ""
+        lines.append(
+            (name, whom, str(state.used), str(state.remaining), duration(round(state.reset_s * 1000)).decode())
+        )
+    wide = [max(len(line[column]) for line in lines) for column in range(5)]
+    return [
+        f"{name:{wide[0]}}  {whom:{wide[1]}}  {used:>{wide[2]}}  {left:>{wide[3]}}  {reset:>{wide[4]}}"
+        for name, whom, used, left, reset in lines
+    ]

@@ -1,0 +1,71 @@
+"""The interface of a store of counters. Amounts and verdicts are described in `gateway.ratelimit.model`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.drive import Answer
+from gateway.ratelimit.model import Plan, Verdict
+from gateway.ratelimit.plan import Layout
+
+Settlement = tuple[int, int, int]
+"""(index of the rule in the plan, entry that was charged, delta). delta < 0 refunds, > 0 charges more. For a
+concurrency rule the slot is released and delta is ignored."""
+
+
+class StoreDown(Exception):
+    """The store cannot decide now. The operation has no effect, or its effect expires by itself."""
+
+
+class Store(Protocol):
+    """A decision is atomic: a request is charged to all counters of its plan or to none.
+
+    layout    where counters are kept
+    up        whether it can decide; False at once after a failure
+    reason    why it is down, safe to log; "" while up
+    replicas  live processes that share the counters, as last known; at least 1
+    changed   called with (up, reason) after each change
+    """
+
+    layout: Layout
+    up: bool
+    reason: str
+    replicas: int
+    changed: Callable[[bool, str], None] | None
+
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict | Answer[Verdict]:
+        """Decides and charges. The answer may raise `StoreDown`; if its waiter is cancelled, the charge is undone."""
+        ...
+
+    def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:
+        """Settles, after all operations before it, and before all after it. Returns at once; never raises. needed:
+        others may wait for what is given back; else a shared store may learn of it later."""
+        ...
+
+    def renew(self, leases: Sequence[tuple[str, Plan]]) -> None:
+        """Extends the concurrency slots of these leases by `ttl`, and takes expired ones again."""
+        ...
+
+    async def look(self, plan: Plan) -> Verdict:
+        """The state of each counter, with the amount used in place of the entry. Raises `StoreDown`."""
+        ...
+
+    async def reset(self, plan: Plan) -> None:
+        """Forgets the counters of `plan`. Raises `StoreDown`."""
+        ...
+
+    async def start(self, lease_ttl: float) -> None:
+        """Connects. lease_ttl is the life of a slot without renewal, in seconds. A store that is down does not raise:
+        it starts down and recovers by itself."""
+        ...
+
+    async def beat(self) -> None:
+        """Sends a heartbeat, and learns the number of live processes. Never raises."""
+        ...
+
+    async def flush(self) -> None:
+        """Returns when every operation so far has taken effect, or cannot because the store is down."""
+        ...
+
+    async def close(self) -> None: ...

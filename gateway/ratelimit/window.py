@@ -1,0 +1,258 @@
+"""The sliding window: never above N in any interval of W seconds, at least 0.98 N under saturation.
+
+Time is cut into slices of w = ceil(W / 120). A counter holds, for every slice, what was admitted in it. A request of
+cost c at time t is admitted if and only if the sum of the slices that still count, plus c, is at most N; it is then
+added to the slice of t. Slice b covers [b w, (b+1) w) and counts until (b+1) w + W + g, with a guard
+g = min(w, 100 ms).
+
+Never above N.  Take any interval I of length W, and the last request admitted in it, at time t. Every other request
+of I came at some s with t - W < s <= t. Its slice ends after s, so it counts until after s + W + g > t: all of them
+were in the sum when the last one was admitted, and the sum with it was at most N. The 120 slices need 120 w >= W.
+The guard is for observers that log an admission somewhat later than the store decided it: the property also holds in a
+log whose delays vary by up to g.
+
+At least 0.98 N.  A slice stops counting at most W + w + g after any request in it, so under saturation N is admitted
+in every W + w + g, and W / (W + w + g) is 0.990 for W = 60 s and more than 0.982 for any W.
+
+The rate never doubles at window edges: there are no edges, because the sum always covers at least the last W.
+
+Plain GCRA with burst N admits almost 2 N in an interval of W (N at once, and N more while it drains). It is used here
+only for pacing: a rule with burst < limit also has a theoretical arrival time p, each unit costs W/N, and a request
+must leave p at most burst * W/N ahead. The window is checked too, so pacing only delays. Settling moves p at most W
+ahead; otherwise a reply of many times N would block the counter for as many windows, longer than the counter is kept.
+
+Refunds.  Settling for less than was reserved takes the difference out of the slice that was charged, if it still
+counts; after that there is nothing to refund.
+
+Debt.  Settling for more than was reserved adds the difference to the current slice, as far as the sum of the slices
+stays at N; the rest is a debt. When slice b stops counting, slice b + 121 (the current one then, or one just before it)
+takes as much of the debt as the sum leaves room for. So the sum of any 120 slices is never above N, every token used is
+in one slice at last, and nothing is admitted before the debt is paid: what is used in a time T is at most
+N (T / W + 1), and what requests in flight used beyond their reservations. A refund pays debt first.
+
+Memory is bounded: at most 122 slices a counter, empty ones are not stored.
+"""
+
+from __future__ import annotations
+
+from gateway.ratelimit.model import Rule
+
+SLICES = 120
+CYCLE = SLICES + 1
+"""A slice takes the place of the one so many before it."""
+MAX_GUARD = 100_000
+RATE, SLOTS = 0, 1
+RETRY_SLOT = 1_000_000
+"""Microseconds. The end of a request frees a slot, not time, so clients are told to come back in a second."""
+
+Shape = tuple[int, ...]
+"""(kind, limit, width, guard, burst, shadow, span, keep): kind RATE or SLOTS; width, guard and span = 120 width + guard
+in microseconds; burst 0 is no pacing; keep in milliseconds, after which an untouched counter may be forgotten."""
+
+
+def shape(rule: Rule, limit: int | None = None) -> Shape:
+    """The numbers of `rule`. With another `limit` its burst shrinks by the same share."""
+    most = rule.limit if limit is None else limit
+    if rule.kind == "concurrency":
+        return (SLOTS, most, 0, 0, 0, int(rule.shadow), 0, 0)
+    window = round(rule.per * 1_000_000)
+    width = -(-window // SLICES)
+    guard = min(width, MAX_GUARD)
+    burst = 0 if rule.burst is None or rule.burst >= rule.limit else max(1, rule.burst * most // rule.limit)
+    span = SLICES * width + guard
+    return (RATE, most, width, guard, burst, int(rule.shadow), span, (span + 2 * width) // 1000 + 1000)
+
+
+class Window:
+    """One rate counter in this process. All times in integer microseconds of one monotonic clock."""
+
+    __slots__ = ("debt", "expires", "floor", "paced", "slices", "stale", "used")
+
+    def __init__(self) -> None:
+        self.used = 0  # the sum of the slices, and the debt
+        self.debt = 0
+        self.slices: dict[int, int] = {}  # ascending, as requests come in the order of the clock
+        self.stale = 0  # until then every slice counts
+        self.floor = 0  # slices below it were forgotten by a reset
+        self.paced = 0.0
+        self.expires = 0
+
+    def slide(self, now: int, shape: Shape) -> None:
+        """Forgets the slices that no longer count. The debt takes their room."""
+        over = (now - shape[3]) // shape[2] - SLICES - 1
+        slices = self.slices
+        while slices:
+            oldest = next(iter(slices))
+            if oldest > over:
+                self.stale = (oldest + 1) * shape[2] + shape[6]
+                return
+            if self.debt >= shape[1] == self.used - self.debt and oldest + CYCLE <= over:
+                # Whole windows have passed, each with the same slices: they are not walked through one by one.
+                passed = min((over - oldest) // CYCLE, self.debt // shape[1])
+                self.slices = slices = {index + passed * CYCLE: amount for index, amount in slices.items()}
+                self.debt -= passed * shape[1]
+                self.used -= passed * shape[1]
+                continue
+            amount = slices.pop(oldest)
+            self.used -= amount
+            if self.debt and amount:
+                self.pay(oldest + CYCLE, shape)
+
+    def pay(self, index: int, shape: Shape) -> None:
+        """Moves debt into slice `index`, as far as the sum of the slices leaves room."""
+        paid = min(self.debt, shape[1] - (self.used - self.debt))
+        if paid > 0:
+            self.slices[index] = self.slices.get(index, 0) + paid
+            self.debt -= paid
+
+    def delay(self, now: int, cost: int, shape: Shape) -> int:
+        """Microseconds until `cost` fits; 0 when it fits now, as a cost of 0 does. Forgets what no longer counts."""
+        if now >= self.stale:
+            self.slide(now, shape)
+        if not cost:
+            return 0
+        later = 0
+        if self.debt:
+            self.pay(max(now // shape[2], self.floor), shape)  # a reload may have raised the limit
+        over = self.used + cost - shape[1]
+        wait = 0
+        if over > 0:
+            counting = self.used - self.debt
+            if self.debt and over > counting:
+                # So many windows of debt first. The slices of each repeat those of today.
+                passed = -(-(over - counting) // shape[1])
+                later = passed * CYCLE
+                over -= counting + (passed - 1) * shape[1] - max(counting - shape[1], 0)
+            wait = shape[2]  # kept only for a cost above the limit, which never fits
+            for index, amount in self.slices.items():
+                over -= amount
+                if over <= 0:
+                    wait = (index + later + 1) * shape[2] + shape[6] - now
+                    break
+        if shape[4]:
+            unit = SLICES * shape[2] / shape[1]
+            ahead = max(self.paced - now, 0.0) + min(cost, shape[4]) * unit - shape[4] * unit
+            if ahead > 0.5:  # half a microsecond: below it is rounding
+                wait = max(wait, int(ahead) + 1)
+        return wait
+
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
+        """Charges `cost`, after `delay`. Returns what `state` does, and the slice that holds it."""
+        index = self.charge(now, cost, shape)
+        if shape[4] or not cost:
+            return (*self.state(now, shape), index)
+        left = shape[1] - self.used
+        return left if left > 0 else 0, (index + 1) * shape[2] + shape[6] - now if self.used > 0 else 0, index
+
+    def charge(self, now: int, cost: int, shape: Shape) -> int:
+        """Adds `cost` and returns the slice that holds it."""
+        index = now // shape[2]
+        if index < self.floor:
+            index = self.floor
+        if not cost:
+            return index
+        slices = self.slices
+        slices[index] = slices.get(index, 0) + cost
+        self.used += cost
+        keep = now + shape[7] * 1000
+        if keep > self.expires:
+            self.expires = keep
+        if shape[4]:
+            self.paced = max(self.paced, now) + cost * (SLICES * shape[2] / shape[1])
+        return index
+
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
+        """Settles what was charged to slice `index`: gives back -delta, or charges delta to now and to what is owed."""
+        if now >= self.stale:
+            self.slide(now, shape)
+        if delta > 0:
+            fits = min(delta, max(shape[1] - (self.used - self.debt), 0))
+            self.charge(now, fits, shape)
+            if delta > fits:
+                self.debt += delta - fits
+                self.used += delta - fits
+                self.expires = max(self.expires, now + shape[7] * 1000 + self._owed(shape) * shape[2])
+            if shape[4]:
+                ahead = max(self.paced, now) + (delta - fits) * (SLICES * shape[2] / shape[1])
+                self.paced = min(ahead, now + SLICES * shape[2])
+            return
+        held = self.slices.get(index, 0)
+        back = min(held, -delta)
+        if back > 0:
+            forgiven = min(back, self.debt)
+            self.debt -= forgiven
+            self.slices[index] = held - (back - forgiven)
+            self.used -= back
+            if shape[4]:
+                self.paced -= back * (SLICES * shape[2] / shape[1])
+
+    def reset(self, now: int, shape: Shape) -> None:
+        """Forgets all. What was charged before can no longer be refunded, so the next slice is a fresh one."""
+        self.slices.clear()
+        self.used = self.debt = 0
+        self.stale = 0
+        self.paced = 0.0
+        self.floor = now // shape[2] + 1
+        self.expires = now + shape[7] * 1000
+
+    def state(self, now: int, shape: Shape) -> tuple[int, int]:
+        """(remaining, reset in microseconds). `slide` or `delay` came before."""
+        left = shape[1] - self.used
+        if shape[4]:
+            unit = SLICES * shape[2] / shape[1]
+            left = min(left, int(shape[4] - max(self.paced - now, 0.0) / unit + 1e-6))
+        reset = 0
+        if self.used > 0:
+            reset = (next(reversed(self.slices)) + self._owed(shape) + 1) * shape[2] + shape[6] - now
+        return max(left, 0), reset
+
+    def _owed(self, shape: Shape) -> int:
+        """Slices in which the debt is paid, at most."""
+        return -(-self.debt // shape[1]) * CYCLE
+
+
+class Slots:
+    """Requests in flight: lease id -> when it expires unless renewed. The methods are those of `Window`."""
+
+    __slots__ = ("expires", "held", "stale")
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}  # ascending by expiry, as every renewal moves to the end
+        self.stale = 0  # until then none has expired
+        self.expires = 0
+
+    @property
+    def used(self) -> int:
+        return len(self.held)
+
+    def slide(self, now: int, shape: Shape) -> None:
+        held = self.held
+        while held:
+            oldest = next(iter(held))
+            if held[oldest] > now:
+                self.stale = held[oldest]
+                return
+            del held[oldest]
+
+    def delay(self, now: int, cost: int, shape: Shape) -> int:
+        if now >= self.stale:
+            self.slide(now, shape)
+        return RETRY_SLOT if len(self.held) >= shape[1] else 0
+
+    def take(self, now: int, cost: int, shape: Shape, lease: str, ttl: int) -> tuple[int, int, int]:
+        self.hold(now, lease, ttl)
+        return shape[1] - len(self.held), 0, 0
+
+    def hold(self, now: int, lease: str, ttl: int) -> None:
+        """Takes a slot, or renews it."""
+        self.held.pop(lease, None)
+        self.held[lease] = self.expires = now + ttl
+
+    def settle(self, now: int, index: int, delta: int, shape: Shape, lease: str) -> None:
+        self.held.pop(lease, None)
+
+    def reset(self, now: int, shape: Shape) -> None:
+        self.held.clear()
+
+    def state(self, now: int, shape: Shape) -> tuple[int, int]:
+        return max(shape[1] - len(self.held), 0), 0

@@ -1,0 +1,67 @@
+"""A healthy server that is far away is exact: calls overlap, and the wait is as long as the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from gateway.ratelimit import Limited, Limiter, Rule, Subject
+from gateway.ratelimit.redis.store import RedisStore
+from gateway.redis import RedisSettings
+from tests.redis.far import Far
+from tests.redis.server import Server
+
+LIMIT = 60
+
+
+@pytest.fixture
+def far(server: Server) -> Iterator[Far]:
+    with Far(server.port, 0.3) as far:
+        yield far
+
+
+async def test_a_flood_is_held_to_the_limit_and_nobody_is_decided_alone(far: Far) -> None:
+    rules = [Rule(name="rpm", kind="requests", limit=LIMIT)]
+    settings = RedisSettings(addresses=(far.address,), timeout=10)
+    stores = [RedisStore(settings) for _ in range(2)]
+    limiters = [Limiter(rules, store) for store in stores]
+    for limiter in limiters:
+        await limiter.start()
+        assert limiter.state == "strict"
+
+    async def client(limiter: Limiter) -> int:
+        admitted = 0
+        for _ in range(4):
+            try:
+                await limiter.reserve(Subject("ann"))
+                admitted += 1
+            except Limited:
+                pass
+        return admitted
+
+    clients, most = [], 0
+    for number in range(40):
+        clients.append(asyncio.create_task(client(limiters[number % 2])))
+        await asyncio.sleep(0.014)  # so that most ask while a call is under way
+        most = max(most, *(len(store._batchers[0]._calls) for store in stores))
+    assert sum(await asyncio.gather(*clients)) == LIMIT
+    assert most > 1, "a call waited for the one before"
+    assert [limiter.alone for limiter in limiters] == [0, 0]
+    for limiter in limiters:
+        await limiter.close()
+
+
+def test_the_command_asks_a_server_that_is_far_away(
+    far: Far, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gateway.yaml"
+    models = {"m": {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}}
+    limits = [{"name": "rpm", "kind": "requests", "limit": 6, "scope": ["model"]}]
+    path.write_text(json.dumps({"models": models, "limits": limits, "redis": {"addresses": [far.address]}}))
+    assert main(["limits", "show", "--config", str(path)]) == 0, "the default of 50 ms is for requests"
+    assert capsys.readouterr().out.splitlines()[1].split() == ["rpm", "model", "m", "0", "6", "0s"]

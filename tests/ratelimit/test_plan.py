@@ -1,0 +1,154 @@
+"""Which counters a subject has, and that no two subjects share one by accident."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.ratelimit import Rule, Subject
+from gateway.ratelimit.model import Dimension
+from gateway.ratelimit.plan import Layout, Plans, RuleIndex, plain, scaled
+from tests.steps import steps
+
+ALL = Rule(name="r", kind="requests", limit=9, scope=("key", "team", "model", "address"))
+words = st.text(max_size=80)
+
+
+@given(words, words, words, words)
+def test_no_two_subjects_share_a_counter(a: str, b: str, c: str, d: str) -> None:
+    plans = Plans([ALL], Layout())
+    one, two = Subject(a, b, "m", "x"), Subject(c, d, "m", "x")
+    assert (plans.of(one).keys == plans.of(two).keys) == (one == two)
+
+
+@given(words)
+def test_a_key_is_one_short_word(value: str) -> None:
+    (key,) = Plans([ALL], Layout()).of(Subject(value, value, value, value)).keys
+    assert key.isascii()
+    assert len(key) < 400
+    assert not set(b" \r\n\0") & set(key)
+    assert key.count(b"{") == key.count(b"}") == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "20010db800010002/64"),
+        ("2001:db8:1:2::9%eth0", "20010db800010002/64"),
+        ("::ffff:192.0.2.7", "::ffff:192.0.2.7"),
+        ("a:b", "a:b"),
+    ],
+)
+def test_addresses_count_by_what_one_client_holds(address: str, counted: str) -> None:
+    assert plain("address", address).lstrip("0") == counted
+
+
+def test_counters_outlive_a_change_of_the_limit_only() -> None:
+    def key(**more: object) -> bytes:
+        rule = Rule(**{"name": "r", "kind": "tokens", "limit": 5, **more})  # type: ignore[arg-type]
+        return Plans([rule], Layout()).of(Subject(key="k", team="t")).keys[0]
+
+    assert key() == key(limit=7) == key(burst=2) == key(shadow=True)
+    assert len({key(), key(per=61), key(kind="requests"), key(name="s"), key(scope=("team",)), key(scope=())}) == 6
+
+
+def test_a_share_is_rounded_up_and_covers_local_rules_only() -> None:
+    rules = [
+        Rule(name="a", kind="requests", limit=10, burst=4),
+        Rule(name="b", kind="requests", limit=10, on_redis_failure="open"),
+        Rule(name="c", kind="concurrency", limit=2),
+    ]
+    plan = Plans(rules, Layout()).of(Subject(key="k"))
+    share = scaled(plan, 4)
+    assert [rule.name for rule in share.rules] == ["a", "c"]
+    assert [shape[1] for shape in share.shapes] == [3, 1]
+    assert share.shapes[0][4] == 1
+    assert share.keys == (plan.keys[0], plan.keys[2])
+    assert scaled(plan, 4) is share
+    assert scaled(plan, 3) is not share
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"namespace": ""}, {"namespace": "a b"}, {"namespace": "{x}"}, {"partitions": 0}, {"partitions": 2}],
+)
+def test_layouts_that_make_no_sense(layout: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        Layout(**layout)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "a b"},
+        {"limit": 0},
+        {"limit": 10**13},
+        {"per": 0},
+        {"per": 0.01},
+        {"per": 10**8},
+        {"per": float("nan")},
+        {"burst": 0},
+        {"burst": 11},
+        {"scope": ("key", "key")},
+        {"scope": ("user",)},
+        {"match": {"user": ["x"]}},
+    ],
+)
+def test_rules_that_make_no_sense(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        Rule(**{"name": "r", "kind": "requests", "limit": 10, **wrong})  # type: ignore[arg-type]
+
+
+RULES = [
+    Rule(name="a", kind="requests", limit=9, match={"model": ["m"]}),
+    Rule(name="a", kind="requests", limit=9),
+    Rule(name="b", kind="requests", limit=9),
+    Rule(name="c", kind="concurrency", limit=9, scope=("team", "address")),
+    Rule(name="d", kind="tokens", limit=9, scope=()),
+    Rule(name="e", kind="requests", limit=9, scope=("model", "key")),
+    Rule(name="f", kind="concurrency", limit=9, scope=(), match={"key": ["k"]}),
+]
+some = st.sampled_from(["k", "m", "x"])
+
+
+@given(st.permutations(RULES), st.integers(0, 7), some, some | st.none(), some, some | st.none())
+def test_what_is_charged_early_and_what_later_is_what_is_charged_at_once(
+    rules: list[Rule], count: int, key: str, team: str | None, model: str, address: str | None
+) -> None:
+    plans = Plans(rules[:count], Layout())
+    whole = plans.of(Subject(key, team, model, address))
+    early = plans.early(Subject(key, team, None, address))
+    late = plans.of(Subject(key, team, model, address), early.keys)
+    assert sorted(early.keys + late.keys) == sorted(whole.keys)
+    assert {rule.kind for rule in early.rules} <= {"requests", "concurrency"}
+    assert early.rules or not {"b", "f"} & {rule.name for rule in whole.rules}
+
+
+values = st.sampled_from(["a", "b"])
+matches = st.dictionaries(
+    st.sampled_from(["key", "team", "model", "address"]), st.lists(values, min_size=1), max_size=3
+)
+
+
+@given(st.lists(st.tuples(values, matches), max_size=12), values, values | st.none(), values)
+def test_rules_are_found_as_by_a_look_at_all(
+    drawn: list[tuple[str, dict[Dimension, list[str]]]], key: str, team: str | None, model: str
+) -> None:
+    rules = [Rule(name=name, kind="requests", limit=9, match=match) for name, match in drawn]
+    subject = Subject(key, team, model)
+    found = [rule for _, rule, _ in RuleIndex(rules).candidates(subject) if rule.applies(subject)]
+    assert [id(rule) for rule in found] == [id(rule) for rule in rules if rule.applies(subject)]
+
+
+def test_the_rules_of_other_keys_take_no_time() -> None:
+    counts = []
+    for keys in (10, 2000):
+        rules = [Rule(name="r", kind="requests", limit=9, match={"key": [f"k{one}"]}) for one in range(keys)]
+        index = RuleIndex([*rules, ALL])
+        plans = Plans(index, Layout())
+        counts.append(steps(lambda plans=plans: plans.of(Subject("k7", "t", "m", "x"))))  # type: ignore[misc]
+        counts.append(steps(lambda index=index: Plans(index, Layout())))  # type: ignore[misc]
+    assert counts[:2] == counts[2:]

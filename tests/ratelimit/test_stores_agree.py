@@ -1,0 +1,135 @@
+"""The memory store and the script decide alike, number for number, when they see the same clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.ratelimit.memory import MemoryStore
+from gateway.ratelimit.model import Plan, Rule, Subject, Verdict
+from gateway.ratelimit.plan import Layout, Plans
+from gateway.ratelimit.redis.codec import ADMIT, LOOK, RENEW, RESET, SETTLE, Item, pack, unpack
+from gateway.ratelimit.redis.store import SCRIPT
+from tests.redis.server import Server
+
+TTL = 2.0
+START = 1_700_000_000 * 1_000_000
+CLOCK = "local clock = call('TIME')\nlocal now = clock[1] * 1000000 + clock[2]\n"
+assert CLOCK in SCRIPT
+# The server expires keys by its own clock, which in these tests stands still: keep what the script stores for longer.
+FAKED = SCRIPT.replace(CLOCK, "local now = tonumber(ARGV[2])\n").replace("'PEXPIRE', key, w.keep", "'PERSIST', key")
+FAKED = FAKED.replace("call('PEXPIRE', KEYS[k], floor(ttl / 1000) + 1000)", "")
+
+rules = st.lists(
+    st.builds(
+        lambda kind, limit, burst, per, shadow: (kind, limit, burst, per, shadow),
+        st.sampled_from(["requests", "tokens", "concurrency"]),
+        st.integers(1, 30),
+        st.one_of(st.none(), st.integers(1, 30)),
+        st.sampled_from([0.1, 0.7, 1.0, 3.0]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["admit", "admit", "admit", "admit", "settle", "settle", "renew", "look", "reset"]),
+        st.one_of(*(st.integers(0, most) for most in (300, 100_000, 2_000_000, 30_000_000))),  # microseconds later
+        st.one_of(st.integers(0, 40), st.integers(0, 400)),  # tokens
+        st.integers(0, 5),  # which lease
+        st.booleans(),  # ends a batch
+    ),
+    max_size=60,
+)
+
+
+class Script:
+    """The script under a clock of ours, in batches."""
+
+    def __init__(self, server: Server) -> None:
+        self._run: Any = redis.Redis(port=server.port).register_script(FAKED)
+        self._items: list[Item] = []
+
+    def add(self, code: int, plan: Plan, what: Any, lease: str = "") -> None:
+        self._items.append((code, lease, plan, what, None))
+
+    def run(self, now: int) -> list[Verdict]:
+        keys, payload = pack(self._items, 1 << 52, round(TTL * 1e6))
+        self._items = []
+        return unpack(self._run(keys, [payload, now]))[1]
+
+
+@settings(max_examples=150)
+@given(rules, actions)
+@pytest.mark.usefixtures("server")
+def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: list[Any]) -> None:
+    shared_server.command("FLUSHALL")
+    now = START
+    script, memory = Script(shared_server), MemoryStore(clock=lambda: now)
+    memory._ttl = round(TTL * 1e6)
+    chosen = [
+        Rule(name=f"r{index}", kind=kind, limit=limit, per=per, burst=burst and min(burst, limit), shadow=shadow)
+        for index, (kind, limit, burst, per, shadow) in enumerate(given_rules)
+    ]
+    plan = Plans(chosen, Layout()).of(Subject(key="k"))
+    live: list[tuple[str, list[int], Verdict]] = []
+    expected: list[Verdict] = []
+
+    def finish() -> None:
+        for got, want in zip(script.run(now), expected, strict=True):
+            assert list(got) == list(want)
+        expected.clear()
+
+    for number, (action, later, tokens, which, ends) in enumerate(moves):
+        if ends:
+            finish()
+            now += later
+        if action == "admit":
+            costs = [min(tokens, rule.limit) if rule.kind == "tokens" else 1 for rule in chosen]
+            lease = f"l{number}"
+            script.add(ADMIT, plan, costs, lease)
+            verdict = memory.admit(plan, costs, lease)
+            expected.append(verdict)
+            if verdict[0] == -1:
+                live.append((lease, costs, verdict))
+        elif action == "settle" and live:
+            lease, costs, verdict = live.pop(which % len(live))
+            changes = [
+                (index, verdict[4 + 3 * index], tokens - costs[index])
+                for index in range(len(chosen))
+                if verdict[4 + 3 * index] >= 0
+            ]
+            script.add(SETTLE, plan, changes, lease)
+            memory.settle(plan, lease, changes)
+        elif action == "renew" and live:
+            lease = live[which % len(live)][0]
+            script.add(RENEW, plan, plan.slots, lease)
+            memory.renew([(lease, plan)])
+        elif action == "look":
+            script.add(LOOK, plan, ())
+            expected.append(look(memory, plan))
+        elif action == "reset":
+            script.add(RESET, plan, ())
+            run(memory.reset(plan))
+            expected.append([1])
+    script.add(LOOK, plan, ())
+    expected.append(look(memory, plan))
+    finish()
+
+
+def look(memory: MemoryStore, plan: Plan) -> Verdict:
+    return run(memory.look(plan))  # type: ignore[no-any-return]
+
+
+def run(coroutine: Any) -> Any:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waited")
