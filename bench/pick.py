@@ -51,10 +51,10 @@ async def cost(policy: str, size: int, messages: int, rounds: int) -> tuple[floa
     for turn in range(rounds + 1):
         for op in ops:
             before = time.perf_counter()
-            demand = fleet.demand(op, [])
-            worker = await fleet.acquire((), 0, demand)
+            routing = fleet.routing(op, [])
+            worker = await fleet.acquire((), 0, routing)
             after = time.perf_counter()
-            fleet.release(worker, demand)
+            fleet.release(worker, routing)
             if turn:
                 taken.append(after - before)
     return statistics.median(taken) * 1e6, len(taken)

@@ -37,9 +37,9 @@ BROKEN = ROOT / "tests" / "broken_configs"
 KNOWN = Available(
     {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
     backends=frozenset({"openai", "vllm"}),
-    handing=frozenset({"vllm"}),
-    adapting=frozenset({"vllm"}),
-    telling=frozenset({"vllm"}),
+    kv_transfer=frozenset({"vllm"}),
+    lora=frozenset({"vllm"}),
+    kv_events=frozenset({"vllm"}),
 )
 SMALL = "models:\n  small:\n    backend: openai\n    workers: [http://127.0.0.1:8081]\n"
 HASH = "sha256:" + "ab" * 32

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KNOWN = Available(
     {"openai": ("/openai", "/"), "ollama": ("/ollama",)},
     backends=frozenset({"openai", "vllm"}),
-    handing=frozenset({"vllm"}),
-    adapting=frozenset({"vllm"}),
+    kv_transfer=frozenset({"vllm"}),
+    lora=frozenset({"vllm"}),
 )
 
 

@@ -160,14 +160,14 @@ async def _converse(turns: Iterator[Pool], engines: Mapping[str, _Engine], one: 
     for turn in one.turns:
         await asyncio.sleep(turn.wait_s)
         asked, pool = loop.time(), next(turns)
-        demand = pool.demand(_op(turn.messages), [])
-        worker = await pool.acquire((), 0, demand)
+        routing = pool.routing(_op(turn.messages), [])
+        worker = await pool.acquire((), 0, routing)
         await asyncio.sleep(_NETWORK_S)
         job = engines[worker.address].ask(turn)
         await job.first
         taken.append((loop.time() - asked) * 1000)
         await job.done
-        pool.release(worker, demand)
+        pool.release(worker, routing)
     return taken
 
 

@@ -37,9 +37,9 @@ from gateway.server import HttpError
 KNOWN = Available(
     dialects={name: dialect.prefixes for name, dialect in dialects.REGISTRY.items()},
     backends=frozenset(backends.REGISTRY),
-    handing=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
-    adapting=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
-    telling=frozenset(name for name in backends.REGISTRY if backends.create(name).cache_events),
+    kv_transfer=frozenset(name for name in backends.REGISTRY if backends.create(name).handover is not None),
+    lora=frozenset(name for name in backends.REGISTRY if backends.create(name).adapters),
+    kv_events=frozenset(name for name in backends.REGISTRY if backends.create(name).cache_events),
     versioned=frozenset(name for name, dialect in dialects.REGISTRY.items() if hasattr(dialect, "api_version")),
     key_set=read_keys,
     tracing=installed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import cast
 
 import httpx
 from msgspec.structs import replace
@@ -130,14 +131,12 @@ def _have(model: ServedModel, workers: frozenset[Worker]) -> bool:
 def _adapted(served: ServedModel, adapter: str) -> ServedModel:
     """The model `served` with an adapter. Keys, limits and metrics take it for the model itself. Other models do not
     have it: none answers instead, none gets copies."""
-    assert isinstance(served.pool, Pool)
     prefill = served.prefill
     if prefill is not None:
-        assert isinstance(prefill.pool, Pool)
-        prefill = replace(prefill, pool=AdapterPool(prefill.pool, adapter))
+        prefill = replace(prefill, pool=AdapterPool(cast(Pool, prefill.pool), adapter))
     return replace(
         served,
-        pool=AdapterPool(served.pool, adapter),
+        pool=AdapterPool(cast(Pool, served.pool), adapter),
         prefill=prefill,
         aliases=(),
         adapter=adapter,

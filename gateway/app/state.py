@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_network
+from typing import cast
 
 from gateway import backends
 from gateway.app.abilities import Abilities
@@ -24,7 +25,7 @@ from gateway.config import Model as ModelOptions
 from gateway.config.routing import WorkerOptions
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Deadlines
+from gateway.core.ports import Deadlines, Pool
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import able
 from gateway.fleet.engine import ASK, hear_load
@@ -129,7 +130,7 @@ class State:
         if options.prefill is not None:
             assert backend.handover is not None  # the configuration was checked
             computing = self.fleets.prefill(name, options.prefill.workers, backend)
-            prefill = Prefill(computing, backend.handover, options.prefill.min_tokens)
+            prefill = Prefill(cast(Pool, computing), backend.handover, options.prefill.min_tokens)
         transport = Pooled(ssl_for=self._ssl_for(options.ca_file), counts=self._metrics.connections(name))
         self.transports[name] = transport
         headers: Headers = [(key.lower().encode(), value.encode()) for key, value in options.headers.items()]
@@ -142,7 +143,7 @@ class State:
         deadlines = self.config.deadlines_for(name)
         return ServedModel(
             name=name,
-            pool=pool,
+            pool=cast(Pool, pool),
             backend=backend,
             can=able(self._abilities.declared[name], ()),
             transport=transport,

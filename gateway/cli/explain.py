@@ -19,8 +19,8 @@ from gateway.cli.configured import FILE_HELP, configuration
 from gateway.cli.translate import header
 from gateway.config import Config
 from gateway.config.routing import WorkerOptions
-from gateway.core.demand import Demand
 from gateway.core.ports import Settings
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
@@ -86,11 +86,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(role: str, pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> None:
-    worker, demand = asyncio.run(_send(pool, ops, headers))
+    worker, routing = asyncio.run(_send(pool, ops, headers))
     print(f"{role}: {worker.address}")
-    print(f"picked: {demand.picked}")
-    if demand.prompt:
-        print(f"prompt: about {demand.prompt} tokens, {demand.matched} of them sent there before")
+    print(f"picked: {routing.picked}")
+    if routing.prompt:
+        print(f"prompt: about {routing.prompt} tokens, {routing.matched} of them sent there before")
 
 
 def _read(options: argparse.Namespace, body: bytes) -> Any:
@@ -149,10 +149,10 @@ def _pool(config: Config, name: str, addresses: Sequence[str]) -> Pool:
     )
 
 
-async def _send(pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> tuple[Worker, Demand]:
+async def _send(pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> tuple[Worker, RoutingFacts]:
     """Each is over before the next; returns what became of the last."""
     for op in ops:
-        demand = pool.demand(op, headers)
-        worker = await pool.acquire((), 0, demand)
-        pool.release(worker, demand)
-    return worker, demand
+        routing = pool.routing(op, headers)
+        worker = await pool.acquire((), 0, routing)
+        pool.release(worker, routing)
+    return worker, routing

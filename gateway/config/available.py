@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 class Available:
     """What the program that loads the configuration has on offer.
 
-    dialects  name -> the path prefixes it answers under by default
-    versioned  those of them whose requests name a version of their API
-    backends  names
-    handing   those of them whose workers can hand a computed prompt to another worker
-    adapting  those of them whose workers name the LoRA adapters that they have loaded
-    telling   those of them whose workers tell what is in their prefix caches
-    tracing   says whether what traces need is installed
-    processes  that serve together by this configuration and share no memory
-    key_set   reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
+    dialects     name -> the path prefixes it answers under by default
+    versioned    the dialects whose requests name a version of their API
+    backends     names
+    kv_transfer  the backends whose workers can hand a computed prompt to another worker
+    lora         the backends whose workers name the LoRA adapters that they have loaded
+    kv_events    the backends whose workers publish what is in their prefix caches
+    tracing      returns whether what traces need is installed
+    processes    that serve together by this configuration and share no memory
+    key_set      reads the text of a set of keys for tokens; raises ValueError saying what it "is" or "holds" instead
     """
 
     dialects: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     backends: frozenset[str] = frozenset()
-    handing: frozenset[str] = frozenset()
-    adapting: frozenset[str] = frozenset()
-    telling: frozenset[str] = frozenset()
+    kv_transfer: frozenset[str] = frozenset()
+    lora: frozenset[str] = frozenset()
+    kv_events: frozenset[str] = frozenset()
     versioned: frozenset[str] = frozenset()
     key_set: Callable[[str], object] | None = None
     tracing: Callable[[], bool] | None = None

@@ -83,12 +83,12 @@ def _of_backend(at: Path, model: Model, known: Available) -> Found:
         wrong = Unknown("is not a backend", model.backend, known.backends, otherwise=listed(known.backends))
         yield (*at, "backend"), wrong
         return
-    if model.prefill is not None and model.backend not in known.handing:
-        yield (*at, "prefill"), _needs(known.handing)
-    if model.adapters and model.backend not in known.adapting:
-        yield (*at, "adapters"), _needs(known.adapting)
-    if model.kv_events is not None and model.backend not in known.telling:
-        yield (*at, "kv_events"), _needs(known.telling)
+    if model.prefill is not None and model.backend not in known.kv_transfer:
+        yield (*at, "prefill"), _needs(known.kv_transfer)
+    if model.adapters and model.backend not in known.lora:
+        yield (*at, "adapters"), _needs(known.lora)
+    if model.kv_events is not None and model.backend not in known.kv_events:
+        yield (*at, "kv_events"), _needs(known.kv_events)
 
 
 def _needs(backends: frozenset[str]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.demand import Demand
 from gateway.core.http import Headers
 from gateway.core.messages import Op
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 
@@ -33,22 +33,22 @@ class AdapterPool:
         return any(worker.serving for worker in self.having)
 
     @property
-    def silent(self) -> None:
+    def without_cache_events(self) -> None:
         """Only newer engines name the adapter of a block."""
         return None
 
-    def demand(self, op: Op, headers: Headers) -> Demand:
+    def routing(self, op: Op, headers: Headers) -> RoutingFacts:
         """An adapter changes what a prompt leaves in the cache: its prompts match no other's."""
-        return self._pool.demand(op, headers, self._name)
+        return self._pool.routing(op, headers, self._name)
 
-    async def acquire(self, exclude: Sequence[Worker], priority: int, demand: Demand) -> Worker:
-        return await self._pool.acquire(exclude, priority, demand, self._lacking)
+    async def acquire(self, exclude: Sequence[Worker], priority: int, routing: RoutingFacts) -> Worker:
+        return await self._pool.acquire(exclude, priority, routing, self._lacking)
 
-    def spare(self, exclude: Sequence[Worker], demand: Demand) -> Worker | None:
-        return self._pool.spare(self._without(exclude), demand)
+    def try_acquire(self, exclude: Sequence[Worker], routing: RoutingFacts) -> Worker | None:
+        return self._pool.try_acquire(self._without(exclude), routing)
 
-    def lend(self, exclude: Sequence[Worker]) -> Worker:
-        return self._pool.lend(self._without(exclude))
+    def borrow(self, exclude: Sequence[Worker]) -> Worker:
+        return self._pool.borrow(self._without(exclude))
 
     def _lacking(self) -> frozenset[Worker]:
         return frozenset(self._pool.workers) - self.having

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
-from gateway.core.demand import Demand
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.waiting import Lacking, QueuePolicy, Refusal, State, Waiting, no_worker
@@ -92,7 +92,7 @@ class Pool:
         return any(worker.serving for worker in self.workers)
 
     @property
-    def silent(self) -> Sequence[Worker] | None:
+    def without_cache_events(self) -> Sequence[Worker] | None:
         """The workers that do not tell what they have cached; None if none does, or there is no choice."""
         silent = [worker for worker in self.workers if worker.blocks is None or not worker.blocks.live]
         return silent if len(self.workers) > max(1, len(silent)) else None
@@ -101,21 +101,21 @@ class Pool:
     def waiting(self) -> int:
         return self._waiting.queue.count
 
-    def demand(self, op: Op, headers: Headers, apart: str | None = None) -> Demand:
+    def routing(self, op: Op, headers: Headers, apart: str | None = None) -> RoutingFacts:
         """What `op` brings to the pick: some 50 us for 400 KB of a prompt, nothing for a pool of one. Prompts with
         another `apart` share no cache."""
-        demand = Demand()
+        routing = RoutingFacts()
         needs = self.policy.needs
         if needs and len(self.workers) > 1:
             salt = self._salt(op) if self._salted else None
             if apart is not None:
                 salt = f"{salt} {apart}"
-            describe(op, demand, salt, needs == "prompt")
+            describe(op, routing, salt, needs == "prompt")
             if needs == "prompt":
-                demand.session = session_of(headers, self._sessions)
+                routing.session = session_of(headers, self._sessions)
                 if key := cache_key_of(op, salt):
-                    demand.beginning, demand.opening = key, ()
-        return demand
+                    routing.first_texts, routing.system_texts = key, ()
+        return routing
 
     @staticmethod
     def _salt(op: Op) -> str | None:
@@ -127,34 +127,34 @@ class Pool:
         self,
         exclude: Sequence[Worker] = (),
         priority: int = 0,
-        demand: Demand | None = None,
+        routing: RoutingFacts | None = None,
         lacks: Lacking | None = None,
     ) -> Worker:
         """A worker, with its `in_flight` incremented. Give it back with `release`.
 
-        exclude holds the workers already tried, `lacks` tells those that cannot answer this request. A higher priority
-        waits less. `demand` is told why this worker. Raises GatewayError: NO_WORKER when waiting would not help; `Busy`
-        when it may not wait, or had to make room for another one; OVERLOADED when the wait was too long.
+        exclude holds the workers already tried, `lacks` returns those that cannot answer this request. A higher
+        priority waits less. Raises GatewayError: NO_WORKER when waiting would not help; `Busy` when the request may
+        not wait, or had to make room for another one; OVERLOADED when the wait was too long.
         """
         now = self._clock()
-        demand = Demand() if demand is None else demand
+        routing = RoutingFacts() if routing is None else routing
         without = exclude if lacks is None else lacks().union(exclude)
         waiting = self._waiting
-        worker = self._pick(without, now, demand) if not waiting.queue.count or waiting.lets_pass(without) else None
+        worker = self._pick(without, now, routing) if not waiting.queue.count or waiting.lets_pass(without) else None
         if worker is None:
-            return await self._wait(exclude, lacks, priority, now, demand)
-        self._take(worker, now, demand)
+            return await self._wait(exclude, lacks, priority, now, routing)
+        self._take(worker, now, routing)
         return worker
 
-    def spare(self, exclude: Sequence[Worker], demand: Demand) -> Worker | None:
+    def try_acquire(self, exclude: Sequence[Worker], routing: RoutingFacts) -> Worker | None:
         """A worker that is free now, as `acquire` gives one. None if there is none, or if requests wait for one."""
         now = self._clock()
-        worker = self._pick(exclude, now, demand) if not self._waiting.queue.count else None
+        worker = self._pick(exclude, now, routing) if not self._waiting.queue.count else None
         if worker is not None:
-            self._take(worker, now, demand)
+            self._take(worker, now, routing)
         return worker
 
-    def lend(self, exclude: Sequence[Worker] = ()) -> Worker:
+    def borrow(self, exclude: Sequence[Worker] = ()) -> Worker:
         """A worker for a question that generates nothing, however busy it is. Raises GatewayError(NO_WORKER)."""
         now = self._clock()
         candidates = [
@@ -162,17 +162,17 @@ class Pool:
         ]
         if not candidates:
             raise no_worker()
-        worker = self.policy.pick(candidates, now, Demand())
+        worker = self.policy.pick(candidates, now, RoutingFacts())
         self._turn += 1
         worker.turn = self._turn
         worker.breaker.begin(now)
         return worker
 
-    def release(self, worker: Worker, demand: Demand | None = None) -> None:
+    def release(self, worker: Worker, routing: RoutingFacts | None = None) -> None:
         worker.in_flight -= 1
-        if demand is not None:
-            worker.tokens -= demand.charged
-            demand.charged = 0
+        if routing is not None:
+            worker.tokens -= routing.charged
+            routing.charged = 0
         worker.freed()
 
     # The outcome of a request. `generation` is the worker's generation when the request began.
@@ -244,10 +244,10 @@ class Pool:
         if self._waiting.queue.count:
             self._waiting.refit()
 
-    def _hand_over(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
-        worker = self._pick(exclude, now, demand)
+    def _hand_over(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
+        worker = self._pick(exclude, now, routing)
         if worker is not None:
-            self._take(worker, now, demand)
+            self._take(worker, now, routing)
         return worker
 
     def _state(self, now: float) -> State:
@@ -259,17 +259,17 @@ class Pool:
         """Whether waiting helps: some worker is only full."""
         return any(worker.serving and worker.breaker.allows(now) and worker not in exclude for worker in self.workers)
 
-    def _pick(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
+    def _pick(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
         workers = self.workers
         candidates = open_workers(workers, now)
         if exclude:
             candidates = [worker for worker in candidates if worker not in exclude]
         if len(workers) == 1:
-            demand.why = "only"
+            routing.why = "only"
             return candidates[0] if candidates else None
         if self._resting:
             candidates = self._rested(candidates, exclude, now)
-        return self.policy.pick(candidates, now, demand) if candidates else None
+        return self.policy.pick(candidates, now, routing) if candidates else None
 
     def _rested(self, candidates: list[Worker], exclude: Collection[Worker], now: float) -> list[Worker]:
         """The candidates that do not rest; all candidates if no worker that is awake could serve, even after a wait."""
@@ -282,7 +282,7 @@ class Pool:
             return candidates
         return [worker for worker in candidates if worker not in resting]
 
-    def _take(self, worker: Worker, now: float, demand: Demand) -> None:
+    def _take(self, worker: Worker, now: float, routing: RoutingFacts) -> None:
         self._turn += 1
         worker.turn = self._turn
         worker.in_flight += 1
@@ -291,16 +291,16 @@ class Pool:
             self._tried.add(worker)
             self._rest_until(worker, now, _REST_S)
         policy = self.policy
-        demand.policy = policy.name
-        if demand.prompt:
-            demand.charged = max(1, demand.prompt - demand.saved) + demand.output
-            worker.tokens += demand.charged
-            policy.sent(worker, demand)
+        routing.policy = policy.name
+        if routing.prompt:
+            routing.charged = max(1, routing.prompt - routing.saved) + routing.output
+            worker.tokens += routing.charged
+            policy.sent(worker, routing)
 
     async def _wait(
-        self, exclude: Sequence[Worker], lacks: Lacking | None, priority: int, now: float, demand: Demand
+        self, exclude: Sequence[Worker], lacks: Lacking | None, priority: int, now: float, routing: RoutingFacts
     ) -> Worker:
-        request = self._waiting.enter(exclude, lacks, priority, now, demand)
+        request = self._waiting.enter(exclude, lacks, priority, now, routing)
         future = request.future
         try:
             return await future
@@ -309,7 +309,7 @@ class Pool:
                 # A worker was handed over in the same turn of the loop in which the wait ended.
                 worker = future.result()
                 worker.breaker.abandon(worker.generation)
-                self.release(worker, demand)
+                self.release(worker, routing)
             raise
         finally:
             self._waiting.leave(request)

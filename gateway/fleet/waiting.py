@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from gateway.core.demand import Demand
 from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.queue import Queue, Waiter, Without
 from gateway.fleet.speed import Speed
 from gateway.fleet.worker import Worker
@@ -38,7 +38,7 @@ class QueuePolicy(Struct, frozen=True):
 
 
 class HandOver(Protocol):
-    def __call__(self, exclude: Collection[Worker], now: float, demand: Demand) -> Worker | None:
+    def __call__(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
         """A worker, taken, that is not in `exclude`; None if none is free."""
         ...
 
@@ -80,13 +80,13 @@ class Request(Waiter):
     since    when it began
     """
 
-    __slots__ = ("demand", "future", "lacking", "lacks", "since", "timer", "tried")
+    __slots__ = ("future", "lacking", "lacks", "routing", "since", "timer", "tried")
 
     without: frozenset[Worker]
     lacking: frozenset[Worker]
     lacks: Lacking | None
     tried: frozenset[Worker]
-    demand: Demand
+    routing: RoutingFacts
     future: asyncio.Future[Worker]
     since: float
     timer: asyncio.TimerHandle
@@ -135,7 +135,7 @@ class Waiting:
         return True
 
     def enter(
-        self, tried: Collection[Worker], lacks: Lacking | None, priority: int, now: float, demand: Demand
+        self, tried: Collection[Worker], lacks: Lacking | None, priority: int, now: float, routing: RoutingFacts
     ) -> Request:
         """A request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of it.
 
@@ -148,15 +148,15 @@ class Waiting:
         if cold and (without or not policy.cold_start_s):
             self._on_refuse("no_worker")
             raise no_worker()
-        tokens = demand.prompt + demand.output or demand.size // _BYTES_PER_TOKEN + _OUTPUT
-        request = Request(demand.tenant, priority, tokens, demand.size, without, bool(tried))
+        tokens = routing.prompt + routing.output or routing.size // _BYTES_PER_TOKEN + _OUTPUT
+        request = Request(routing.tenant, priority, tokens, routing.size, without, bool(tried))
         request.lacking, request.lacks, request.tried = lacking, lacks, frozenset(tried)
         if not tried:  # a retry has waited already, and the retry budget bounds how many there are
             if not cold:
-                self._check_wait(request, demand.until, now)
+                self._check_wait(request, routing.until, now)
             self._make_room(request, now)
         loop = asyncio.get_running_loop()
-        request.demand, request.since = demand, now
+        request.routing, request.since = routing, now
         request.future = loop.create_future()
         request.timer = loop.call_later(policy.cold_start_s if cold else policy.timeout_s, self._expire, request)
         if not tried and without not in self._speeds:
@@ -241,7 +241,7 @@ class Waiting:
         if request.future.done():  # cancelled, and not told yet
             self.queue.remove(request)
             return True
-        worker = self._hand_over(request.without, now, request.demand)
+        worker = self._hand_over(request.without, now, request.routing)
         if worker is None:
             return False
         self.queue.take(request)

@@ -83,20 +83,20 @@ class Attempts:
     def _at_once(self, tried: Sequence[WorkerHandle]) -> Visit | None:
         """A visit to a worker that is free now; None if the request has to wait for one."""
         call = self._call
-        worker = call.served.pool.spare(tried, call.demand)
+        worker = call.served.pool.try_acquire(tried, call.routing)
         return None if worker is None else self._visit(worker)
 
     async def _wait(self, tried: Sequence[WorkerHandle]) -> Visit:
         call = self._call
-        return self._visit(await call.served.pool.acquire(tried, call.principal.priority, call.demand))
+        return self._visit(await call.served.pool.acquire(tried, call.principal.priority, call.routing))
 
     def _visit(self, worker: WorkerHandle) -> Visit:
         call = self._call
-        record, demand, served = call.record, call.demand, call.served
+        record, routing, served = call.record, call.routing, call.served
         record.attempts += 1
         record.worker = worker.address
-        record.picked = demand.picked
-        return Visit(served.pool, worker, demand, served.transport, call)
+        record.picked = routing.picked
+        return Visit(served.pool, worker, routing, served.transport, call)
 
     def _may_retry(self, error: GatewayError) -> bool:
         """True while the client has seen nothing and another worker may do better."""
@@ -199,7 +199,7 @@ class QuestionAttempts(Attempts):
     def _at_once(self, tried: Sequence[WorkerHandle]) -> Visit:
         call = self._call
         record, served = call.record, call.served
-        worker = served.pool.lend(tried)
+        worker = served.pool.borrow(tried)
         record.attempts += 1
         record.worker = worker.address
         return Visit(served.pool, worker, None, served.transport, call)

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.auth import ANONYMOUS, Principal
-from gateway.core.demand import Demand
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Lane, Permit, RequestRecord
+from gateway.core.routing_facts import RoutingFacts
 from gateway.core.usage import Usage
 from gateway.pipeline.client import Client
 from gateway.pipeline.offload import Share
@@ -39,7 +39,7 @@ class Call:
     served     the model that is asked
     outgoing   what its workers are sent
     context    headers that tell workers of the client's trace
-    demand     what the pick of a worker goes by
+    routing    what the pick of a worker goes by
     prompt     estimated tokens of the prompt; None until they are needed
     permit     its charge on limits
     stage      how far it is
@@ -53,7 +53,7 @@ class Call:
     untouched: Op | None = None
     served: ServedModel
     outgoing: Outgoing
-    demand: Demand
+    routing: RoutingFacts
     principal: Principal = ANONYMOUS
     share: Share | None = None
     early: Permit | None = None
@@ -159,7 +159,7 @@ class Call:
         self.untouched = None
         self.outgoing.forget()
         self.reply.request.body = b""
-        self.demand.forget_prompt()
+        self.routing.forget_prompt()
         if runtime.shelf is not None:
             return  # the dialect leaves in `op` what is to be stored
         self.op = None

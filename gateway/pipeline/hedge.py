@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request, Response
 from gateway.core.ports import WorkerHandle
+from gateway.core.routing_facts import RoutingFacts
 from gateway.pipeline.attempts import Attempts
 from gateway.pipeline.visit import Visit
 
@@ -50,12 +50,12 @@ class HedgedAttempts(Attempts):
         call = self._call
         if not call.runtime.may_retry():
             return None
-        demand = Demand()
-        worker = call.served.pool.spare([first.worker], demand)
+        routing = RoutingFacts()
+        worker = call.served.pool.try_acquire([first.worker], routing)
         if worker is None:
             return None
         call.record.attempts += 1
-        self._second = Visit(call.served.pool, worker, demand, call.served.transport)
+        self._second = Visit(call.served.pool, worker, routing, call.served.transport)
         return self._second
 
     def _unfit(self, visit: Visit) -> list[WorkerHandle]:

@@ -91,13 +91,13 @@ class Mirror(Watcher):
             self._count("refused")
             return
         pool = served.pool
-        demand = pool.demand(op, known.headers)
-        worker = pool.spare((), demand)
+        routing = pool.routing(op, known.headers)
+        worker = pool.try_acquire((), routing)
         if worker is None:
             self._count("skipped")
             return
         try:
-            with Visit(pool, worker, demand, served.transport) as visit:
+            with Visit(pool, worker, routing, served.transport) as visit:
                 async with asyncio.timeout(_LONGEST_S):
                     await _drop_reply(outgoing, op, visit)
         except GatewayError as error:

@@ -73,14 +73,14 @@ async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
         request = await _first(call, prefill)
         if request is None:
             return None
-    describe, headers = pool.demand, call.reply.request.headers
-    demand = (
+    describe, headers = pool.routing, call.reply.request.headers
+    routing = (
         await offload(describe, call.asked, headers, share=call.share) if call.large else describe(call.asked, headers)
     )
-    demand.take_over(call.demand)
+    routing.take_over(call.routing)
     began = runtime.clock()
     try:
-        worker = await pool.acquire((), call.principal.priority, demand)
+        worker = await pool.acquire((), call.principal.priority, routing)
     except GatewayError as error:
         error.release_frames()
         runtime.observer.prefilled(record.model, None, error)
@@ -90,7 +90,7 @@ async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
     failure: GatewayError | None = None
     handed: bytes | None = None
     try:
-        with Visit(pool, worker, demand, call.served.transport, call, prefill=True) as visit:
+        with Visit(pool, worker, routing, call.served.transport, call, prefill=True) as visit:
             if request is None:
                 await measure(call, visit)
                 request = await _first(call, prefill)

@@ -21,22 +21,22 @@ _READ = ("chat_template_kwargs",)
 
 
 async def ask_tokens(call: Call) -> None:
-    """Writes the tokens of the prompt into `call.demand`, if a worker returns them in time. No worker is asked about
+    """Writes the tokens of the prompt into `call.routing`, if a worker returns them in time. No worker is asked about
     prompts too short for a pick by their beginning, about sessions, and about what a text does not show: images, and
     salts that clients chose."""
-    op, served, demand = call.op, call.served, call.demand
-    silent = served.pool.silent
+    op, served, routing = call.op, call.served, call.routing
+    silent = served.pool.without_cache_events
     if (
         silent is None
-        or not demand.keys
-        or demand.session is not None
+        or not routing.keys
+        or routing.session is not None
         or not isinstance(op, (Chat, Complete))
         or _salted(op)
     ):
         return
     first = op.prompts[0] if isinstance(op, Complete) else ""
     if not isinstance(first, str):
-        demand.tokens, demand.salt = first, op.salt
+        routing.tokens, routing.salt = first, op.salt
         return
     if isinstance(op, Chat) and any(isinstance(part, _MEDIA) for message in op.messages for part in message.parts):
         return
@@ -48,7 +48,7 @@ async def ask_tokens(call: Call) -> None:
             if call.large
             else _question(op, prompt, served)
         )
-        worker = served.pool.lend(silent)
+        worker = served.pool.borrow(silent)
         with Visit(served.pool, worker, None, served.transport, call, watchers=NOBODY) as visit:
             try:
                 response = await visit.ask(ask.request, deadlines, _MAX_BYTES)
@@ -60,7 +60,7 @@ async def ask_tokens(call: Call) -> None:
         error.release_frames()
         return
     assert isinstance(found, Tokens)
-    demand.tokens, demand.salt = found.tokens, op.salt
+    routing.tokens, routing.salt = found.tokens, op.salt
 
 
 def _question(op: Chat | Complete, prompt: Chat | str, served: ServedModel) -> Ask:

@@ -206,14 +206,14 @@ class Run:
             reply.name_dropped(cut)
         for stage in runtime.stages:
             await stage(call)
-        describe, headers = served.pool.demand, self.request.headers
+        describe, headers = served.pool.routing, self.request.headers
         if share is None:
-            demand = describe(call.asked, headers)
+            routing = describe(call.asked, headers)
         else:
-            demand = await offload(describe, call.asked, headers, share=share)
-        demand.tenant, demand.until = call.principal.tenant, self._until
-        demand.size = len(self.request.body) + self._recalled_bytes
-        call.demand = demand
+            routing = await offload(describe, call.asked, headers, share=share)
+        routing.tenant, routing.until = call.principal.tenant, self._until
+        routing.size = len(self.request.body) + self._recalled_bytes
+        call.routing = routing
         for stage in served.stages:
             await stage(call)
         if share is not None:
@@ -221,7 +221,7 @@ class Run:
         if waits is not None or served.first_byte_per_token:
             prompt = 0
             if served.first_byte_per_token:
-                prompt = demand.prompt or call.prompt or runtime.estimate(call.asked)
+                prompt = routing.prompt or call.prompt or runtime.estimate(call.asked)
             extra = prompt * served.first_byte_per_token
             stream = self.record.stream
             outgoing.deadlines = for_request(served.deadlines, extra, waits, stream, runtime.keepalive_s)

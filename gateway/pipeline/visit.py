@@ -10,10 +10,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, cast
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
 from gateway.core.http import Request, Response
 from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandle
+from gateway.core.routing_facts import RoutingFacts
 from gateway.pipeline.timing import milliseconds
 from gateway.pipeline.watch import NOBODY, Watchers
 
@@ -36,7 +36,7 @@ class Visit:
     another        the request was cancelled, or the gateway has a bug: nothing is learned about the worker
 
     worker   as the pool gave it
-    demand   given back with the worker; None if the worker was lent for a question, and has no place to give back
+    routing  given back with the worker; None if the worker was lent for a question, and has no place to give back
     call     the call's record gets the time of the visit; None for a copy, which has no record
     watchers  see the visit; None for the call's own
     prefill  the worker computes the prompt for another one
@@ -47,10 +47,10 @@ class Visit:
     __slots__ = (
         "_began",
         "_call",
-        "_demand",
         "_exchange",
         "_generation",
         "_pool",
+        "_routing",
         "_transport",
         "_watchers",
         "error",
@@ -63,7 +63,7 @@ class Visit:
         self,
         pool: Pool,
         worker: WorkerHandle,
-        demand: Demand | None,
+        routing: RoutingFacts | None,
         transport: Transport,
         call: Call | None = None,
         *,
@@ -73,7 +73,7 @@ class Visit:
         self.worker = worker
         self.prefill = prefill
         self.outcome: Literal["succeeded", "failed", "abandoned"] | None = None
-        self._demand = demand
+        self._routing = routing
         self._pool = pool
         self._transport = transport
         self._call = call
@@ -144,8 +144,8 @@ class Visit:
             self.failed(error)
         else:
             self.abandoned()
-        if self._demand is not None:
-            self._pool.release(self.worker, self._demand)
+        if self._routing is not None:
+            self._pool.release(self.worker, self._routing)
         call = self._call
         if call is not None:
             now = call.runtime.clock()

@@ -60,7 +60,7 @@ async def test_an_odd_value_is_refused_or_passed_on(way: Way, backend: str) -> N
         for odd in ODD:
             found = sent(way, body.replace(f'"{_HOLE}"', odd).encode(), backend)
             if isinstance(found, Crossing):
-                fleet.demand(found.op, found.request.headers)
+                fleet.routing(found.op, found.request.headers)
             elif isinstance(found, Response):
                 assert 400 <= found.status < 500, found.body
                 json.loads(refusal(found))

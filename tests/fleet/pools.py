@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import LeastBusy, PickPolicy, RoundRobin
 from gateway.fleet.pool import Pool
@@ -64,11 +64,11 @@ def pool(
 
 
 async def waiting(
-    pool: Pool, exclude: Sequence[Worker] = (), priority: int = 0, demand: Demand | None = None
+    pool: Pool, exclude: Sequence[Worker] = (), priority: int = 0, routing: RoutingFacts | None = None
 ) -> asyncio.Task[Worker]:
     """A request that waits already."""
     before = pool.waiting
-    task = asyncio.create_task(pool.acquire(exclude, priority, demand))
+    task = asyncio.create_task(pool.acquire(exclude, priority, routing))
     await asyncio.sleep(0)
     assert pool.waiting == before + 1
     return task

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from gateway.core.demand import Demand
 from gateway.core.messages import Chat, Message, Text
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES, LeastTokens, PickPolicy, PowerOfTwo, Prefix, RoundRobin
 from gateway.fleet.pick.places import Places
@@ -44,12 +44,12 @@ def conversation(name: str, turns: int, size: int = 2000, system: str = "You hel
     return Chat(model="m", messages=tuple(messages))
 
 
-async def send(one: Pool, op: Chat, *headers: tuple[bytes, bytes]) -> tuple[Worker, Demand]:
+async def send(one: Pool, op: Chat, *headers: tuple[bytes, bytes]) -> tuple[Worker, RoutingFacts]:
     """A request that is over at once."""
-    demand = one.demand(op, list(headers))
-    worker = await one.acquire((), 0, demand)
-    one.release(worker, demand)
-    return worker, demand
+    routing = one.routing(op, list(headers))
+    worker = await one.acquire((), 0, routing)
+    one.release(worker, routing)
+    return worker, routing
 
 
 # -- prefix ---------------------------------------------------------------------------------------------------------
@@ -88,10 +88,10 @@ async def test_gateways_that_share_nothing_agree() -> None:
 async def test_load_wins_when_the_favourite_is_too_busy() -> None:
     members = workers(4)
     one = pool(members, Prefix())
-    favourite, demand = await send(one, conversation("a", 3))
-    favourite.tokens = demand.prompt // 2
+    favourite, routing = await send(one, conversation("a", 3))
+    favourite.tokens = routing.prompt // 2
     assert (await send(one, conversation("a", 4)))[0] is favourite, "to wait costs less than to compute it anew"
-    favourite.tokens = demand.prompt * 3
+    favourite.tokens = routing.prompt * 3
     other, moved = await send(one, conversation("a", 5))
     assert other is not favourite
     assert moved.why == "load"
@@ -100,10 +100,10 @@ async def test_load_wins_when_the_favourite_is_too_busy() -> None:
 async def test_what_is_cached_does_not_count_as_load() -> None:
     members = workers(2)
     one = pool(members, Prefix())
-    _, demand = await send(one, conversation("a", 3))
-    again = one.demand(conversation("a", 3), [])
+    _, routing = await send(one, conversation("a", 3))
+    again = one.routing(conversation("a", 3), [])
     worker = await one.acquire((), 0, again)
-    assert worker.tokens < demand.prompt // 4 + again.output
+    assert worker.tokens < routing.prompt // 4 + again.output
     one.release(worker, again)
     assert worker.tokens == 0
 
@@ -113,7 +113,7 @@ async def test_cold_requests_never_overload_a_place() -> None:
     members = workers(4)
     one = pool(members, Prefix(most_keys=1))  # it forgets at once
     for _ in range(80):
-        await one.acquire((), 0, one.demand(conversation("same", 1), []))
+        await one.acquire((), 0, one.routing(conversation("same", 1), []))
     assert max(worker.tokens for worker in members) <= 1.5 * sum(worker.tokens for worker in members) / 4
 
 
@@ -123,9 +123,9 @@ async def test_a_session_wins_over_the_match() -> None:
     at = (await send(one, conversation("a", 1), header))[0]
     at.tokens = 100_000
     for name in "bcdef":
-        worker, demand = await send(one, conversation(name, 2), header)
+        worker, routing = await send(one, conversation(name, 2), header)
         assert worker is at
-        assert demand.why == "session"
+        assert routing.why == "session"
     at.ready = False
     other = (await send(one, conversation("a", 2), header))[0]
     assert other is not at
@@ -140,21 +140,21 @@ async def test_a_cache_key_is_a_place_that_load_overrides() -> None:
     for name in "abcde":
         op = conversation(name, 1)
         op.cache_key = "notebook"
-        worker, demand = await send(one, op)
+        worker, routing = await send(one, op)
         found.append(worker)
-        assert demand.why == "home"
+        assert routing.why == "home"
     assert set(found) == {found[0]}
     empty = conversation("f", 1)
     empty.cache_key = ""
-    assert one.demand(empty, []).beginning == one.demand(conversation("f", 1), []).beginning
+    assert one.routing(empty, []).first_texts == one.routing(conversation("f", 1), []).first_texts
     found[0].tokens = 100_000
     op = conversation("g", 1)
     op.cache_key = "notebook"
-    worker, demand = await send(one, op)
+    worker, routing = await send(one, op)
     assert worker is not found[0]
-    assert demand.why == "load"
+    assert routing.why == "load"
     op.salt = "other"
-    assert one.demand(op, []).beginning != demand.beginning
+    assert one.routing(op, []).first_texts != routing.first_texts
 
 
 async def test_tenants_with_salts_do_not_match_each_other() -> None:
@@ -225,8 +225,8 @@ async def test_gateways_agree_on_the_worker_of_a_document() -> None:
 async def test_questions_about_one_document_go_to_other_workers_while_its_own_is_too_busy() -> None:
     members = workers(8)
     one, document = pool(members, Prefix()), text("document", 12_000)
-    demands = [one.demand(conversation(str(number), 1, 200, document), []) for number in range(64)]
-    taken = Counter([await one.acquire((), 0, demand) for demand in demands])
+    routings = [one.routing(conversation(str(number), 1, 200, document), []) for number in range(64)]
+    taken = Counter([await one.acquire((), 0, routing) for routing in routings])
     assert len(taken) > 3
     work = [worker.tokens for worker in members]
     assert max(work) < 3 * sum(work) / 8
@@ -308,11 +308,11 @@ async def test_a_conversation_of_another_gateway_is_looked_for_where_that_would_
 async def test_what_another_gateway_had_computed_is_no_load_either() -> None:
     members = workers(8)
     one = pool(members, Prefix())
-    demand = one.demand(conversation("a", 4), [])
-    worker = await one.acquire((), 0, demand)
-    assert (demand.why, demand.matched) == ("prefix", 0), "this gateway has sent nothing of it"
-    assert worker.tokens == demand.prompt - demand.before + demand.output
-    one.release(worker, demand)
+    routing = one.routing(conversation("a", 4), [])
+    worker = await one.acquire((), 0, routing)
+    assert (routing.why, routing.matched) == ("prefix", 0), "this gateway has sent nothing of it"
+    assert worker.tokens == routing.prompt - routing.previous_tokens + routing.output
+    one.release(worker, routing)
     assert worker.tokens == 0
 
 
@@ -324,16 +324,16 @@ async def test_a_place_is_left_later_where_other_gateways_would_look_for_the_con
             await send(alone, conversation(f"{number}", turns, 200))
         await send(one_of_many, conversation(f"{number}", 4, 200))
     new = conversation("new", 1)
-    home, demand = await send(pool(members, Prefix()), new)
+    home, routing = await send(pool(members, Prefix()), new)
     for gateway in (alone, one_of_many):
         gateway.policy.keep(())  # it forgets what it sent, and who had more of it
         gateway.policy.keep(members)
-    home.tokens = demand.prompt // 2
+    home.tokens = routing.prompt // 2
     assert (await send(alone, new))[1].why == "load"
     assert (await send(one_of_many, new))[0] is home, "its next turn would be computed here anew"
     one_of_many.policy.keep(())
     one_of_many.policy.keep(members)
-    home.tokens = demand.prompt * 8
+    home.tokens = routing.prompt * 8
     assert (await send(one_of_many, new))[1].why == "load"
 
 
@@ -341,8 +341,8 @@ async def test_an_ejected_worker_is_tried_when_its_time_has_come() -> None:
     members = workers(3)
     one = pool(members, Prefix())
     members[1].breaker.open_until = -1.0
-    worker, demand = await send(one, conversation("a", 1))
-    assert (worker, demand.why) == (members[1], "trial")
+    worker, routing = await send(one, conversation("a", 1))
+    assert (worker, routing.why) == (members[1], "trial")
 
 
 # -- the others -----------------------------------------------------------------------------------------------------
@@ -351,9 +351,9 @@ async def test_an_ejected_worker_is_tried_when_its_time_has_come() -> None:
 async def test_least_tokens_counts_tokens_not_requests() -> None:
     members = workers(2)
     one = pool(members, LeastTokens())
-    long = await one.acquire((), 0, one.demand(conversation("long", 1, 40_000), []))
+    long = await one.acquire((), 0, one.routing(conversation("long", 1, 40_000), []))
     for name in "abcd":
-        assert await one.acquire((), 0, one.demand(conversation(name, 1, 400), [])) is not long
+        assert await one.acquire((), 0, one.routing(conversation(name, 1, 400), [])) is not long
 
 
 async def test_power_of_two_avoids_the_busiest() -> None:
@@ -371,7 +371,7 @@ async def test_weights_share_the_load(name: str) -> None:
     members[0].weight = 2.0
     one = pool(members, POLICIES[name]())
     for number in range(200):
-        await one.acquire((), 0, one.demand(conversation(str(number), 1, 400), []))
+        await one.acquire((), 0, one.routing(conversation(str(number), 1, 400), []))
     slack = {"prefix": 1.25, "power_of_two": 1.15}.get(name, 1.05)  # the second draws
     assert 100 / slack <= members[0].in_flight <= 100 * slack
     assert all(member.in_flight <= 50 * slack + 1 for member in members[1:])
@@ -381,29 +381,29 @@ async def test_weights_share_the_load(name: str) -> None:
 async def test_every_policy_leaves_full_workers_alone(name: str) -> None:
     members = workers(3, max_in_flight=4)
     one = pool(members, POLICIES[name]())
-    demands = [one.demand(conversation("same", 2), []) for _ in range(12)]
-    taken = [await one.acquire((), 0, demand) for demand in demands]
+    routings = [one.routing(conversation("same", 2), []) for _ in range(12)]
+    taken = [await one.acquire((), 0, routing) for routing in routings]
     assert Counter(taken) == dict.fromkeys(members, 4)
-    for worker, demand in zip(taken, demands, strict=True):
-        one.release(worker, demand)
+    for worker, routing in zip(taken, routings, strict=True):
+        one.release(worker, routing)
     assert all(worker.tokens == 0 and worker.in_flight == 0 for worker in members)
 
 
 async def test_a_pool_of_one_reads_no_prompt() -> None:
     one = pool(workers(1), Prefix())
-    _, demand = await send(one, conversation("a", 1))
-    assert (demand.why, demand.keys, demand.prompt) == ("only", (), 0)
+    _, routing = await send(one, conversation("a", 1))
+    assert (routing.why, routing.keys, routing.prompt) == ("only", (), 0)
 
 
 async def test_a_retry_goes_to_another_and_charges_once() -> None:
     members = workers(2)
     one = pool(members, Prefix())
-    demand = one.demand(conversation("a", 2), [])
-    first = await one.acquire((), 0, demand)
-    one.release(first, demand)
-    second = await one.acquire([first], 0, demand)
+    routing = one.routing(conversation("a", 2), [])
+    first = await one.acquire((), 0, routing)
+    one.release(first, routing)
+    second = await one.acquire([first], 0, routing)
     assert second is not first
-    assert (first.tokens, second.tokens) == (0, demand.charged)
+    assert (first.tokens, second.tokens) == (0, routing.charged)
 
 
 async def test_turns_follow_weights() -> None:

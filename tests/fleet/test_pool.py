@@ -107,11 +107,11 @@ async def test_a_question_waits_for_nobody_and_takes_nobodys_place() -> None:
     members = workers(2, max_in_flight=1)
     made = pool(members)
     held = [await made.acquire(), await made.acquire()]
-    lent = [made.lend() for _ in range(24)]
+    lent = [made.borrow() for _ in range(24)]
     assert {worker.address for worker in lent} == {worker.address for worker in members}
     assert [worker.in_flight for worker in members] == [1, 1]
-    assert made.lend([members[0]]) is members[1]
+    assert made.borrow([members[0]]) is members[1]
     with pytest.raises(GatewayError, match="no worker of this model"):
-        made.lend(members)
+        made.borrow(members)
     for worker in held:
         made.release(worker)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.demand import Demand
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick.reading import ENDS, IMAGE, OPENING, STEP, WHOLE, describe, home_of, session_of
 from gateway.fleet.pick.seen import Seen
@@ -23,10 +23,10 @@ from gateway.fleet.worker import Worker
 from tests.clients import DIALECTS, Way, ways
 
 
-def read(op: Any, salt: str | None = None) -> Demand:
-    demand = Demand()
-    describe(op, demand, salt, True)
-    return demand
+def read(op: Any, salt: str | None = None) -> RoutingFacts:
+    routing = RoutingFacts()
+    describe(op, routing, salt, True)
+    return routing
 
 
 def chat(*texts: str, tools: tuple[Tool, ...] = ()) -> Chat:
@@ -38,7 +38,7 @@ def chat(*texts: str, tools: tuple[Tool, ...] = ()) -> Chat:
     )
 
 
-def common(one: Demand, other: Demand) -> int:
+def common(one: RoutingFacts, other: RoutingFacts) -> int:
     found = 0
     for mine, theirs in zip(one.keys, other.keys, strict=False):
         if mine != theirs:
@@ -56,7 +56,7 @@ def test_a_prompt_that_goes_on_has_all_beginnings(texts: list[str], more: list[s
 
 @given(st.lists(st.tuples(st.text(max_size=700), st.text(max_size=700)), min_size=1, max_size=8), st.integers(0, 2))
 def test_a_text_is_read_alike_in_one_part_and_in_several(texts: list[tuple[str, str]], images: int) -> None:
-    def read_as(*turns: tuple[Text, ...]) -> Demand:
+    def read_as(*turns: tuple[Text, ...]) -> RoutingFacts:
         messages = [Message("user", (Text("hello"),)), Message("assistant")]
         messages += [Message(role, parts) for role, parts in zip(["user", "assistant"] * 4, turns, strict=False)]
         if images:
@@ -65,9 +65,9 @@ def test_a_text_is_read_alike_in_one_part_and_in_several(texts: list[tuple[str, 
 
     one = read_as(*[(Text(front + back),) for front, back in texts])
     other = read_as(*[(Text(front), Text(back)) for front, back in texts])
-    assert (one.keys, one.prompt, one.head) == (other.keys, other.prompt, other.head)
+    assert (one.keys, one.prompt, one.system_tokens) == (other.keys, other.prompt, other.system_tokens)
     assert one.prompt >= images * IMAGE
-    assert home_of(one.beginning) == home_of(other.beginning)
+    assert home_of(one.first_texts) == home_of(other.first_texts)
 
 
 @pytest.mark.parametrize("at", [0, 300, 5_000, WHOLE - 1, WHOLE + STEP + 5])
@@ -95,7 +95,7 @@ def test_token_ids_match_as_text_does() -> None:
 
 
 def test_images_count_by_their_content() -> None:
-    def pictured(data: str) -> Demand:
+    def pictured(data: str) -> RoutingFacts:
         parts = (Image("data:image/png;base64," + data), Text("q" * 600))
         return read(Chat(model="m", messages=(Message("user", parts),)))
 
@@ -107,25 +107,27 @@ def test_images_count_by_their_content() -> None:
 
 
 def test_tool_calls_and_salts_count() -> None:
-    def called(arguments: str) -> Demand:
+    def called(arguments: str) -> RoutingFacts:
         call = ToolCall("id", "look", arguments)
         return read(Chat(model="m", messages=(Message("user", (Text("hi"),)), Message("assistant", (call,)))))
 
     assert common(called("1" * 600), called("2" * 600)) == 0
     op = chat("a" * 600)
     assert common(read(op, "one"), read(op, "two")) == 0
-    assert home_of(read(op, "one").beginning) != home_of(read(op, "two").beginning)
+    assert home_of(read(op, "one").first_texts) != home_of(read(op, "two").first_texts)
 
 
 def test_later_turns_belong_where_the_first_did() -> None:
     one, later = read(chat("a" * 3000)), read(chat("a" * 3000, "b" * 3000, "c"))
-    assert home_of(one.beginning) == home_of(later.beginning)
+    assert home_of(one.first_texts) == home_of(later.first_texts)
     short = read(chat("Hi!", "Hello, what can I do?", "Tell me"))
-    assert home_of(short.beginning) == home_of(read(chat("Hi!")).beginning) != home_of(read(chat("Hi?")).beginning)
-    assert (one.head, later.head) == (None, 0)
+    assert (
+        home_of(short.first_texts) == home_of(read(chat("Hi!")).first_texts) != home_of(read(chat("Hi?")).first_texts)
+    )
+    assert (one.system_tokens, later.system_tokens) == (None, 0)
 
 
-def asked(system: str, *texts: str) -> Demand:
+def asked(system: str, *texts: str) -> RoutingFacts:
     messages = [Message(role, (Text(text),)) for role, text in zip(["user", "assistant"] * 9, texts, strict=False)]
     return read(Chat(model="m", messages=(Message("system", (Text(system),)), *messages)))
 
@@ -134,20 +136,21 @@ def asked(system: str, *texts: str) -> Demand:
 def test_conversations_that_mostly_are_one_system_prompt_have_a_place_in_common(size: int) -> None:
     system = "x" * size
     one, other = asked(system, "Why?"), asked(system, "How?", "So.", "And then?")
-    assert one.opening
-    assert home_of(one.opening) == home_of(other.opening)
-    assert home_of(one.beginning) != home_of(other.beginning)
-    assert home_of(one.opening) != home_of(asked(system[:-1] + "y", "Why?").opening)
-    assert not asked("x" * OPENING, "Why?").opening, "it is soon computed again"
-    assert not asked(system, "y" * (size + 1)).opening, "most of it is the question"
+    assert one.system_texts
+    assert home_of(one.system_texts) == home_of(other.system_texts)
+    assert home_of(one.first_texts) != home_of(other.first_texts)
+    assert home_of(one.system_texts) != home_of(asked(system[:-1] + "y", "Why?").system_texts)
+    assert not asked("x" * OPENING, "Why?").system_texts, "it is soon computed again"
+    assert not asked(system, "y" * (size + 1)).system_texts, "most of it is the question"
 
 
 def test_a_place_is_the_same_in_every_process() -> None:
     code = (
-        "from gateway.core.demand import Demand; from gateway.core.messages import Chat, Message, Text\n"
+        "from gateway.core.routing_facts import RoutingFacts; from gateway.core.messages import Chat, Message, Text\n"
         "from gateway.fleet.pick.reading import describe, home_of, session_of\n"
-        "d = Demand(); describe(Chat(model='m', messages=(Message('user', (Text('hello'),)),)), d, 'salt', True)\n"
-        "print([home_of(d.beginning), session_of([(b'x', b's')], frozenset([b'x']))])"
+        "d = RoutingFacts()\n"
+        "describe(Chat(model='m', messages=(Message('user', (Text('hello'),)),)), d, 'salt', True)\n"
+        "print([home_of(d.first_texts), session_of([(b'x', b's')], frozenset([b'x']))])"
     )
     said = {
         subprocess.run(
@@ -157,7 +160,7 @@ def test_a_place_is_the_same_in_every_process() -> None:
     }
     assert len(said) == 1
     home, session = json.loads(said.pop())
-    assert home == home_of(read(chat("hello"), "salt").beginning)
+    assert home == home_of(read(chat("hello"), "salt").first_texts)
     assert session == session_of([(b"x", b"s")], frozenset([b"x"]))
 
 
@@ -169,7 +172,7 @@ def test_every_dialect_has_the_same_place(way: Way) -> None:
         Request("POST", way.route.path, [JSON_TYPE], body, way.example.query, way.route.name, {}, "id")
     )
     plain = Chat(model="m", messages=(Message("user", (Text("Hello there. " * 100),)),))
-    assert home_of(read(op).beginning) == home_of(read(plain).beginning)
+    assert home_of(read(op).first_texts) == home_of(read(plain).first_texts)
     assert common(read(op), read(plain)) == len(read(plain).keys) == 5
 
 
@@ -177,13 +180,13 @@ def test_every_dialect_has_the_same_place(way: Way) -> None:
 def test_a_later_turn_names_the_one_before_it(texts: list[str], reply: str, question: str) -> None:
     texts = texts if len(texts) % 2 else [*texts, "?"]
     before, after = read(chat(*texts)), read(chat(*texts, reply, question))
-    assert after.turn == before.whole
-    assert after.before == sum(map(len, texts)) // 4
+    assert after.previous_key == before.prompt_key
+    assert after.previous_tokens == sum(map(len, texts)) // 4
 
 
 def test_a_turn_with_messages_that_have_no_parts_is_read() -> None:
     empty = Chat(model="m", messages=(Message("user", ()), Message("assistant", ()), Message("user", ())))
-    assert read(empty).turn == read(Chat(model="m", messages=(Message("user", ()),))).whole
+    assert read(empty).previous_key == read(Chat(model="m", messages=(Message("user", ()),))).prompt_key
 
 
 # -- the index ------------------------------------------------------------------------------------------------------

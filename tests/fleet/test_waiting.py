@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from gateway.core.demand import Demand
 from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.waiting import Refusal
 from tests.fleet.pools import POLICIES, Clock, kind_of, pool, waiting, workers
 
@@ -82,14 +82,14 @@ async def test_a_team_that_fills_the_queue_makes_room_for_another() -> None:
     reasons: list[Refusal] = []
     one = pool(workers(1, max_in_flight=1), max_waiting=3, on_refuse=reasons.append)
     worker = await one.acquire()
-    flood = [await waiting(one, demand=Demand(tenant="loud")) for _ in range(3)]
-    quiet = asyncio.create_task(one.acquire(demand=Demand(tenant="quiet")))
+    flood = [await waiting(one, routing=RoutingFacts(tenant="loud")) for _ in range(3)]
+    quiet = asyncio.create_task(one.acquire(routing=RoutingFacts(tenant="quiet")))
     with pytest.raises(Busy, match="had to make room") as caught:
         await flood[-1]
     assert (caught.value.code, reasons) == ("queue_full", ["displaced"])
     assert one.waiting == 3
     with pytest.raises(Busy, match="is full"):
-        await one.acquire(demand=Demand(tenant="loud"))
+        await one.acquire(routing=RoutingFacts(tenant="loud"))
     one.release(worker)
     assert await flood[0] is worker
     one.release(worker)
@@ -102,14 +102,14 @@ async def test_a_team_that_fills_the_queue_makes_room_for_another() -> None:
 async def test_bytes_that_wait_are_bounded_but_one_body_always_may() -> None:
     one = pool(workers(1, max_in_flight=1), max_bytes=1000)
     await one.acquire()
-    large = await waiting(one, demand=Demand(tenant="a", size=5000))
+    large = await waiting(one, routing=RoutingFacts(tenant="a", size=5000))
     with pytest.raises(Busy):
-        await one.acquire(demand=Demand(tenant="a", size=1))
+        await one.acquire(routing=RoutingFacts(tenant="a", size=1))
     large.cancel()
     await asyncio.gather(large, return_exceptions=True)
-    few = [await waiting(one, demand=Demand(tenant="a", size=300)) for _ in range(3)]
+    few = [await waiting(one, routing=RoutingFacts(tenant="a", size=300)) for _ in range(3)]
     with pytest.raises(Busy):
-        await one.acquire(demand=Demand(tenant="a", size=300))
+        await one.acquire(routing=RoutingFacts(tenant="a", size=300))
     for task in few:
         task.cancel()
     await asyncio.gather(*few, return_exceptions=True)
@@ -119,23 +119,23 @@ async def test_a_wait_longer_than_the_clients_own_is_refused_at_once() -> None:
     clock, reasons = Clock(), list[Refusal]()
     one = pool(workers(1, max_in_flight=1), clock=clock, on_refuse=reasons.append, timeout_s=20)
     worker = await one.acquire()
-    tasks = [await waiting(one, demand=Demand(tenant="a", size=4096)) for _ in range(12)]
+    tasks = [await waiting(one, routing=RoutingFacts(tenant="a", size=4096)) for _ in range(12)]
     for task in tasks[:4]:  # each takes its worker for two seconds
         clock.now += 2.0
         one.release(worker)
         assert await task is worker
-    patient = await waiting(one, demand=Demand(tenant="a", size=4096, until=clock.now + 16.5))
+    patient = await waiting(one, routing=RoutingFacts(tenant="a", size=4096, until=clock.now + 16.5))
     with pytest.raises(Busy, match="would be about 17 s") as caught:
-        await one.acquire(demand=Demand(tenant="a", size=4096, until=clock.now + 16.5))
+        await one.acquire(routing=RoutingFacts(tenant="a", size=4096, until=clock.now + 16.5))
     assert caught.value.code == "wait_too_long"
     assert caught.value.retry_after == pytest.approx(17.4, rel=0.01)
     assert reasons == ["slow"]
     # Another team's request has only its own turn to wait for.
-    other = await waiting(one, demand=Demand(tenant="b", size=4096, until=clock.now + 16.5))
+    other = await waiting(one, routing=RoutingFacts(tenant="b", size=4096, until=clock.now + 16.5))
     # Without a deadline, the queue's own age counts.
-    last = await waiting(one, demand=Demand(tenant="a", size=4096))
+    last = await waiting(one, routing=RoutingFacts(tenant="a", size=4096))
     with pytest.raises(Busy, match=r"would be about 2\d s"):
-        await one.acquire(demand=Demand(tenant="a", size=4096))
+        await one.acquire(routing=RoutingFacts(tenant="a", size=4096))
     left = [*tasks[4:], patient, other, last]
     for task in left:
         task.cancel()

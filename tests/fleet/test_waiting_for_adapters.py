@@ -8,8 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from gateway.core.demand import Demand
 from gateway.core.errors import Busy, Kind
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.pool import Pool
 from gateway.fleet.waiting import Refusal
@@ -28,7 +28,7 @@ async def asking(
     one: Pool | AdapterPool, tenant: str = "", priority: int = 0, until: float | None = None
 ) -> asyncio.Task[Worker]:
     """A request that waits, or was answered at once."""
-    task = asyncio.create_task(one.acquire((), priority, Demand(tenant=tenant, size=4096, until=until)))
+    task = asyncio.create_task(one.acquire((), priority, RoutingFacts(tenant=tenant, size=4096, until=until)))
     await asyncio.sleep(0)
     return task
 
@@ -87,10 +87,10 @@ async def test_a_full_queue_of_requests_for_an_adapter_keeps_nobody_from_a_free_
     first, second = members = workers(2, max_in_flight=1)
     one = pool(members, max_waiting=2)
     adapter = adapter_of(one, [first])
-    await adapter.acquire((), 0, Demand())
+    await adapter.acquire((), 0, RoutingFacts())
     flood = [await asking(adapter, "loud") for _ in range(3)]
     assert one.waiting == 2
-    assert await one.acquire(demand=Demand(tenant="loud")) is second
+    assert await one.acquire(routing=RoutingFacts(tenant="loud")) is second
     with pytest.raises(Busy, match="is full"):
         await flood[2]
     await dropped(*flood)
@@ -115,7 +115,7 @@ async def test_requests_for_an_adapter_have_the_bounds_of_the_queue() -> None:
         await loud[1]
     assert (one.waiting, reasons) == (3, ["full", "displaced", "displaced"])
     # A retry has waited already, takes no turn and displaces nobody.
-    again = asyncio.create_task(one.acquire([second], 0, Demand(tenant="quiet")))
+    again = asyncio.create_task(one.acquire([second], 0, RoutingFacts(tenant="quiet")))
     await asyncio.sleep(0)
     assert one.waiting == 4
     tasks = {"loud": loud[0], "quiet": quiet[0], "other": other, "again": again}
@@ -192,9 +192,9 @@ async def test_one_who_waits_for_an_adapter_is_handed_a_free_worker_that_loads_i
     first, second = members = workers(2, max_in_flight=1)
     one = pool(members)
     adapter = adapter_of(one, [first])
-    await adapter.acquire((), 0, Demand())
+    await adapter.acquire((), 0, RoutingFacts())
     older, newer = await asking(adapter), await asking(adapter)
-    again = asyncio.create_task(adapter.acquire([second], 0, Demand()))  # it has tried the second one
+    again = asyncio.create_task(adapter.acquire([second], 0, RoutingFacts()))  # it has tried the second one
     await asyncio.sleep(0)
     adapter.having = frozenset(members)
     one.refit_waiting()
@@ -237,7 +237,7 @@ async def test_an_arrival_takes_no_step_for_kinds_that_wait_and_a_freed_worker_f
         tasks = [await asking(adapter_of(one, chosen)) for chosen in sets]
         for demanding in (adapter_of(one, sets[0]), one):  # what may be new of this state has been seen
             tasks.append(await asking(demanding))
-        coming = [one.acquire((), 0, Demand()), adapter_of(one, sets[1]).acquire((), 0, Demand())]
+        coming = [one.acquire((), 0, RoutingFacts()), adapter_of(one, sets[1]).acquire((), 0, RoutingFacts())]
         found = [steps(lambda coro=coro: coro.send(None), "line", "fleet") for coro in coming]  # type: ignore[misc]
         found.append(steps(lambda: one.release(members[0]), "line", "fleet"))
         for coro in coming:

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
+from gateway.core.routing_facts import RoutingFacts
 from gateway.pipeline.hedge import first_answer
 from gateway.pipeline.visit import Visit
 from tests.clients import WAYS, Way
@@ -105,12 +105,12 @@ class Learning:
     def abandoned(self, worker: Named, generation: int) -> None:
         self.learned.append(f"{worker} abandoned")
 
-    def release(self, worker: Named, demand: Any) -> None:
+    def release(self, worker: Named, routing: Any) -> None:
         self.learned.append(f"{worker} released")
 
     def visit(self, worker: Any) -> Visit:
         pool: Any = self
-        return Visit(pool, worker, Demand(), pool)
+        return Visit(pool, worker, RoutingFacts(), pool)
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_all_that_goes_over_a_large_request_is_done_in_a_thread(monkeypatch: pyt
         (Vllm, "write"),
         (Estimator, "cost"),
         (run, "refuse_beyond"),
-        (Pool, "demand"),
+        (Pool, "routing"),
     ):
         noted(owner, name)
     limits = [{"name": "tokens", "kind": "tokens", "limit": 1 << 30}]
@@ -311,4 +311,4 @@ def test_all_that_goes_over_a_large_request_is_done_in_a_thread(monkeypatch: pyt
         for stream in (False, True):
             body = {**LARGE, "max_tokens": 5, "stream": stream}
             assert httpx.post(stack.url + "/v1/messages", json=body, timeout=30).status_code == 200
-    assert seen == {name: {"thread"} for name in ("read", "write", "cost", "refuse_beyond", "demand")}
+    assert seen == {name: {"thread"} for name in ("read", "write", "cost", "refuse_beyond", "routing")}

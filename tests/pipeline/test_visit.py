@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.routing_facts import RoutingFacts
 from gateway.pipeline.visit import Visit
 from tests.repo.tree import ROOT
 
@@ -37,7 +37,7 @@ class Pool:
     def abandoned(self, worker: Any, generation: int) -> None:
         self.learned.append("abandoned")
 
-    def release(self, worker: Any, demand: Demand) -> None:
+    def release(self, worker: Any, routing: RoutingFacts) -> None:
         self.learned.append("released")
 
 
@@ -46,9 +46,9 @@ class Worker:
     generation = 3
 
 
-def visit(pool: Any, demand: Demand | None = None) -> Visit:
+def visit(pool: Any, routing: RoutingFacts | None = None) -> Visit:
     worker: Any = Worker()
-    return Visit(pool, worker, demand, pool)
+    return Visit(pool, worker, routing, pool)
 
 
 def raised(error: BaseException | None) -> AbstractContextManager[object]:
@@ -66,7 +66,7 @@ ENDS = [
 @pytest.mark.parametrize(("error", "learned"), ENDS, ids=lambda value: type(value).__name__)
 def test_the_end_of_the_block_is_the_outcome(error: BaseException | None, learned: str) -> None:
     pool = Pool()
-    with raised(error), visit(pool, Demand()):
+    with raised(error), visit(pool, RoutingFacts()):
         if error is not None:
             raise error
     assert pool.learned == [learned, "released"]

@@ -9,7 +9,7 @@ from gateway.core.ports.account import Gate, Observer, Permit, RequestRecord, Re
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Counting, Facts, Gauges, Handover
 from gateway.core.ports.client import ClientConnection, Downstream
 from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
-from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Pool, Transport, WorkerHandle
+from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Pool, Transport, WorkerHandle, WorkerPool
 
 __all__ = [
     "BEYOND",
@@ -41,4 +41,5 @@ __all__ = [
     "Tracer",
     "Transport",
     "WorkerHandle",
+    "WorkerPool",
 ]

@@ -23,7 +23,7 @@ class RequestRecord(Struct):
     ttft_ms   milliseconds to the first output of a stream
     overhead_ms  part of `ms`: the rest, our own
     attempts  how many times a worker was picked
-    picked    why that worker: `core.demand.Demand.picked`
+    picked    why that worker: `core.routing_facts.RoutingFacts.picked`
     prefill   the worker that computed the prompt for it, or None
     adapter   the LoRA adapter of `model` that was meant, or None
     limit     the name of the limit that refused it

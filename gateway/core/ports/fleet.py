@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from gateway.core.demand import Demand
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers, Request
 from gateway.core.messages import Op
+from gateway.core.routing_facts import RoutingFacts
 
 
 class Deadlines(Struct, frozen=True):
@@ -81,48 +81,55 @@ class WorkerHandle(Protocol):
     def half_open(self) -> bool: ...
 
 
-class Pool(Protocol):
-    """The workers of one model; `gateway.fleet` has the one implementation."""
+W = TypeVar("W", bound=WorkerHandle)
+
+
+class WorkerPool(Protocol[W]):
+    """The workers of one model; `gateway.fleet` implements it for its own class of workers."""
 
     @property
     def ready(self) -> bool: ...
     @property
-    def silent(self) -> Sequence[Any] | None:
-        """The workers that do not tell what they have cached; None if none does, or there is no choice."""
+    def without_cache_events(self) -> Sequence[W] | None:
+        """The workers that do not publish what they have cached; None if no worker does, or there is no choice."""
         ...
 
-    def demand(self, op: Op, headers: Headers) -> Demand:
-        """What `op`, whose client sent these headers, brings to the pick. Takes longer for a longer prompt."""
+    def routing(self, op: Op, headers: Headers) -> RoutingFacts:
+        """Reads from `op`, whose client sent these headers, what the pick needs. Takes longer for a longer prompt."""
         ...
 
-    async def acquire(self, exclude: Sequence[Any], priority: int, demand: Demand) -> Any:
-        """A `WorkerHandle` that is not in `exclude`, to be given back by `release`. Higher priority waits less.
-        `demand` is told why this one. Raises GatewayError (NO_WORKER, OVERLOADED, `Busy`)."""
+    async def acquire(self, exclude: Sequence[W], priority: int, routing: RoutingFacts) -> W:
+        """Returns a worker that is not in `exclude`, to be given back by `release`. A higher priority waits less.
+        Writes the reason of the pick into `routing`. Raises GatewayError (NO_WORKER, OVERLOADED, `Busy`)."""
         ...
 
-    def lend(self, exclude: Sequence[Any]) -> Any:
-        """A `WorkerHandle` that is not in `exclude`, for a request that generates nothing. It never waits, takes no
+    def borrow(self, exclude: Sequence[W]) -> W:
+        """Returns a worker that is not in `exclude`, for a request that generates nothing. It never waits, takes no
         slot, and is not given back. Raises GatewayError(NO_WORKER)."""
         ...
 
-    def spare(self, exclude: Sequence[Any], demand: Demand) -> Any:
-        """A `WorkerHandle` that is free now and not in `exclude`, to be given back by `release`; None if there is none,
+    def try_acquire(self, exclude: Sequence[W], routing: RoutingFacts) -> W | None:
+        """Returns a worker that is free now and not in `exclude`, to be given back by `release`; None if there is none,
         or if requests wait for one."""
         ...
 
-    def release(self, worker: Any, demand: Demand) -> None: ...
-    def answered(self, worker: Any, generation: int) -> None:
+    def release(self, worker: W, routing: RoutingFacts) -> None: ...
+    def answered(self, worker: W, generation: int) -> None:
         """The reply has begun. Call it for half-open workers only."""
         ...
 
-    def succeeded(self, worker: Any, generation: int) -> None:
+    def succeeded(self, worker: W, generation: int) -> None:
         """The reply is whole."""
         ...
 
-    def failed(self, worker: Any, generation: int, error: GatewayError) -> None:
+    def failed(self, worker: W, generation: int, error: GatewayError) -> None:
         """The attempt ended with `error`. The pool decides by its blame whether it counts against the worker."""
         ...
 
-    def abandoned(self, worker: Any, generation: int) -> None:
+    def abandoned(self, worker: W, generation: int) -> None:
         """The request ended in a way that says nothing about the worker: its client left, or the gateway has a bug."""
         ...
+
+
+Pool = WorkerPool[WorkerHandle]
+"""The pool as the pipeline sees it, which returns to a pool only workers that it got from that pool."""

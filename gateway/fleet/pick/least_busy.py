@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.demand import Demand
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick.policy import Forgetful
 from gateway.fleet.worker import Worker
 
@@ -16,6 +16,6 @@ class LeastBusy(Forgetful):
     name = "least_busy"
     needs = ""
 
-    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        demand.why = "load"
+    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
+        routing.why = "load"
         return min(workers, key=lambda worker: ((worker.in_flight + 1) / worker.strength(now), worker.turn))

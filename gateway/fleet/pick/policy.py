@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.demand import Demand
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.worker import Worker
 
 
@@ -19,11 +19,11 @@ class PickPolicy(Protocol):
     name: str
     needs: str
 
-    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        """Chooses one of `workers`, which has at least one. Sets `demand.why` and `demand.matched`."""
+    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
+        """Chooses one of `workers`, which has at least one. Sets `routing.why` and `routing.matched`."""
         ...
 
-    def sent(self, worker: Worker, demand: Demand) -> None:
+    def sent(self, worker: Worker, routing: RoutingFacts) -> None:
         """The request is sent to `worker` now."""
         ...
 
@@ -38,5 +38,5 @@ class Forgetful:
     def keep(self, workers: Sequence[Worker]) -> None:
         pass
 
-    def sent(self, worker: Worker, demand: Demand) -> None:
+    def sent(self, worker: Worker, routing: RoutingFacts) -> None:
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from gateway.core.demand import Demand
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick.policy import Forgetful
 from gateway.fleet.worker import Worker
 
@@ -20,8 +20,8 @@ class PowerOfTwo(Forgetful):
     def __init__(self) -> None:
         self._random = random.Random()  # not a secret
 
-    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        demand.why = "load"
+    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
+        routing.why = "load"
         if len(workers) > 2:
             workers = self._random.sample(workers, 2)
         return min(workers, key=lambda worker: ((worker.in_flight + 1) / worker.strength(now), worker.turn))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from gateway.core.demand import Demand
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.blocks import chain
 from gateway.fleet.pick.least_tokens import least_loaded
 from gateway.fleet.pick.places import Places
@@ -47,9 +47,9 @@ def _end(ends: Sequence[int], tokens: int) -> int:
     return ends[count - 1] if count else 0
 
 
-def _known(worker: Worker, demand: Demand) -> bool:
+def _known(worker: Worker, routing: RoutingFacts) -> bool:
     """Whether its engine tells all that it has of such prompts."""
-    return worker.blocks is not None and worker.blocks.whole and worker.blocks.tells(demand.salt)
+    return worker.blocks is not None and worker.blocks.whole and worker.blocks.tells(routing.salt)
 
 
 class Prefix:
@@ -68,46 +68,49 @@ class Prefix:
         # sent, and for neither.
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
-    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
+    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
         for worker in workers:
             if worker.breaker.open_until:
-                demand.why = "trial"
-                return self._noted(worker, _NOTHING, (), demand)
-        found = self.seen.match(demand.keys, demand.ends)
-        told = self._look_up(workers, demand, found) if demand.tokens else ()
-        if demand.session is not None:
-            demand.why = "session"
-            return self._noted(self.places.lasting(workers, demand.session, now), found, told, demand)
-        if not demand.beginning:
-            demand.why = "load"
-            return self._noted(least_loaded(workers, now, demand), _NOTHING, (), demand)
-        saved = self._saved(found, workers, demand, now)
+                routing.why = "trial"
+                return self._noted(worker, _NOTHING, (), routing)
+        found = self.seen.match(routing.keys, routing.ends)
+        told = self._look_up(workers, routing, found) if routing.tokens else ()
+        if routing.session is not None:
+            routing.why = "session"
+            return self._noted(self.places.lasting(workers, routing.session, now), found, told, routing)
+        if not routing.first_texts:
+            routing.why = "load"
+            return self._noted(least_loaded(workers, now, routing), _NOTHING, (), routing)
+        saved = self._saved(found, workers, routing, now)
         home, stake = None, 0.0
         if self._elsewhere > _ELSEWHERE_LEAST:
-            home = self._home(workers, demand, found, now)
-            stake = _STAKE * self._elsewhere * demand.prompt
+            home = self._home(workers, routing, found, now)
+            stake = _STAKE * self._elsewhere * routing.prompt
         best, most = self._best(workers, now, saved, home, stake)
         if most and len(best) == 1:
-            demand.why = "prefix"
-            return self._noted(best[0], found, told, demand, saved)
-        place = home_of(demand.beginning if saved else demand.opening or demand.beginning)
+            routing.why = "prefix"
+            return self._noted(best[0], found, told, routing, saved)
+        place = home_of(routing.first_texts if saved else routing.system_texts or routing.first_texts)
         picked = best[0] if len(best) == 1 else self.places.of(workers, place, now, best)
         if most:
-            demand.why = "prefix"
+            routing.why = "prefix"
         else:
             away = len(best) < len(workers) and picked is not (home or self.places.of(workers, place, now))
-            demand.why = "load" if away else "home"
-        return self._noted(picked, found, told, demand, saved)
+            routing.why = "load" if away else "home"
+        return self._noted(picked, found, told, routing, saved)
 
-    def _home(self, workers: Sequence[Worker], demand: Demand, found: Mapping[Worker, int], now: float) -> Worker:
+    def _home(
+        self, workers: Sequence[Worker], routing: RoutingFacts, found: Mapping[Worker, int], now: float
+    ) -> Worker:
         """Where other gateways look for the conversation, as far as this one can tell."""
-        if not demand.opening:
-            return self.places.of(workers, home_of(demand.beginning), now)
-        opening = _end(demand.ends, int(LEAST_SHARE * demand.prompt) if demand.head is None else demand.head)
-        having = [worker for worker in workers if found.get(worker, 0) >= opening]
+        if not routing.system_texts:
+            return self.places.of(workers, home_of(routing.first_texts), now)
+        system = int(LEAST_SHARE * routing.prompt) if routing.system_tokens is None else routing.system_tokens
+        least = _end(routing.ends, system)
+        having = [worker for worker in workers if found.get(worker, 0) >= least]
         if having:
-            return self.places.of(workers, home_of(demand.beginning), now, having)
-        return self.places.of(workers, home_of(demand.opening), now)
+            return self.places.of(workers, home_of(routing.first_texts), now, having)
+        return self.places.of(workers, home_of(routing.system_texts), now)
 
     @staticmethod
     def _best(
@@ -138,53 +141,53 @@ class Prefix:
                 return best, gain
             gain = max([less for less in saved.values() if less < gain], default=0)
 
-    def sent(self, worker: Worker, demand: Demand) -> None:
-        self.places.sent(worker, demand.charged)
-        if demand.whole or demand.keys:
-            self.seen.add(demand.keys, worker, demand.whole)
+    def sent(self, worker: Worker, routing: RoutingFacts) -> None:
+        self.places.sent(worker, routing.charged)
+        if routing.prompt_key or routing.keys:
+            self.seen.add(routing.keys, worker, routing.prompt_key)
         if worker.blocks is not None:
-            self.picks["none" if demand.why != "prefix" else "engine" if demand.exact else "sent"] += 1
+            self.picks["none" if routing.why != "prefix" else "engine" if routing.exact else "sent"] += 1
 
     def keep(self, workers: Sequence[Worker]) -> None:
         self.seen.keep(workers)
         self.places.keep(workers)
 
     def _saved(
-        self, found: Mapping[Worker, int], workers: Sequence[Worker], demand: Demand, now: float
+        self, found: Mapping[Worker, int], workers: Sequence[Worker], routing: RoutingFacts, now: float
     ) -> Mapping[Worker, int]:
         """The tokens that each worker need not compute, without those that have too small a match."""
-        head = demand.head
-        least = LEAST_SHARE * demand.prompt
+        head = routing.system_tokens
+        least = LEAST_SHARE * routing.prompt
         if head is not None:
             least = min(least, head + 1)
         saved = {worker: tokens for worker, tokens in found.items() if tokens >= least}
         if head is None:
             return saved
-        before = demand.before
+        before = routing.previous_tokens
         # What is not in `found` these do not have.
-        known = [worker for worker in workers if _known(worker, demand)] if demand.tokens else []
-        having = [worker for worker in self.seen.having(demand.turn) if worker not in known]
+        known = [worker for worker in workers if _known(worker, routing)] if routing.tokens else []
+        having = [worker for worker in self.seen.having(routing.previous_key) if worker not in known]
         for worker in having:
             saved[worker] = max(before, saved.get(worker, 0))
-        if having or max(saved.values(), default=0) >= max(head + 1, _end(demand.ends, before)):
+        if having or max(saved.values(), default=0) >= max(head + 1, _end(routing.ends, before)):
             self._elsewhere -= self._elsewhere * _ELSEWHERE_STEP
             return saved
         if any(saved.get(worker, 0) > head for worker in known):
             return saved
         # This gateway did not send the turn before: another one did, to the conversation's place.
-        home = self._home(workers, demand, found, now)
+        home = self._home(workers, routing, found, now)
         if home not in known:
             self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_STEP
             saved[home] = max(before, saved.get(home, 0))
         return saved
 
     @staticmethod
-    def _look_up(workers: Sequence[Worker], demand: Demand, found: dict[Worker, int]) -> Sequence[Worker]:
+    def _look_up(workers: Sequence[Worker], routing: RoutingFacts, found: dict[Worker, int]) -> Sequence[Worker]:
         """Corrects `found`, the tokens of this prompt that each worker was sent, by what engines say that they have. An
         engine of which events are missing has at least what it says. Returns the workers that were corrected."""
         told = []
-        tokens, salt, chains = demand.tokens, demand.salt, demand.chains
-        estimated = demand.prompt / len(tokens)
+        tokens, salt, chains = routing.tokens, routing.salt, routing.chains
+        estimated = routing.prompt / len(tokens)
         for worker in workers:
             blocks = worker.blocks
             if blocks is None or not blocks.tells(salt):
@@ -205,13 +208,13 @@ class Prefix:
         worker: Worker,
         found: Mapping[Worker, int],
         told: Sequence[Worker],
-        demand: Demand,
+        routing: RoutingFacts,
         saved: Mapping[Worker, int] = _NOTHING,
     ) -> Worker:
-        demand.matched = matched = found.get(worker, 0)
+        routing.matched = matched = found.get(worker, 0)
         tokens = saved.get(worker, 0)
         if tokens < matched:
             tokens = matched
-        demand.saved = tokens if tokens < demand.prompt else demand.prompt
-        demand.exact = matched > 0 and worker in told
+        routing.saved = tokens if tokens < routing.prompt else routing.prompt
+        routing.exact = matched > 0 and worker in told
         return worker

@@ -22,7 +22,6 @@ from itertools import accumulate
 
 from msgspec import Raw
 
-from gateway.core.demand import Demand
 from gateway.core.http import Headers
 from gateway.core.messages import (
     Audio,
@@ -41,6 +40,7 @@ from gateway.core.messages import (
     Thinking,
     ToolCall,
 )
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.worker import OUTPUT_COSTS
 
 CHARACTERS = 4
@@ -77,32 +77,31 @@ def session_of(headers: Headers, names: frozenset[bytes]) -> int | None:
 
 
 def cache_key_of(op: Op, salt: str | None) -> Sequence[str]:
-    """What places the prompts for which the client has this one's `prompt_cache_key`, as `Demand.beginning`; () without
-    a key."""
+    """The texts that place all prompts with this `prompt_cache_key`, as `RoutingFacts.first_texts`; () without one."""
     return (salt or "", op.cache_key[:FRONT], "") if op.cache_key else ()
 
 
-def describe(op: Op, demand: Demand, salt: str | None, prompt: bool) -> None:
-    """Writes the length of `op` into `demand`, with `prompt` also the prefixes. `salt` separates the prompts of tenants
-    that share no cache."""
+def describe(op: Op, routing: RoutingFacts, salt: str | None, prompt: bool) -> None:
+    """Writes the length of `op` into `routing`, with `prompt` also the prefixes. `salt` separates the prompts of
+    tenants that share no cache."""
     if isinstance(op, Chat):
-        _chat(op, demand, salt, prompt)
+        _chat(op, routing, salt, prompt)
     elif isinstance(op, Complete):
-        _complete(op, demand, salt, prompt)
+        _complete(op, routing, salt, prompt)
     elif isinstance(op, Embed):
-        demand.prompt = sum([_length(one) for one in op.inputs])
+        routing.prompt = sum([_length(one) for one in op.inputs])
     elif isinstance(op, Score):
         pairs = len(op.documents) // len(op.queries)
-        demand.prompt = sum(map(_length, op.documents)) + pairs * sum(map(_length, op.queries))
+        routing.prompt = sum(map(_length, op.documents)) + pairs * sum(map(_length, op.queries))
     else:
         assert isinstance(op, Question)
 
 
-def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
+def _chat(op: Chat, routing: RoutingFacts, salt: str | None, prompt: bool) -> None:
     if not prompt:
         size = sum([len(part.text) if type(part) is Text else _size(part) for one in op.messages for part in one.parts])
-        demand.prompt = size // CHARACTERS + 1
-        demand.output = _output(op.max_output)
+        routing.prompt = size // CHARACTERS + 1
+        routing.output = _output(op.max_output)
         return
     pieces = [_tool(tool.name, tool.description, tool.parameters) for tool in op.tools] if op.tools else []
     media = 0
@@ -137,24 +136,24 @@ def _chat(op: Chat, demand: Demand, salt: str | None, prompt: bool) -> None:
         end = len(pieces)
     first = pieces[front:end] if front >= 0 else ()
     if first:  # of the user; also its end, because some clients put words of their own before their users'
-        demand.beginning = (salt or "", front_text, first[0][: FIRST // 2], first[-1][-FIRST // 2 :])
+        routing.first_texts = (salt or "", front_text, first[0][: FIRST // 2], first[-1][-FIRST // 2 :])
         if start > OPENING and 2 * start >= until[end - 1]:
-            demand.opening = (salt or "", front_text, pieces[front - 1][-FRONT:])
+            routing.system_texts = (salt or "", front_text, pieces[front - 1][-FRONT:])
     else:
-        demand.beginning = (salt or "", front_text, "")
+        routing.first_texts = (salt or "", front_text, "")
     if turned:
-        demand.head = start // CHARACTERS
-    demand.prompt = size // CHARACTERS + media * IMAGE + 1
-    demand.output = _output(op.max_output) * op.n
-    _keys(text, pieces, until, demand, salt)
-    keys = demand.keys
-    demand.whole = _whole(keys[-1] if keys else 0, size, pieces[-1] if pieces else "")
+        routing.system_tokens = start // CHARACTERS
+    routing.prompt = size // CHARACTERS + media * IMAGE + 1
+    routing.output = _output(op.max_output) * op.n
+    _keys(text, pieces, until, routing, salt)
+    keys = routing.keys
+    routing.prompt_key = _whole(keys[-1] if keys else 0, size, pieces[-1] if pieces else "")
     if turned:
         count = len(pieces) - _since(messages)
         size = until[count - 1] if count else 0
-        demand.before = size // CHARACTERS
+        routing.previous_tokens = size // CHARACTERS
         depth = bisect_right(ENDS, size)
-        demand.turn = _whole(keys[depth - 1] if depth else 0, size, pieces[count - 1] if count else "")
+        routing.previous_key = _whole(keys[depth - 1] if depth else 0, size, pieces[count - 1] if count else "")
 
 
 def _since(messages: Sequence[Message]) -> int:
@@ -200,18 +199,18 @@ def _sample(pieces: Sequence[str], index: int, at: int) -> str:
     return sample
 
 
-def _complete(op: Complete, demand: Demand, salt: str | None, prompt: bool) -> None:
-    demand.prompt = sum([_length(one) for one in op.prompts])
-    demand.output = _output(op.max_output) * op.n * len(op.prompts)
+def _complete(op: Complete, routing: RoutingFacts, salt: str | None, prompt: bool) -> None:
+    routing.prompt = sum([_length(one) for one in op.prompts])
+    routing.output = _output(op.max_output) * op.n * len(op.prompts)
     if not prompt or not op.prompts:
         return
     first = op.prompts[0]
     if isinstance(first, str):
-        demand.beginning = (salt or "", first[:FIRST], "")
-        _keys(first[:WHOLE], [first], [len(first)], demand, salt)
+        routing.first_texts = (salt or "", first[:FIRST], "")
+        _keys(first[:WHOLE], [first], [len(first)], routing, salt)
     else:
-        demand.beginning = (salt or "", repr(first[: FIRST // CHARACTERS]), "")
-        _token_keys(first, demand, salt)
+        routing.first_texts = (salt or "", repr(first[: FIRST // CHARACTERS]), "")
+        _token_keys(first, routing, salt)
 
 
 def _output(cap: int | None) -> int:
@@ -258,14 +257,14 @@ def _digest(part: Image | Audio | Opaque) -> str:
     return blake2b(f"{size} {text}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _keys(text: str, pieces: Sequence[str], until: Sequence[int], demand: Demand, salt: str | None) -> None:
+def _keys(text: str, pieces: Sequence[str], until: Sequence[int], routing: RoutingFacts, salt: str | None) -> None:
     """`text` is the beginning of `pieces`, which end at `until`.
 
     Each key is the sum of the hashes of all parts until there. The order of parts counts for nothing in one key, but it
     does in all of them: where two prompts first differ, their keys do."""
     key = hash(salt)
     keys: list[int] = []
-    demand.keys, demand.ends = keys, _TOKENS
+    routing.keys, routing.ends = keys, _TOKENS
     count = bisect_right(ENDS, until[-1]) if until else 0
     for part in _PARTS[:count]:
         key += hash(text[part])
@@ -282,7 +281,7 @@ def _keys(text: str, pieces: Sequence[str], until: Sequence[int], demand: Demand
         keys.append(key)
 
 
-def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None:
+def _token_keys(tokens: Sequence[int], routing: RoutingFacts, salt: str | None) -> None:
     key = hash(salt)
     keys: list[int] = []
     start = 0
@@ -290,12 +289,12 @@ def _token_keys(tokens: Sequence[int], demand: Demand, salt: str | None) -> None
         key += hash(tokens[start : min(end, start + SAMPLE)])
         keys.append(key)
         start = end
-    demand.keys, demand.ends = keys, _TOKENS
+    routing.keys, routing.ends = keys, _TOKENS
 
 
 def home_of(texts: Sequence[str]) -> int:
-    """The place of a conversation's `beginning` or `opening`: a 64-bit hash, the same in every gateway. Most requests
-    go where their prompt is, and need none."""
+    """The place of a conversation's `first_texts` or `system_texts`: a 64-bit hash, the same in every gateway. Most
+    requests go where their prompt is, and need none."""
     return _place("\x00".join(texts).encode("utf-8", "surrogatepass"))
 
 

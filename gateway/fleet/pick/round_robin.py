@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.demand import Demand
+from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick.policy import Forgetful
 from gateway.fleet.worker import Worker
 
@@ -16,7 +16,7 @@ class RoundRobin(Forgetful):
     name = "round_robin"
     needs = ""
 
-    def pick(self, workers: Sequence[Worker], now: float, demand: Demand) -> Worker:
-        demand.why = "turn"
+    def pick(self, workers: Sequence[Worker], now: float, routing: RoutingFacts) -> Worker:
+        routing.why = "turn"
         total = sum([worker.strength(now) for worker in workers])
         return min(workers, key=lambda worker: worker.turn + total / worker.strength(now))

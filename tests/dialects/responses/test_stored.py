@@ -118,7 +118,7 @@ def test_what_is_referred_to_counts_as_the_body_does(monkeypatch: pytest.MonkeyP
         stepped: list[str] = []
 
         async def offload(step: Any, *given: Any, share: Any = None) -> Any:
-            stepped.append(getattr(step, "__name__", "demand"))
+            stepped.append(getattr(step, "__name__", "routing"))
             return step(*given)
 
         monkeypatch.setattr(run, "offload", offload)

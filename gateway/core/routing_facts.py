@@ -1,0 +1,87 @@
+"""The facts of one request that decide its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class RoutingFacts(Struct):
+    """A pick policy's facts about one request, and the result of the last pick.
+
+    keys             hashes of ever longer prefixes of the prompt, valid in this process only
+    ends             the length of each of these prefixes, in estimated tokens
+    prompt           estimated tokens of the prompt
+    output           the expected cost of the reply, in tokens of a prompt
+    first_texts      texts that place a conversation that was not seen before; () if its beginning is unknown
+    system_texts     the first and last texts of tools and system prompt, if these are most of the first turn: they
+                     place the first conversation that has them; else ()
+    system_tokens    tokens before the first user message if the conversation had turns before; else None
+    prompt_key       a hash of the whole prompt, as `keys`; 0 if no turn can follow
+    previous_tokens  tokens of the prompt of the previous turn, if `system_tokens` is not None
+    previous_key     the `prompt_key` of that prompt
+    tokens           the prompt's tokens as the engines read it, if engines publish their caches and a worker returned
+                     them; else ()
+    chains           keys of the blocks of these tokens, by the size of a block, as picks need them
+    salt             keeps these tokens apart in the engines' caches
+    session          a 64-bit hash of the session that the client named, the same in every gateway; else None
+
+    tenant           takes turns with other tenants while the request waits
+    size             bytes of the request's body
+    until            when its client gives up, in seconds of the gateway's clock; None if that is not known
+
+    policy           the policy that picked
+    why              session | prefix | home | load | turn | trial | only
+    matched          tokens of the prompt that the worker was sent before, as far as this gateway knows
+    saved            tokens of the prompt that the worker is believed to have in its cache, from any gateway
+    exact            the worker's engine has published that it has the matched tokens
+    charged          tokens that count on the worker until the request is over
+    """
+
+    keys: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    prompt: int = 0
+    output: int = 0
+    first_texts: Sequence[str] = ()
+    system_texts: Sequence[str] = ()
+    system_tokens: int | None = None
+    prompt_key: int = 0
+    previous_tokens: int = 0
+    previous_key: int = 0
+    tokens: Sequence[int] = ()
+    chains: dict[int, Sequence[int]] = {}
+    salt: str | None = None
+    session: int | None = None
+    tenant: str = ""
+    size: int = 0
+    until: float | None = None
+    policy: str = ""
+    why: str = ""
+    matched: int = 0
+    saved: int = 0
+    exact: bool = False
+    charged: int = 0
+
+    def take_over(self, other: RoutingFacts) -> None:
+        """The facts that are the same for every pick of one request."""
+        self.tenant, self.size, self.until = other.tenant, other.size, other.until
+        self.tokens, self.salt = other.tokens, other.salt
+
+    def forget_prompt(self) -> None:
+        """Drops the facts about the prompt: there will be no other pick, and the facts of a long prompt are large."""
+        self.keys = self.ends = self.tokens = self.first_texts = self.system_texts = ()
+        self.chains = {}
+
+    @property
+    def picked(self) -> str:
+        """Policy, reason and matched share as a structured field (RFC 8941): `prefix;why=home;matched=0.00`, with
+        `;exact` behind it if the engine published what matches."""
+        if self.why == "only":
+            return "only"
+        return f"{self.policy};why={self.why};matched={self.share:.2f}{';exact' if self.exact else ''}"
+
+    @property
+    def share(self) -> float:
+        """The fraction of the prompt that matched, 0 to 1."""
+        return min(1.0, self.matched / self.prompt) if self.prompt else 0.0
