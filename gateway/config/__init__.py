@@ -22,9 +22,8 @@ from gateway.config.model import (
 from gateway.config.reference import json_schema, reference_markdown
 from gateway.config.routing import Queue
 from gateway.config.secrets import plain_secrets
-from gateway.config.serving import Console, Cors, Listen, Log, Metrics, is_loopback
+from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing, is_loopback
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal
-from gateway.config.tracing import Tracing
 from gateway.config.watch import Watch
 
 __all__ = [

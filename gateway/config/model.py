@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
 
-from gateway.config.detours import Mirror, Reason, SplitRule
 from gateway.config.kinds import (
     Address,
     Bytes,
@@ -30,11 +29,10 @@ from gateway.config.kinds import (
     nothing_is_empty,
     nothing_is_no_item,
 )
-from gateway.config.routing import KvEvents, Policy, Prefill, Queue, Routing, WorkerOptions
+from gateway.config.routing import KvEvents, Mirror, Policy, Prefill, Queue, Reason, Routing, SplitRule, WorkerOptions
 from gateway.config.section import Section
-from gateway.config.serving import Console, Cors, Listen, Log, Metrics
+from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal, Store
-from gateway.config.tracing import Tracing
 
 PREFIX = "DRAGOMAN_"
 """What the names of our environment variables begin with."""
@@ -49,44 +47,31 @@ class Key(Section):
         json_schema_extra={"anyOf": [{"required": ["hash"]}, {"required": ["aws_access_key_id"]}]}
     )
 
-    hash: Hash | None = Field(
-        default=None,
-        description="`sha256:` and the SHA-256 of the whole key in hexadecimal."
-        " Required, unless `aws_access_key_id` is there.",
-    )
-    id: str | None = Field(
-        default=None,
-        pattern=r"^[0-9a-z]{4,32}$",
-        description="The id inside a `dgm_` key, to find its entry by. Absent for a key that was made elsewhere.",
-    )
-    team: Name | None = Field(
-        default=None, description="The team it belongs to, for usage records and for limits that several keys share."
-    )
-    models: tuple[Name, ...] | None = Field(default=None, description="Models (or aliases) it may use. Absent: all.")
-    dialects: tuple[Name, ...] | None = Field(default=None, description="Dialects it may speak. Absent: all.")
-    expires: Expiry | None = Field(
-        default=None, description="From this moment it is refused. A bare date lasts through the end of that day, UTC."
-    )
-    disabled: Flag = Field(default=False, description="Refuse it for now.")
-    priority: Whole = Field(
-        default=0,
-        ge=-100,
-        le=100,
-        description="Requests that wait for a worker go in this order, highest first; an overloaded gateway refuses the"
-        " lowest first. Callers without a key have 0.",
-    )
-    limits: KeyLimits | None = Field(default=None, description="Limits of its own.")
-    aws_access_key_id: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9_-]{4,128}$",
-        description="Id of a key pair that signs requests (AWS Signature Version 4), beside a hash or instead of one.",
-    )
-    aws_secret_file: str | None = Field(
-        default=None,
-        min_length=1,
-        description="File with that pair's secret; relative to the folder of gateway.yaml.",
-    )
-    aws_secret_env: Variable | None = Field(default=None, description="Environment variable with that secret.")
+    hash: Hash | None = None
+    """`sha256:` and the SHA-256 of the whole key in hexadecimal. Required, unless `aws_access_key_id` is there."""
+    id: str | None = Field(default=None, pattern=r"^[0-9a-z]{4,32}$")
+    """The id inside a `dgm_` key, to find its entry by. Absent for a key that was made elsewhere."""
+    team: Name | None = None
+    """The team it belongs to, for usage records and for limits that several keys share."""
+    models: tuple[Name, ...] | None = None
+    """Models (or aliases) it may use. Absent: all."""
+    dialects: tuple[Name, ...] | None = None
+    """Dialects it may speak. Absent: all."""
+    expires: Expiry | None = None
+    """From this moment it is refused. A bare date lasts through the end of that day, UTC."""
+    disabled: Flag = False
+    """Refuse it for now."""
+    priority: Whole = Field(default=0, ge=-100, le=100)
+    """Requests that wait for a worker go in this order, highest first; an overloaded gateway refuses the lowest first.
+    Callers without a key have 0."""
+    limits: KeyLimits | None = None
+    """Limits of its own."""
+    aws_access_key_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{4,128}$")
+    """Id of a key pair that signs requests (AWS Signature Version 4), beside a hash or instead of one."""
+    aws_secret_file: str | None = Field(default=None, min_length=1)
+    """File with that pair's secret; relative to the folder of gateway.yaml."""
+    aws_secret_env: Variable | None = None
+    """Environment variable with that secret."""
 
     _aws_secret: SecretStr | None = PrivateAttr(None)
 
@@ -99,28 +84,27 @@ class Key(Section):
 class Deadlines(Section):
     """How long a worker may take."""
 
-    connect_s: Seconds = Field(default=2.0, gt=0, le=60, description="To accept a connection.")
-    first_byte_s: Seconds = Field(
-        default=600.0,
-        gt=0,
-        le=_DAY,
-        description="From the request to the response head. Long prompts take minutes to read.",
-    )
-    idle_s: Seconds = Field(default=300.0, gt=0, le=_DAY, description="Between two pieces of a reply.")
-    first_byte_per_1000_s: Seconds = Field(
-        default=0.0, ge=0, le=3600, description="Added to `first_byte_s` for every 1,000 tokens of the prompt."
-    )
-    total_s: Seconds | None = Field(default=None, gt=0, le=_DAY, description="The whole reply. Absent: no limit.")
+    connect_s: Seconds = Field(default=2.0, gt=0, le=60)
+    """To accept a connection."""
+    first_byte_s: Seconds = Field(default=600.0, gt=0, le=_DAY)
+    """From the request to the response head. Long prompts take minutes to read."""
+    idle_s: Seconds = Field(default=300.0, gt=0, le=_DAY)
+    """Between two pieces of a reply."""
+    first_byte_per_1000_s: Seconds = Field(default=0.0, ge=0, le=3600)
+    """Added to `first_byte_s` for every 1,000 tokens of the prompt."""
+    total_s: Seconds | None = Field(default=None, gt=0, le=_DAY)
+    """The whole reply. Absent: no limit."""
 
 
 class Discover(Section):
     """Where workers are found while the gateway runs, beside those that are listed."""
 
-    redis: Flag = Field(default=False, description="In the registry that workers join, in the server of `redis`.")
-    dns: Address | None = Field(
-        default=None, description="`name:port`: every address of the name is a worker, called by plain HTTP."
-    )
-    interval_s: Seconds = Field(default=1.0, ge=0.1, le=3600, description="Between two look-ups of the name.")
+    redis: Flag = False
+    """In the registry that workers join, in the server of `redis`."""
+    dns: Address | None = None
+    """`name:port`: every address of the name is a worker, called by plain HTTP."""
+    interval_s: Seconds = Field(default=1.0, ge=0.1, le=3600)
+    """Between two look-ups of the name."""
 
 
 class Model(Section):
@@ -128,103 +112,67 @@ class Model(Section):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]})
 
-    backend: Name = Field(description="What its workers speak: vllm, openai, tgi or llamacpp.")
-    workers: tuple[WorkerUrl, ...] = Field(
-        default=(),
-        min_length=1,
-        max_length=1000,
-        description="Base addresses, `scheme://host:port[/base]`; at least one, unless there is `discover`. A `/v1` at"
-        " the end is left out.",
-    )
-    discover: Discover | None = Field(default=None, description="Further workers, found while the gateway runs.")
-    aliases: tuple[Name, ...] = Field(default=(), description="Further names that clients may use for it.")
-    upstream_model: str | None = Field(
-        default=None, min_length=1, description="The name its workers know it by. Absent: its name here."
-    )
-    max_context: Whole | None = Field(
-        default=None, ge=1, description="Its context in tokens. Absent: the workers decide."
-    )
-    features: frozenset[Feature] | None = Field(
-        default=None,
-        description="What it can do; a request for more is refused early. Absent: nothing is refused beforehand.",
-    )
-    api_key_file: str | None = Field(
-        default=None,
-        min_length=1,
-        description="File with the key that its workers ask for; relative to this file's folder.",
-    )
-    api_key_env: Variable | None = Field(default=None, description="Environment variable with that key.")
-    headers: dict[str, str] = Field(default={}, repr=False, description="Extra headers to its workers.")
-    ca_file: str | None = Field(
-        default=None, min_length=1, description="PEM bundle that its https workers' certificates must chain to."
-    )
-    paths: tuple[UrlPath, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="The only paths that are called on its workers, such as `/v1/chat/completions`; a request that"
-        " needs another is refused. Absent: those that its backend knows.",
-    )
-    policy: Policy = Field(default="prefix", description="How a worker is picked; see docs/routing.md.")
-    worker_options: dict[WorkerUrl, WorkerOptions] = Field(
-        default={}, description="Options of single workers, by address: those of `workers`, or found by `discover`."
-    )
-    adapters: Flag = Field(
-        default=False,
-        description="Offer the LoRA adapters that its workers have loaded as models, to whoever may use this one.",
-    )
-    prefill: Prefill | None = Field(
-        default=None,
-        description="Prefill and decode apart: these workers compute prompts, `workers` generate. Absent: `workers` do"
-        " both.",
-    )
-    kv_events: KvEvents | None = Field(
-        default=None,
-        description="Pick by what the workers' engines say that they have cached; see docs/routing.md."
-        " Absent: by what they were sent.",
-    )
-    max_in_flight: Whole | None = Field(
-        default=None,
-        ge=1,
-        description="Most requests at once on each worker; more wait in the queue. Absent: what the engine is seen to"
-        " take, see `queue.learn_capacity`.",
-    )
-    deadlines: Deadlines | None = Field(
-        default=None, description="Deadlines of its own; what is absent is as in `deadlines`."
-    )
-    fallback: tuple[Name, ...] = Field(
-        default=(),
-        max_length=10,
-        description="Models that are asked, in this order, where this one cannot answer; see docs/fallback.md.",
-    )
-    fallback_on: tuple[Reason, ...] = Field(
-        default=("unavailable", "overloaded"),
-        min_length=1,
-        description="What they are asked for: `unavailable` (no worker could answer), `overloaded` (all are busy, or "
-        "say so), `context_length` (the prompt is too long).",
-    )
-    split: tuple[SplitRule, ...] = Field(
-        default=(),
-        max_length=20,
-        description="Requests of this model that another model answers instead. The first rule that takes a request"
-        " counts; what none takes stays.",
-    )
-    split_by: Literal["session", "key"] = Field(
-        default="session",
-        description="What stays together in a `share`: the requests of a session (`routing.session_headers`; without "
-        "one each is drawn for itself), or all of a key.",
-    )
-    mirror: Mirror | None = Field(default=None, description="Copies for another model, whose replies are dropped.")
-    hedge_s: Seconds | None = Field(
-        default=None,
-        gt=0,
-        le=3600,
-        description="Embeddings: after this long without an answer a second worker is asked too, and the first answer "
-        "counts. Absent: never.",
-    )
+    backend: Name
+    """What its workers speak: vllm, openai, tgi or llamacpp."""
+    workers: tuple[WorkerUrl, ...] = Field(default=(), min_length=1, max_length=1000)
+    """Base addresses, `scheme://host:port[/base]`; at least one, unless there is `discover`. A `/v1` at the end is left
+    out."""
+    discover: Discover | None = None
+    """Further workers, found while the gateway runs."""
+    aliases: tuple[Name, ...] = ()
+    """Further names that clients may use for it."""
+    upstream_model: str | None = Field(default=None, min_length=1)
+    """The name its workers know it by. Absent: its name here."""
+    max_context: Whole | None = Field(default=None, ge=1)
+    """Its context in tokens. Absent: the workers decide."""
+    features: frozenset[Feature] | None = None
+    """What it can do; a request for more is refused early. Absent: nothing is refused beforehand."""
+    api_key_file: str | None = Field(default=None, min_length=1)
+    """File with the key that its workers ask for; relative to this file's folder."""
+    api_key_env: Variable | None = None
+    """Environment variable with that key."""
+    headers: dict[str, str] = Field(default={}, repr=False)
+    """Extra headers to its workers."""
+    ca_file: str | None = Field(default=None, min_length=1)
+    """PEM bundle that its https workers' certificates must chain to."""
+    paths: tuple[UrlPath, ...] | None = Field(default=None, min_length=1)
+    """The only paths that are called on its workers, such as `/v1/chat/completions`; a request that needs another is
+    refused. Absent: those that its backend knows."""
+    policy: Policy = "prefix"
+    """How a worker is picked; see docs/routing.md."""
+    worker_options: dict[WorkerUrl, WorkerOptions] = {}
+    """Options of single workers, by address: those of `workers`, or found by `discover`."""
+    adapters: Flag = False
+    """Offer the LoRA adapters that its workers have loaded as models, to whoever may use this one."""
+    prefill: Prefill | None = None
+    """Prefill and decode apart: these workers compute prompts, `workers` generate. Absent: `workers` do both."""
+    kv_events: KvEvents | None = None
+    """Pick by what the workers' engines say that they have cached; see docs/routing.md. Absent: by what they were
+    sent."""
+    max_in_flight: Whole | None = Field(default=None, ge=1)
+    """Most requests at once on each worker; more wait in the queue. Absent: what the engine is seen to take, see
+    `queue.learn_capacity`."""
+    deadlines: Deadlines | None = None
+    """Deadlines of its own; what is absent is as in `deadlines`."""
+    fallback: tuple[Name, ...] = Field(default=(), max_length=10)
+    """Models that are asked, in this order, where this one cannot answer; see docs/fallback.md."""
+    fallback_on: tuple[Reason, ...] = Field(default=("unavailable", "overloaded"), min_length=1)
+    """What they are asked for: `unavailable` (no worker could answer), `overloaded` (all are busy, or say so),
+    `context_length` (the prompt is too long)."""
+    split: tuple[SplitRule, ...] = Field(default=(), max_length=20)
+    """Requests of this model that another model answers instead. The first rule that takes a request counts; what none
+    takes stays."""
+    split_by: Literal["session", "key"] = "session"
+    """What stays together in a `share`: the requests of a session (`routing.session_headers`; without one each is drawn
+    for itself), or all of a key."""
+    mirror: Mirror | None = None
+    """Copies for another model, whose replies are dropped."""
+    hedge_s: Seconds | None = Field(default=None, gt=0, le=3600)
+    """Embeddings: after this long without an answer a second worker is asked too, and the first answer counts. Absent:
+    never."""
 
-    queue: Queue | None = Field(
-        default=None, description="A queue of its own; what is absent is as in the common `queue`."
-    )
+    queue: Queue | None = None
+    """A queue of its own; what is absent is as in the common `queue`."""
 
     _api_key: SecretStr | None = PrivateAttr(None)
 
@@ -237,98 +185,70 @@ class Model(Section):
 class DialectOptions(Section):
     """How one dialect is offered."""
 
-    enabled: Flag = Field(default=True, description="Offer it.")
-    prefixes: tuple[Prefix, ...] | None = Field(
-        default=None, min_length=1, description="Path prefixes it answers under; `/` is the root. Absent: its own."
-    )
-    default_model: Name | None = Field(
-        default=None,
-        description="Model for requests that name none, or a placeholder such as `dummy`. Absent: those are refused.",
-    )
-    extras: Literal["pass", "drop", "error"] | None = Field(
-        default=None,
-        description="Fields, and members inside them, that it does not know: `pass` them on, `drop` them and say so, "
-        "or answer with an `error`. What constrains the answer is never dropped (docs/backends/vllm.md). Absent: as "
-        "its page in docs/dialects says.",
-    )
-    default_api_version: str | None = Field(
-        default=None,
-        pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$",
-        description="Azure: the `api-version` of requests that name none. Absent: those are refused.",
-    )
+    enabled: Flag = True
+    """Offer it."""
+    prefixes: tuple[Prefix, ...] | None = Field(default=None, min_length=1)
+    """Path prefixes it answers under; `/` is the root. Absent: its own."""
+    default_model: Name | None = None
+    """Model for requests that name none, or a placeholder such as `dummy`. Absent: those are refused."""
+    extras: Literal["pass", "drop", "error"] | None = None
+    """Fields, and members inside them, that it does not know: `pass` them on, `drop` them and say so, or answer with an
+    `error`. What constrains the answer is never dropped (docs/backends/vllm.md). Absent: as its page in docs/dialects
+    says."""
+    default_api_version: str | None = Field(default=None, pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")
+    """Azure: the `api-version` of requests that name none. Absent: those are refused."""
 
 
 class Relay(Section):
     """Carrying replies."""
 
-    keepalive_s: Seconds = Field(
-        default=15.0,
-        ge=0,
-        le=3600,
-        description="Longest silence towards a streaming client. Then a keep-alive is sent, also before any worker "
-        "has answered; an error after that arrives inside a stream with status 200. 0: off.",
-    )
-    drain_s: Seconds = Field(
-        default=30.0, ge=0, le=_DAY, description="On SIGTERM, how long running replies may still take."
-    )
-    notice_s: Seconds = Field(
-        default=0.0,
-        ge=0,
-        le=3600,
-        description="On SIGTERM, how long it keeps serving even when idle, so that load balancers see that `/readyz` "
-        "is 503. Part of `drain_s`.",
-    )
-    max_reply_bytes: Bytes = Field(
-        default=67108864,
-        ge=1024,
-        le=1 << 32,
-        description="Most bytes of one reply held in memory: of one that is not streamed, or of what a stream "
-        "repeats at its end.",
-    )
+    keepalive_s: Seconds = Field(default=15.0, ge=0, le=3600)
+    """Longest silence towards a streaming client. Then a keep-alive is sent, also before any worker has answered; an
+    error after that arrives inside a stream with status 200. 0: off."""
+    drain_s: Seconds = Field(default=30.0, ge=0, le=_DAY)
+    """On SIGTERM, how long running replies may still take."""
+    notice_s: Seconds = Field(default=0.0, ge=0, le=3600)
+    """On SIGTERM, how long it keeps serving even when idle, so that load balancers see that `/readyz` is 503. Part of
+    `drain_s`."""
+    max_reply_bytes: Bytes = Field(default=67108864, ge=1024, le=1 << 32)
+    """Most bytes of one reply held in memory: of one that is not streamed, or of what a stream repeats at its end."""
 
 
 class Retry(Section):
     """Retries on another worker, only before the first byte has reached the client."""
 
-    attempts: Whole = Field(default=3, ge=1, le=10, description="Most workers tried for one request; 1 is no retry.")
-    budget: Share = Field(default=0.2, ge=0, le=1, description="Most retries, as a share of requests.")
-    min_per_second: Share = Field(
-        default=3.0, ge=0, le=10000, description="Retries a second that are allowed in any case."
-    )
+    attempts: Whole = Field(default=3, ge=1, le=10)
+    """Most workers tried for one request; 1 is no retry."""
+    budget: Share = Field(default=0.2, ge=0, le=1)
+    """Most retries, as a share of requests."""
+    min_per_second: Share = Field(default=3.0, ge=0, le=10000)
+    """Retries a second that are allowed in any case."""
 
 
 class Health(Section):
     """Probing workers: one is ready while it answers with a status below 500."""
 
-    interval_s: Seconds = Field(default=5.0, gt=0, le=3600, description="Between two probes of a worker.")
-    timeout_s: Seconds = Field(
-        default=1.0, gt=0, le=600, description="How long a probe may take; at most `interval_s`."
-    )
-    path: UrlPath = Field(
-        default="/health",
-        description="Path of the probe. A worker without it answers 404, which counts as alive.",
-    )
+    interval_s: Seconds = Field(default=5.0, gt=0, le=3600)
+    """Between two probes of a worker."""
+    timeout_s: Seconds = Field(default=1.0, gt=0, le=600)
+    """How long a probe may take; at most `interval_s`."""
+    path: UrlPath = "/health"
+    """Path of the probe. A worker without it answers 404, which counts as alive."""
 
 
 class Breaker(Section):
     """Leaving out workers that fail."""
 
-    failures: Whole = Field(default=5, ge=1, le=10000, description="Failures in a row that eject a worker.")
-    eject_s: Seconds = Field(
-        default=30.0, gt=0, le=_DAY, description="How long it is left out; longer each time in a row."
-    )
-    max_eject_share: Share = Field(
-        default=0.5, ge=0, le=1, description="Largest share of a model's workers left out at once."
-    )
-    slowstart_s: Seconds = Field(
-        default=10.0, ge=0, le=3600, description="How long its share grows after its return. 0 is off."
-    )
-    quarantine_s: Seconds = Field(
-        default=60.0,
-        ge=0,
-        le=_DAY,
-        description="How long a request is refused after two workers died of it. 0: it is sent on.",
-    )
+    failures: Whole = Field(default=5, ge=1, le=10000)
+    """Failures in a row that eject a worker."""
+    eject_s: Seconds = Field(default=30.0, gt=0, le=_DAY)
+    """How long it is left out; longer each time in a row."""
+    max_eject_share: Share = Field(default=0.5, ge=0, le=1)
+    """Largest share of a model's workers left out at once."""
+    slowstart_s: Seconds = Field(default=10.0, ge=0, le=3600)
+    """How long its share grows after its return. 0 is off."""
+    quarantine_s: Seconds = Field(default=60.0, ge=0, le=_DAY)
+    """How long a request is refused after two workers died of it. 0: it is sent on."""
 
 
 class Config(BaseModel):
@@ -342,79 +262,50 @@ class Config(BaseModel):
         frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False, title="gateway.yaml"
     )
 
-    listen: Listen = Field(
-        default=Listen(), description="Where the gateway listens, and what a client may send or hold open."
-    )
-    auth: Literal["open", "keys"] = Field(
-        default="open",
-        description="Who may call: `keys` asks for one of `keys`, `open` lets everybody in."
-        " Absent: `keys` if there are any, else `open`, which is then allowed on loopback only.",
-    )
-    keys: Annotated[dict[Name, Key], BeforeValidator(nothing_is_empty)] = Field(
-        default={}, description="Client keys by name."
-    )
-    keys_file: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Another file with keys by name, such as a mounted secret; relative to this one. Changes are "
-        "picked up within 2 s.",
-    )
-    models: Annotated[dict[Name, Model], BeforeValidator(nothing_is_empty)] = Field(
-        default={}, description="Models by the name that clients use."
-    )
-    dialects: Annotated[dict[Name, DialectOptions], BeforeValidator(nothing_is_empty)] = Field(
-        default={}, description="Dialects by name; those that are not named here are offered in their own way."
-    )
-    deadlines: Deadlines = Field(default=Deadlines(), description="How long a worker may take.")
-    relay: Relay = Field(default=Relay(), description="Carrying replies.")
-    retry: Retry = Field(
-        default=Retry(),
-        description="Retries on another worker, only before the first byte has reached the client.",
-    )
-    health: Health = Field(
-        default=Health(), description="Probing workers: one is ready while it answers with a status below 500."
-    )
-    breaker: Breaker = Field(default=Breaker(), description="Leaving out workers that fail.")
-    queue: Queue = Field(
-        default=Queue(), description="Waiting while no worker of a model is free; see docs/admission.md."
-    )
-    routing: Routing = Field(default=Routing(), description="Which worker takes a request; see docs/routing.md.")
-    jwt: Jwt | None = Field(default=None, description="Tokens of an identity provider, beside or instead of keys.")
-    redis: Redis | None = Field(
-        default=None, description="A Redis or Valkey server that all gateways of a deployment share."
-    )
-    limits: Annotated[tuple[Limit, ...], BeforeValidator(nothing_is_no_item)] = Field(
-        default=(), max_length=10000, description="Limits on requests, tokens and requests in flight."
-    )
-    cache_salt: CacheSalt | None = Field(
-        default=None,
-        description="Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."
-        " Absent: all share them.",
-    )
-    seal: Seal | None = Field(
-        default=None,
-        description="The secret that encrypts the reasoning which clients keep for the gateway; see docs/keys.md."
-        " Absent: each key's own hash.",
-    )
-    limiter: Limiter = Field(default=Limiter(), description="How limits are counted.")
-    store: Store = Field(
-        default=Store(), description="Responses that clients may refer to later; each caller to its own alone."
-    )
-    accounting: Accounting = Field(default=Accounting(), description="What was used, for a billing job to read.")
-    cors: Cors = Field(
-        default=Cors(),
-        description="Pages in browsers that may call the gateway from another origin. Without origins none may.",
-    )
-    log: Log = Field(default=Log(), description="What is written to standard output.")
-    metrics: Metrics = Field(default=Metrics(), description="Figures for Prometheus.")
-    console: Console = Field(
-        default=Console(),
-        description="A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single"
-        " requests.",
-    )
-    tracing: Tracing | None = Field(
-        default=None, description="Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."
-    )
+    listen: Listen = Listen()
+    auth: Literal["open", "keys"] = "open"
+    """Who may call: `keys` asks for one of `keys`, `open` lets everybody in. Absent: `keys` if there are any, else
+    `open`, which is then allowed on loopback only."""
+    keys: Annotated[dict[Name, Key], BeforeValidator(nothing_is_empty)] = {}
+    """Client keys by name."""
+    keys_file: str | None = Field(default=None, min_length=1)
+    """Another file with keys by name, such as a mounted secret; relative to this one. Changes are picked up within 2
+    s."""
+    models: Annotated[dict[Name, Model], BeforeValidator(nothing_is_empty)] = {}
+    """Models by the name that clients use."""
+    dialects: Annotated[dict[Name, DialectOptions], BeforeValidator(nothing_is_empty)] = {}
+    """Dialects by name; those that are not named here are offered in their own way."""
+    deadlines: Deadlines = Deadlines()
+    relay: Relay = Relay()
+    retry: Retry = Retry()
+    health: Health = Health()
+    breaker: Breaker = Breaker()
+    queue: Queue = Queue()
+    routing: Routing = Routing()
+    """Which worker takes a request; see docs/routing.md."""
+    jwt: Jwt | None = None
+    """Tokens of an identity provider, beside or instead of keys."""
+    redis: Redis | None = None
+    """A Redis or Valkey server that all gateways of a deployment share."""
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(nothing_is_no_item)] = Field(default=(), max_length=10000)
+    """Limits on requests, tokens and requests in flight."""
+    cache_salt: CacheSalt | None = None
+    """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers. Absent: all share
+    them."""
+    seal: Seal | None = None
+    """The secret that encrypts the reasoning which clients keep for the gateway; see docs/keys.md. Absent: each key's
+    own hash."""
+    limiter: Limiter = Limiter()
+    store: Store = Store()
+    """Responses that clients may refer to later; each caller to its own alone."""
+    accounting: Accounting = Accounting()
+    """What was used, for a billing job to read."""
+    cors: Cors = Cors()
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+    console: Console = Console()
+    tracing: Tracing | None = None
+    """Traces by OpenTelemetry; needs the extra `tracing`. Absent: none."""
 
     @model_validator(mode="before")
     @classmethod

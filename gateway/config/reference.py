@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+from itertools import pairwise
 from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core.core_schema import ModelSchema
 
 from gateway.config.available import Available
 from gateway.config.model import Config
@@ -14,9 +21,31 @@ BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 Json = dict[str, Any]
 
 
+class _Described(GenerateJsonSchema):
+    """Adds the docstring below each option as its description."""
+
+    def model_schema(self, schema: ModelSchema) -> Json:
+        found = super().model_schema(schema)
+        for name, text in _texts(schema["cls"]).items():
+            found["properties"][name]["description"] = text
+        return found
+
+
+def _texts(section: type[BaseModel]) -> dict[str, str]:
+    """Option -> its description. The source is read only here, so that importing a section costs nothing for it."""
+    found = {}
+    for kind in reversed(section.__mro__[: section.__mro__.index(BaseModel)]):
+        (node,) = ast.parse(inspect.getsource(kind)).body
+        for option, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
+            match option, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = " ".join(words.split())
+    return found
+
+
 def json_schema(known: Available | None = None) -> Json:
     """JSON Schema, draft 2020-12, of gateway.yaml. With `known`, names of dialects and backends are closed."""
-    schema = Config.model_json_schema()
+    schema = Config.model_json_schema(schema_generator=_Described)
     _tidy(schema)
     del schema["properties"]["auth"]["default"]  # it depends on whether there are keys
     schema["properties"]["limits"]["type"] = ["array", "null"]

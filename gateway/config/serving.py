@@ -1,4 +1,4 @@
-"""Options of the gateway's own side: where it listens, which pages may call it, its log, metrics and console."""
+"""Options of the gateway's own side: where it listens, which pages may call it, log, metrics, console and traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from typing import Literal
 
 from pydantic import Field, PrivateAttr, SecretStr
 
-from gateway.config.kinds import Address, Bytes, Flag, HeaderName, Host, Network, Origin, Seconds, Variable, Whole
+from gateway.config.kinds import (
+    Address,
+    Bytes,
+    CollectorUrl,
+    Flag,
+    HeaderName,
+    Host,
+    Name,
+    Network,
+    Origin,
+    Seconds,
+    Share,
+    Variable,
+    Whole,
+)
 from gateway.config.section import Section
 
 _DAY = 86400
@@ -24,75 +38,42 @@ def is_loopback(host: str) -> bool:
 class Listen(Section):
     """Where the gateway listens, and what a client may send or hold open."""
 
-    host: Host = Field(
-        default="127.0.0.1", description="Address to listen on. Anything but loopback needs keys or `auth: open`."
-    )
-    port: Whole = Field(default=8080, ge=0, le=65535, description="TCP port; 0 takes any free one.")
-    keep_alive_s: Seconds = Field(
-        default=75.0,
-        gt=0,
-        le=3600,
-        description="How long an idle client connection is kept open. Longer than the proxy in front keeps it.",
-    )
-    header_timeout_s: Seconds = Field(
-        default=10.0, gt=0, le=600, description="Longest time for a request's head to arrive."
-    )
-    body_timeout_s: Seconds = Field(
-        default=60.0, gt=0, le=3600, description="Longest pause while a request body arrives."
-    )
-    min_body_rate_bytes: Bytes = Field(
-        default=500,
-        ge=0,
-        le=1 << 30,
-        description="Slowest average rate of a request body, in bytes a second, beyond the first `body_timeout_s`. "
-        "0: no limit.",
-    )
-    write_idle_s: Seconds = Field(
-        default=60.0, gt=0, le=3600, description="A client that reads nothing for this long is dropped."
-    )
-    max_header_bytes: Bytes = Field(
-        default=32768, ge=1024, le=1 << 20, description="Largest request head; a larger one is answered 431."
-    )
-    max_header_count: Whole = Field(
-        default=100, ge=8, le=10000, description="Most header fields of a request; more are answered 431."
-    )
-    max_body_bytes: Bytes = Field(
-        default=33554432, ge=1024, le=1 << 32, description="Largest request body; a larger one is answered 413."
-    )
-    max_bodies_bytes: Bytes | None = Field(
-        default=None,
-        ge=1024,
-        description="Most bytes of request bodies above 64 KiB at once, and of stored responses that requests refer to;"
-        " what does not fit is answered 503 before it is read. In memory a body takes three to six times its size."
-        " At least `max_body_bytes`. Absent: a tenth of the memory that the process may have.",
-    )
-    max_connections: Whole = Field(
-        default=10000, ge=1, le=1000000, description="Most client connections at once; more are answered 503."
-    )
-    max_connections_per_key: Whole | None = Field(
-        default=None,
-        ge=1,
-        le=1000000,
-        description="Most connections of one key; on one more its request is answered 429, and it is closed. Absent: no"
-        " bound. Behind a proxy that shares its connections among clients this counts nothing useful.",
-    )
-    max_streams_per_key: Whole | None = Field(
-        default=None,
-        ge=1,
-        le=1000000,
-        description="Most streamed replies of one key at once; more are answered 429. Absent: no bound.",
-    )
-    shed_lag_s: Seconds = Field(
-        default=0.5,
-        ge=0,
-        le=60,
-        description="While the event loop is later than this, requests are answered 503, those of the lowest priority"
-        " first; see docs/admission.md. 0: never.",
-    )
-    trusted_proxies: tuple[Network, ...] = Field(
-        default=(),
-        description="Proxies, by address or network, whose `X-Forwarded-For` is believed.",
-    )
+    host: Host = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs keys or `auth: open`."""
+    port: Whole = Field(default=8080, ge=0, le=65535)
+    """TCP port; 0 takes any free one."""
+    keep_alive_s: Seconds = Field(default=75.0, gt=0, le=3600)
+    """How long an idle client connection is kept open. Longer than the proxy in front keeps it."""
+    header_timeout_s: Seconds = Field(default=10.0, gt=0, le=600)
+    """Longest time for a request's head to arrive."""
+    body_timeout_s: Seconds = Field(default=60.0, gt=0, le=3600)
+    """Longest pause while a request body arrives."""
+    min_body_rate_bytes: Bytes = Field(default=500, ge=0, le=1 << 30)
+    """Slowest average rate of a request body, in bytes a second, beyond the first `body_timeout_s`. 0: no limit."""
+    write_idle_s: Seconds = Field(default=60.0, gt=0, le=3600)
+    """A client that reads nothing for this long is dropped."""
+    max_header_bytes: Bytes = Field(default=32768, ge=1024, le=1 << 20)
+    """Largest request head; a larger one is answered 431."""
+    max_header_count: Whole = Field(default=100, ge=8, le=10000)
+    """Most header fields of a request; more are answered 431."""
+    max_body_bytes: Bytes = Field(default=33554432, ge=1024, le=1 << 32)
+    """Largest request body; a larger one is answered 413."""
+    max_bodies_bytes: Bytes | None = Field(default=None, ge=1024)
+    """Most bytes of request bodies above 64 KiB at once, and of stored responses that requests refer to; what does not
+    fit is answered 503 before it is read. In memory a body takes three to six times its size. At least
+    `max_body_bytes`. Absent: a tenth of the memory that the process may have."""
+    max_connections: Whole = Field(default=10000, ge=1, le=1000000)
+    """Most client connections at once; more are answered 503."""
+    max_connections_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
+    """Most connections of one key; on one more its request is answered 429, and it is closed. Absent: no bound. Behind
+    a proxy that shares its connections among clients this counts nothing useful."""
+    max_streams_per_key: Whole | None = Field(default=None, ge=1, le=1000000)
+    """Most streamed replies of one key at once; more are answered 429. Absent: no bound."""
+    shed_lag_s: Seconds = Field(default=0.5, ge=0, le=60)
+    """While the event loop is later than this, requests are answered 503, those of the lowest priority first; see
+    docs/admission.md. 0: never."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Proxies, by address or network, whose `X-Forwarded-For` is believed."""
 
     @property
     def loopback(self) -> bool:
@@ -103,69 +84,52 @@ class Listen(Section):
 class Cors(Section):
     """Pages in browsers that may call the gateway from another origin. Without origins none may."""
 
-    origins: tuple[Origin, ...] = Field(
-        default=(),
-        max_length=1000,
-        description='Origins of those pages, such as `https://chat.example.com`; `"*"` is every page there is.',
-    )
-    headers: tuple[HeaderName, ...] | None = Field(
-        default=None,
-        max_length=1000,
-        description="Request headers that they may send, such as `authorization`. Absent: all.",
-    )
-    max_age: Whole = Field(
-        default=600, ge=0, le=_DAY, description="For how many seconds a browser need not ask again for its permission."
-    )
+    origins: tuple[Origin, ...] = Field(default=(), max_length=1000)
+    """Origins of those pages, such as `https://chat.example.com`; `"*"` is every page there is."""
+    headers: tuple[HeaderName, ...] | None = Field(default=None, max_length=1000)
+    """Request headers that they may send, such as `authorization`. Absent: all."""
+    max_age: Whole = Field(default=600, ge=0, le=_DAY)
+    """For how many seconds a browser need not ask again for its permission."""
 
 
 class Log(Section):
     """What is written to standard output."""
 
-    requests: Flag = Field(default=True, description="One record a request.")
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info",
-        description="Lowest level that is written. `debug` adds the steps of every request from worker to worker, "
-        "and every probe.",
-    )
-    format: Literal["auto", "json", "console"] = Field(
-        default="auto",
-        description="`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if "
-        "standard output is a terminal, else `json`.",
-    )
-    dangerously_log_prompts: Flag = Field(
-        default=False,
-        description="Write the body of every request into the log, at level `info`: prompts, and all else that clients "
-        "say. Everybody who reads the log can read them. Not for production.",
-    )
+    requests: Flag = True
+    """One record a request."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is written. `debug` adds the steps of every request from worker to worker, and every probe."""
+    format: Literal["auto", "json", "console"] = "auto"
+    """`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if standard output is a
+    terminal, else `json`."""
+    dangerously_log_prompts: Flag = False
+    """Write the body of every request into the log, at level `info`: prompts, and all else that clients say. Everybody
+    who reads the log can read them. Not for production."""
 
 
 class Metrics(Section):
     """Figures for Prometheus."""
 
-    enabled: Flag = Field(default=True, description="Serve `/metrics`.")
-    listen: Address | None = Field(
-        default=None,
-        description="A separate `host:port` for `/metrics`, `/livez`, `/readyz`, `/status.json` and `/console`; "
-        "`/metrics` is then served only there. Absent: `/metrics` is served where clients call, without a key.",
-    )
-    genai: Flag = Field(
-        default=False,
-        description="Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`).",
-    )
+    enabled: Flag = True
+    """Serve `/metrics`."""
+    listen: Address | None = None
+    """A separate `host:port` for `/metrics`, `/livez`, `/readyz`, `/status.json` and `/console`; `/metrics` is then
+    served only there. Absent: `/metrics` is served where clients call, without a key."""
+    genai: Flag = False
+    """Also show requests, first tokens and token usage under OpenTelemetry's names (`gen_ai_*`)."""
 
 
 class Console(Section):
     """A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single requests."""
 
-    enabled: Flag = Field(default=False, description="Serve `/console`. Needs `metrics.listen`.")
-    key_file: str | None = Field(
-        default=None,
-        min_length=1,
-        description="File with the key that the page and `/status.json` ask for, of 16 characters or more; relative to"
-        " this file's folder. Changes are picked up within 2 s. Needed where clients need keys, and where"
-        " `metrics.listen` is not loopback.",
-    )
-    key_env: Variable | None = Field(default=None, description="Environment variable with that key.")
+    enabled: Flag = False
+    """Serve `/console`. Needs `metrics.listen`."""
+    key_file: str | None = Field(default=None, min_length=1)
+    """File with the key that the page and `/status.json` ask for, of 16 characters or more; relative to this file's
+    folder. Changes are picked up within 2 s. Needed where clients need keys, and where `metrics.listen` is not
+    loopback."""
+    key_env: Variable | None = None
+    """Environment variable with that key."""
 
     _key: SecretStr | None = PrivateAttr(None)
 
@@ -173,3 +137,17 @@ class Console(Section):
     def key(self) -> str | None:
         """Read by `load` from `key_file` or `key_env`; None where nobody has to show one."""
         return self._key.get_secret_value() if self._key else None
+
+
+class Tracing(Section):
+    """Traces by OpenTelemetry; needs the extra `tracing`."""
+
+    endpoint: CollectorUrl
+    """Where a collector takes OTLP over HTTP, such as `http://127.0.0.1:4318`; without a path it is `/v1/traces`."""
+    sample: Share = Field(default=0.1, ge=0, le=1)
+    """Share of requests that are recorded, of those whose client names no trace; else the client's trace says whether
+    it is recorded."""
+    service: Name = "dragoman"
+    """What the gateway is called in traces."""
+    headers: dict[str, str] = Field(default={}, repr=False)
+    """Extra headers to the collector, such as one with a key."""
