@@ -37,11 +37,10 @@ from bench.backend import CHUNK, OPENING, WHOLE, Worker
 from bench.replies import MODEL
 from bench.rows import ROWS, Row, chat
 from gateway.app import KNOWN, Gateway
-from gateway.config import Config, load
+from gateway.config import Config, Listen, load
 from gateway.observe.log import Log
-from gateway.server import Edge
-from gateway.server.protocol import EdgeProtocol, protocol_class
-from gateway.transport.connection import Connection
+from gateway.server.protocol import HttpProtocol, protocol_class
+from gateway.transport.connection import WorkerConnection
 from gateway.transport.pooled import Origin
 
 CLIENTS = 32
@@ -141,21 +140,21 @@ class Inside:
         self._blocks = [request[at : at + BLOCK] for at in range(0, len(request), BLOCK)]
         self._stream = row.kind == "stream"
         self._path = b""  # at the worker
-        protocol = protocol_class(Edge(), gateway.refused)
+        protocol = protocol_class(Listen(), gateway.refused)
         config, state = (
             uvicorn.Config(gateway, http=protocol, interface="asgi3", log_config=None, proxy_headers=False),
             ServerState(),
         )
-        self._clients: list[tuple[EdgeProtocol, Pipe]] = []
+        self._clients: list[tuple[HttpProtocol, Pipe]] = []
         for _ in range(CLIENTS):
             client = protocol(config, state, {}, loop)
             client.connection_made(cast("asyncio.Transport", pipe := Pipe()))
             self._clients.append((client, pipe))
-        self._workers: list[tuple[Connection, Pipe]] = []
+        self._workers: list[tuple[WorkerConnection, Pipe]] = []
         pooled, address = gateway.state.transports[MODEL], f"http://127.0.0.1:{port}"
         origin = pooled.origins[address] = Origin(pooled, address)
         for _ in range(CLIENTS):
-            worker = Connection(origin)
+            worker = WorkerConnection(origin)
             worker.connection_made(cast("asyncio.Transport", pipe := Pipe()))
             worker.since = loop.time()
             origin.keep(worker)

@@ -24,9 +24,9 @@ import uvloop
 import yaml
 
 from gateway.app import KNOWN, Gateway
-from gateway.config import Config, load
+from gateway.config import Config, Listen, load
 from gateway.observe.log import Log
-from gateway.server import Edge, Server, Side, server
+from gateway.server import OperationsListener, Server, server
 from workers.simulated import Simulated
 
 T = TypeVar("T")
@@ -70,13 +70,13 @@ class Stack:
         workers: tuple[Mapping[str, Any], ...] = ({},),
         config: Mapping[str, Any] | None = None,
         wrap: Callable[[Any], Any] = lambda app: app,
-        edge: Edge | None = None,
+        listen: Listen | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._options = workers
         self._config = dict(config or {})
         self._wrap = wrap
-        self._edge = edge or Edge()
+        self._listen = listen or Listen()
         self._environ = environ
         self._thread = threading.Thread(target=self._main, name="stack")
         self._started = threading.Event()
@@ -169,14 +169,14 @@ class Stack:
             async def nothing() -> None:
                 """A stack is stopped, not drained."""
 
-            side = None
+            operations = None
             if config.metrics.listen is not None:
                 admin = socket.create_server(("127.0.0.1", 0))
                 admin.setblocking(False)
                 self.admin_url = f"http://127.0.0.1:{admin.getsockname()[1]}"
-                side = Side(self.gateway.operations, admin)
+                operations = OperationsListener(self.gateway.operations, admin)
             self.server = server(
-                self._wrap(self.gateway), self._edge, 75.0, self.gateway.drain, nothing, self.gateway.refused, side
+                self._wrap(self.gateway), self._listen, self.gateway.drain, nothing, self.gateway.refused, operations
             )
             self.gateway.process.connections = lambda: len(self.server.server_state.connections)
             serving = asyncio.create_task(self.server.serve(sockets=[listener]))

@@ -22,7 +22,7 @@ from gateway import cli
 from gateway.app import KNOWN
 from gateway.config import load
 from gateway.observe.catalogue import FIGURES
-from gateway.observe.siblings import Siblings
+from gateway.observe.process_group import ProcessGroup
 from tests.commands import Serving, dragoman
 from tests.harness import Stack, until
 from tests.ports import free_port
@@ -228,7 +228,7 @@ async def test_figures_become_one_as_the_catalogue_says(tmp_path: Path) -> None:
             Gauge(name, FIGURES[name].text, registry=registry).set(value)
         registries.append(registry)
     Gauge("dragoman_limits_in_flight", "", registry=registries[1]).set(3)
-    first, second = Siblings(tmp_path, 0, 3), Siblings(tmp_path, 1, 3)  # the third is not there
+    first, second = ProcessGroup(tmp_path, 0, 3), ProcessGroup(tmp_path, 1, 3)  # the third is not there
     await second.start(registries[1], bytes)
     try:
         found = await first.together(registries[0])
@@ -250,7 +250,7 @@ async def test_two_scrapes_at_once_write_one_after_the_other(tmp_path: Path, mon
         return real(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", write)
-    one = Siblings(tmp_path, 0, 1)
+    one = ProcessGroup(tmp_path, 0, 1)
     await asyncio.gather(*(one.together(CollectorRegistry()) for _ in range(2)))
     assert not met
 
@@ -265,7 +265,7 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
         Gauge("dragoman_connections", "", registry=made).set(1)
         return made
 
-    async def shown(one: Siblings, made: CollectorRegistry) -> dict[str, float]:
+    async def shown(one: ProcessGroup, made: CollectorRegistry) -> dict[str, float]:
         found = {
             sample.name.removeprefix("dragoman_"): sample.value
             for metric in (await one.together(made)).collect()
@@ -273,7 +273,7 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
         }
         return {name: found[name] for name in ("retries_total", "request_seconds_count", "connections")}
 
-    first, second = Siblings(tmp_path, 0, 2), Siblings(tmp_path, 1, 2)
+    first, second = ProcessGroup(tmp_path, 0, 2), ProcessGroup(tmp_path, 1, 2)
     mine, theirs = registry(5), registry(7)
     await first.start(mine, bytes)
     await second.start(theirs, bytes)
@@ -282,7 +282,7 @@ async def test_counters_stay_while_a_process_is_slow_dead_or_new(tmp_path: Path)
     second.close()
     for _ in range(2):
         assert await shown(first, mine) == {**both, "connections": 1.0}
-    third = Siblings(tmp_path, 1, 2)
+    third = ProcessGroup(tmp_path, 1, 2)
     again = registry(1)
     await third.start(again, bytes)
     with_it = {"retries_total": 13.0, "request_seconds_count": 3.0, "connections": 2.0}

@@ -28,8 +28,8 @@ from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
+from gateway.observe.process_group import ProcessGroup
 from gateway.observe.queues import QueueMetrics
-from gateway.observe.siblings import Siblings
 from gateway.observe.tracing import installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
@@ -53,15 +53,15 @@ _LAST_WORDS_S = 2.0
 class Gateway:
     """The ASGI application. `start` before serving, `close` after; `reload` and `drain` in between.
 
-    siblings  where this process is one of several that share an address: metrics and state are those of all
+    group  where this process is one of several that share an address: metrics and state are those of all
     """
 
-    def __init__(self, config: Config, log: Log, siblings: Siblings | None = None) -> None:
+    def __init__(self, config: Config, log: Log, group: ProcessGroup | None = None) -> None:
         self.log = log
-        self._siblings = siblings
+        self._group = group
         self.metrics = Metrics(config.metrics.genai)
         self.process = ProcessMetrics(log)
-        self._host = host = Host(log, self.metrics, siblings.count if siblings is not None else 1)
+        self._host = host = Host(log, self.metrics, group.count if group is not None else 1)
         log.mask = lambda text: host.known_keys.masked(text, [])
         self._lag = LoopLag(self.metrics.loop_lag, late=host.guard.late)
         self.draining = False
@@ -79,7 +79,7 @@ class Gateway:
         ):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()
-        self._console = Console(self._watched, self.metrics.registry, siblings)
+        self._console = Console(self._watched, self.metrics.registry, group)
         self._install(State(config, Prepared(config), host))
 
     def _waiting(self) -> dict[str, int]:
@@ -187,8 +187,8 @@ class Gateway:
     async def start(self) -> None:
         await self.state.start()
         self._lag.start()
-        if self._siblings is not None:
-            await self._siblings.start(self.metrics.registry, self._console.told)
+        if self._group is not None:
+            await self._group.start(self.metrics.registry, self._console.told)
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""
@@ -256,8 +256,8 @@ class Gateway:
 
     async def close(self) -> None:
         self._lag.stop()
-        if self._siblings is not None:
-            self._siblings.close()
+        if self._group is not None:
+            self._group.close()
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
@@ -309,9 +309,9 @@ class Gateway:
         await _plain(scope, send, 200, page, content_type(accept))
 
     async def _page(self, accept: bytes) -> bytes:
-        if self._siblings is None:
+        if self._group is None:
             return await self.metrics.page_in_turns(accept)
-        return await self.metrics.page_of_all(accept, self._siblings)
+        return await self.metrics.page_of_all(accept, self._group)
 
 
 def _unchanged(endpoint: Application) -> Application:

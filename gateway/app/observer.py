@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.auth import ANONYMOUS
 from gateway.core.errors import Blame, GatewayError
 from gateway.core.ports import RequestRecord
-from gateway.observe.accounting import Stream
+from gateway.observe.accounting import AccountingStream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 
@@ -16,7 +16,7 @@ _NOBODY = ("", ANONYMOUS.key)
 class Observer:
     """Implements core.ports.Observer."""
 
-    def __init__(self, log: Log, metrics: Metrics, stream: Stream | None = None) -> None:
+    def __init__(self, log: Log, metrics: Metrics, stream: AccountingStream | None = None) -> None:
         self._log = log
         self._metrics = metrics
         self._stream = stream

@@ -14,14 +14,14 @@ from gateway.app.memory import room_for_bodies
 from gateway.app.prepared import Prepared
 from gateway.app.refusals import new_caps, new_guard
 from gateway.app.sources import shelf_of
-from gateway.auth import KnownKeys, Tokens
+from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
 from gateway.fleet.worker import Worker
-from gateway.observe.accounting import Stream
+from gateway.observe.accounting import AccountingStream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
-from gateway.observe.tracing import TraceSettings, Tracing
+from gateway.observe.tracing import Tracing
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.shelf import MemoryShelf, Shelf
 from gateway.ratelimit import Limiting
@@ -68,16 +68,16 @@ class Services:
         self._limits = prepared.limits
         self._host = host
         log, known = host.log, before if before is not None else _NOTHING
-        self.tracing: Tracing | None = Tracing.follow(known.tracing, _trace_settings(config))
+        self.tracing: Tracing | None = Tracing.follow(known.tracing, config.tracing)
         self.limiting: Limiting | None = Limiting.follow(
             known.limiting, config, prepared.limits, self._limits_changed, self._decided_alone
         )
-        self.tokens: Tokens | None = None
+        self.tokens: JwtVerifier | None = None
         if config.jwt is not None:
-            self.tokens = Tokens(config.jwt, time.time, log.event, known.tokens)
-        self.stream: Stream | None = None
+            self.tokens = JwtVerifier(config.jwt, time.time, log.event, known.tokens)
+        self.stream: AccountingStream | None = None
         if config.accounting.redis_stream is not None and config.redis is not None:
-            self.stream = Stream(
+            self.stream = AccountingStream(
                 f"{config.redis.namespace}:{config.accounting.redis_stream}",
                 config.accounting.max_length,
                 lambda: connect(RedisSettings.of(config.redis)),
@@ -127,13 +127,6 @@ class Services:
     def _decided_alone(self, requests: int, seconds: float) -> None:
         per_s = round(requests / max(seconds, 0.001), 1)
         self._host.log.event("warning", "decided without redis", requests=requests, per_s=per_s)
-
-
-def _trace_settings(config: Config) -> TraceSettings | None:
-    options = config.tracing
-    if options is None:
-        return None
-    return TraceSettings(options.endpoint, options.sample, options.service, tuple(options.headers.items()))
 
 
 def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:

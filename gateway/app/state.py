@@ -79,7 +79,7 @@ class State:
             served = self._serve_model(name, options, watchers)
             for known_as in (name, *options.aliases):
                 models[known_as] = served
-        self.keyring = Keyring(config, tokens=services.tokens, known=host.known_keys, table=prepared.keys)
+        self.keyring = Keyring(config, verifier=services.tokens, known=host.known_keys, table=prepared.keys)
         abilities = self._abilities
         self.adapters: Adapters = Adapters(
             config, models, fleets.of, fleets.probe_client, abilities.ask_again, abilities.narrow, self._adapter_told

@@ -79,7 +79,7 @@ def read_keys(text: str | bytes) -> dict[str | None, tuple[Any, str]]:
     return found
 
 
-class Tokens:
+class JwtVerifier:
     """Raises ValueError when the file of `options` holds no usable key.
 
     clock returns Unix seconds. on_event is called with a log level and a sentence when the keys of a URL cannot be
@@ -92,7 +92,7 @@ class Tokens:
         options: Jwt,
         clock: Callable[[], float],
         on_event: Callable[[str, str], None] | None = None,
-        before: Tokens | None = None,
+        before: JwtVerifier | None = None,
     ) -> None:
         self._options = options
         self._clock = clock

@@ -18,7 +18,7 @@ from hmac import digest as hmac_digest
 
 from gateway.auth import sigv4
 from gateway.auth.headers import WHERE, find_key, holds_key, refused
-from gateway.auth.jwt import Bearer, Tokens
+from gateway.auth.jwt import Bearer, JwtVerifier
 from gateway.auth.keys import well_formed
 from gateway.auth.known import KnownKeys
 from gateway.auth.principal import ANONYMOUS, PendingAuth, Principal
@@ -97,7 +97,7 @@ class Keyring:
         self,
         config: Config,
         clock: Callable[[], float] = time.time,
-        tokens: Tokens | None = None,
+        verifier: JwtVerifier | None = None,
         known: KnownKeys | None = None,
         table: KeyTable | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Keyring:
         self._count = len(config.keys)
         self._resolve = config.resolve
         self._salt = table.salt
-        self._tokens = tokens
+        self._verifier = verifier
         self._known = known or KnownKeys()
         self._sealing = table.sealing
         self._streams = config.listen.max_streams_per_key
@@ -160,8 +160,8 @@ class Keyring:
         token = find_key(headers)
         if token is None:
             raise refused(f"no API key was given; send it as {WHERE}")
-        if self._tokens is not None and self._tokens.like(token):
-            return self._bearer(self._tokens.read(token))
+        if self._verifier is not None and self._verifier.like(token):
+            return self._bearer(self._verifier.read(token))
         return self._admit(self._lookup(token), dialect)
 
     def _bearer(self, bearer: Bearer) -> Principal:

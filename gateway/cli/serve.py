@@ -22,9 +22,9 @@ from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Detached, Fault, Listen, TooSlow, Watch, load
 from gateway.core.rounds import going_on
 from gateway.observe.log import Log
-from gateway.observe.siblings import Siblings
+from gateway.observe.process_group import ProcessGroup
 from gateway.redis import split_address
-from gateway.server import Edge, Side, fitting_connections, server
+from gateway.server import OperationsListener, fitting_connections, server
 
 # A reload cannot change these: their sockets are bound.
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(
-    config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log, siblings: Siblings | None = None
+    config: Config, path: str | None, listeners: Sequence[socket.socket], log: Log, group: ProcessGroup | None = None
 ) -> int:
     async def serving() -> int:
-        return await _Serving(config, path, listeners, log, siblings).run()
+        return await _Serving(config, path, listeners, log, group).run()
 
     try:
         with log.libraries(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -103,7 +103,7 @@ def _serve_together(config: Config, path: str | None, shares: Sequence[Sequence[
             if again:  # with the file of today, or that of the start while today's is faulty
                 with contextlib.suppress(ConfigError):
                     current = load(path, replace(KNOWN, processes=count))
-            return _serve(current, path, shares[number], log_of(current), Siblings(Path(folder), number, count))
+            return _serve(current, path, shares[number], log_of(current), ProcessGroup(Path(folder), number, count))
 
         def died(number: int, process: int, status: int) -> None:
             log = log_of(config)
@@ -119,7 +119,7 @@ def _serve_together(config: Config, path: str | None, shares: Sequence[Sequence[
 class _Serving:
     """One gateway, and what happens to it from outside: signals, and keys that change in a mounted file.
 
-    Clients are served on the first of `listeners`, metrics on the second, if there is one. siblings is given where this
+    Clients are served on the first of `listeners`, metrics on the second, if there is one. group is given where this
     process is one of several.
     """
 
@@ -129,26 +129,25 @@ class _Serving:
         path: str | None,
         listeners: Sequence[socket.socket],
         log: Log,
-        siblings: Siblings | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         self._config = config
         self._path = path
-        self._known = replace(KNOWN, processes=siblings.count) if siblings is not None else KNOWN
+        self._known = replace(KNOWN, processes=group.count) if group is not None else KNOWN
         self._listener, *self._more = listeners
         self._log = log
         self._ended = False
         self._watch = Watch(config.caller_files)
-        self._gateway = gateway = Gateway(config, log, siblings)
+        self._gateway = gateway = Gateway(config, log, group)
         self._reader = Detached(READ_S)
         self._reloading = asyncio.Lock()
         self._server = server(
             gateway,
-            self._edge(config.listen),
-            config.listen.keep_alive_s,
+            self._fitting(config.listen),
             self._drain,
             self._reload,
             gateway.refused,
-            Side(gateway.operations, self._more[0]) if self._more else None,
+            OperationsListener(gateway.operations, self._more[0]) if self._more else None,
         )
         gateway.process.connections = lambda: len(self._server.server_state.connections)
 
@@ -212,7 +211,7 @@ class _Serving:
                 self._refused([self._whole(f"could not be put to use: {type(error).__name__}")])
             else:
                 self._gateway.metrics.reloads.labels("done").inc()
-                self._server.configure(self._edge(changed.listen), changed.listen.keep_alive_s)
+                self._server.configure(self._fitting(changed.listen))
                 self._log.event("info", "reloaded")
                 self._tell_restart(changed)
             finally:
@@ -235,7 +234,8 @@ class _Serving:
         if keys:
             self._log.event("warning", "a restart is needed for some changes to hold", keys=keys)
 
-    def _edge(self, listen: Listen) -> Edge:
+    def _fitting(self, listen: Listen) -> Listen:
+        """`listen`, with as many connections as the limit on open files is enough for."""
         connections = fitting_connections(listen.max_connections)
         if connections < listen.max_connections:
             self._log.event(
@@ -243,16 +243,7 @@ class _Serving:
                 "fewer connections than listen.max_connections, the limit on open files is too low",
                 max_connections=connections,
             )
-        return Edge(
-            header_timeout_s=listen.header_timeout_s,
-            body_timeout_s=listen.body_timeout_s,
-            min_body_rate_bytes=listen.min_body_rate_bytes,
-            write_idle_s=listen.write_idle_s,
-            max_header_bytes=listen.max_header_bytes,
-            max_header_count=listen.max_header_count,
-            max_body_bytes=listen.max_body_bytes,
-            max_connections=connections,
-        )
+        return listen.model_copy(update={"max_connections": connections})
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

@@ -32,7 +32,7 @@ from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
 from gateway.observe.limits import Limiter
-from gateway.observe.siblings import Siblings
+from gateway.observe.process_group import ProcessGroup
 from gateway.pipeline import Receive, Runtime, Scope, Send
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -80,15 +80,15 @@ class Watched(Struct):
 
 
 class Console:
-    """look gives the gateway as it is now, registry its metrics. siblings: where this process is one of several that
+    """look gives the gateway as it is now, registry its metrics. group: where this process is one of several that
     share an address, the state is that of all; a request of the playground runs in the process that is asked."""
 
     def __init__(
-        self, look: Callable[[], Watched], registry: CollectorRegistry, siblings: Siblings | None = None
+        self, look: Callable[[], Watched], registry: CollectorRegistry, group: ProcessGroup | None = None
     ) -> None:
         self._look = look
         self._registry = registry
-        self._siblings = siblings
+        self._group = group
         self._started = time.monotonic()
         self._playing = 0
         self._state: tuple[float, bytes] | None = None
@@ -110,10 +110,10 @@ class Console:
         return self._state_by(self._registry.collect())
 
     async def _state_of_all(self) -> State:
-        if self._siblings is None:
+        if self._group is None:
             return self.state()
-        others = await self._siblings.states()
-        whole = self._state_by((await self._siblings.together(self._registry)).collect())
+        others = await self._group.states()
+        whole = self._state_by((await self._group.together(self._registry)).collect())
         return of_all(whole, [self.state(), *_told_by(others)])
 
     def _state_by(self, families: Iterable[Metric]) -> State:
@@ -139,7 +139,7 @@ class Console:
         await _answer(send, 200, state, _JSON)
 
     def told(self) -> bytes:
-        """The state of this process, for its siblings."""
+        """The state of this process, for its group."""
         return _encode(self.state())
 
     async def _tell_ways(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,9 +200,9 @@ class Console:
         await send({"type": "http.response.body", "body": transcript.rest(), "more_body": False})
 
 
-def _told_by(siblings: Iterable[bytes]) -> Iterator[State]:
+def _told_by(group: Iterable[bytes]) -> Iterator[State]:
     """What they say of their states. One that ends amid its answer is as one that does not answer."""
-    for said in siblings:
+    for said in group:
         with contextlib.suppress(msgspec.DecodeError):
             yield _told.decode(said)
 

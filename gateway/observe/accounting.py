@@ -24,7 +24,7 @@ _TIMEOUT_S = 2.0
 _encode = msgspec.json.Encoder().encode
 
 
-class Stream:
+class AccountingStream:
     """The entries have one field, `record`: the JSON of the log's request record.
 
     connect     gives (client, all that must be closed in the end); called once, at the first record

@@ -66,7 +66,7 @@ class Log:
         self.configure(level, requests, form)
         self.lost = 0
         self.mask: Callable[[str], str] | None = None
-        self._told = 0  # of those, how many the log says were lost
+        self._reported = 0  # of those, how many the log says were lost
         # Not the buffered file: its lock would hang the interpreter's end while our thread is stuck in a write.
         self._out: Output = (
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115
@@ -74,7 +74,7 @@ class Log:
         self._lines: list[RequestRecord | dict[str, Any]] = []
         self._waiting_bytes = 0
         # What is left of a batch that could be written in part only: the rest goes out first, so that no line is torn.
-        self._rest = b""
+        self._unwritten = b""
         self._rations: dict[str, _Ration] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -151,12 +151,12 @@ class Log:
 
     def flush(self) -> None:
         """Writes what waits, or as much of it as the output takes. Raises ValueError when the output is closed."""
-        if not self._written(self._rest):
+        if not self._written(self._unwritten):
             return
         with self._lock:
-            self._tell_held(time.monotonic())
+            self._add_suppressed(time.monotonic())
             lines, self._lines, self._waiting_bytes = self._lines, [], 0
-            lost, self._told = self.lost - self._told, self.lost
+            lost, self._reported = self.lost - self._reported, self.lost
         if lost:
             lines.append(_lost(lost))
         if lines:
@@ -173,10 +173,10 @@ class Log:
                 return b"".join(self._encoded([line]) for line in lines)
             with self._lock:
                 self.lost += 1
-                self._told += 1
+                self._reported += 1
             return encode([_lost(1)])
 
-    def _tell_held(self, now: float) -> None:
+    def _add_suppressed(self, now: float) -> None:
         for message, ration in list(self._rations.items()):
             if now - ration.since >= 1.0 or self._closing.is_set():
                 del self._rations[message]
@@ -196,9 +196,9 @@ class Log:
                 else:
                     left = left[written:]
         except OSError:  # a full disk, a reader that left: it may have room or a reader again
-            self._rest = bytes(left)
+            self._unwritten = bytes(left)
             return False
-        self._rest = b""
+        self._unwritten = b""
         return True
 
     def _run(self) -> None:

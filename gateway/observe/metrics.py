@@ -19,7 +19,7 @@ from gateway.core.ports import RequestRecord
 from gateway.observe import exposition
 from gateway.observe.catalogue import FIGURES
 from gateway.observe.genai import GenAi
-from gateway.observe.siblings import Siblings
+from gateway.observe.process_group import ProcessGroup
 
 _TOGETHER = 256
 _OUTCOMES = ("ok", "refused", "failed", "cancelled")
@@ -225,9 +225,9 @@ class Metrics:
         """The same, made in small steps between which the event loop goes round."""
         return await exposition.in_turns(exposition.slices(self.registry, accept))
 
-    async def page_of_all(self, accept: bytes, siblings: Siblings) -> bytes:
+    async def page_of_all(self, accept: bytes, group: ProcessGroup) -> bytes:
         """The same, of all processes that share this one's address."""
-        return await exposition.in_turns(exposition.slices(await siblings.together(self.registry), accept))
+        return await exposition.in_turns(exposition.slices(await group.together(self.registry), accept))
 
     def collect(self) -> Iterator[Metric]:
         self._count()

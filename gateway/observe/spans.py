@@ -18,19 +18,19 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from gateway.config import Tracing as TracingConfig
 from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.ports import RequestRecord
 from gateway.observe.genai import OPERATIONS, PROVIDER
-from gateway.observe.tracing import TraceSettings
 
 _TIMEOUT_S = 3.0
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
-def exporter(settings: TraceSettings) -> SpanExporter:
+def exporter(settings: TracingConfig) -> SpanExporter:
     """What sends spans to the collector of `settings`."""
-    return OTLPSpanExporter(settings.endpoint, headers=dict(settings.headers), timeout=_TIMEOUT_S)
+    return OTLPSpanExporter(settings.endpoint, headers=settings.headers, timeout=_TIMEOUT_S)
 
 
 def batches(target: SpanExporter) -> SpanProcessor:
@@ -50,7 +50,7 @@ class Spans:
     Sampling is the client's choice where it names a trace, and else a share of requests.
     """
 
-    def __init__(self, target: SpanExporter, settings: TraceSettings, processor: SpanProcessor | None = None) -> None:
+    def __init__(self, target: SpanExporter, settings: TracingConfig, processor: SpanProcessor | None = None) -> None:
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.sample)),
             resource=Resource({"service.name": settings.service}),

@@ -9,7 +9,7 @@ import asyncio
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from gateway.config import Tracing as TracingConfig
 
 if TYPE_CHECKING:
     from gateway.observe.spans import Spans
@@ -23,30 +23,17 @@ def installed() -> bool:
         return False
 
 
-class TraceSettings(Struct, frozen=True):
-    """endpoint: URL that takes OTLP over HTTP. sample: the share of requests that are recorded. service: what traces
-    call the gateway. headers: (name, value) that the collector is sent."""
-
-    endpoint: str
-    sample: float
-    service: str
-    headers: tuple[tuple[str, str], ...] = ()
-
-    def __repr__(self) -> str:
-        return f"TraceSettings({self.endpoint!r})"  # a header may hold the collector's key
-
-
 class Tracing:
     """A tracer that sends to a collector, and the settings that it was made of."""
 
-    def __init__(self, settings: TraceSettings) -> None:
+    def __init__(self, settings: TracingConfig) -> None:
         from gateway.observe.spans import Spans, exporter
 
         self._settings = settings
         self.tracer: Spans = Spans(exporter(settings), settings)
 
     @classmethod
-    def follow(cls, before: Tracing | None, settings: TraceSettings | None) -> Tracing | None:
+    def follow(cls, before: Tracing | None, settings: TracingConfig | None) -> Tracing | None:
         """What traces under `settings`: `before` where it was made of the same; None without settings."""
         if settings is None or (before is not None and before._settings == settings):
             return before if settings is not None else None

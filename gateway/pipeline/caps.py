@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gateway.auth import Principal
 from gateway.core.errors import Busy
-from gateway.core.ports import ClientConnection
+from gateway.core.ports import CountedConnection
 
 # Nobody knows when a place becomes free, as with limits on concurrency.
 _AGAIN_S = 1.0
@@ -28,7 +28,7 @@ class Caps:
     def close_stream(self, key: str) -> None:
         _drop(self._streams, key)
 
-    def connected(self, principal: Principal, connection: ClientConnection) -> None:
+    def connected(self, principal: Principal, connection: CountedConnection) -> None:
         """The key has sent a request by `connection`, which counts as its until it ends or another key sends one.
         Raises `Busy`."""
         key = principal.key

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from gateway.core.byte_budget import SMALL, ByteBudget
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Response
-from gateway.core.ports import ClientConnection, Downstream
+from gateway.core.ports import CountedConnection, Downstream
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Any]
@@ -40,7 +40,7 @@ class Client(Protocol):
     @property
     def refused(self) -> tuple[int, str] | None: ...
     @property
-    def connection(self) -> ClientConnection | None:
+    def connection(self) -> CountedConnection | None:
         """None where the server does not say which it is."""
         ...
 
@@ -107,7 +107,7 @@ class _Base:
         return None if self._downstream is None else self._downstream.refused
 
     @property
-    def connection(self) -> ClientConnection | None:
+    def connection(self) -> CountedConnection | None:
         return None if self._downstream is None else self._downstream.connection
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:

@@ -1,7 +1,7 @@
 """The HTTP server: uvicorn's life cycle around a protocol of our own, which is safe at its edge and quick.
 
 uvicorn's own protocols have no header or body timeout and no cap on header size or count. They accept a missing or
-doubled Host, and read pipelined requests without a bound (measured on uvicorn 0.54, httptools 0.9). `EdgeProtocol`
+doubled Host, and read pipelined requests without a bound (measured on uvicorn 0.54, httptools 0.9). `HttpProtocol`
 mends all of these. It puts a `core.ports.Downstream` into `scope["extensions"]["dragoman"]`: a handler may learn at
 once that its client left, and write to its connection without a task switch. A handler that ignores it gets plain
 ASGI.
@@ -9,19 +9,18 @@ ASGI.
 
 from gateway.server.cycle import EXTENSION, RequestCycle
 from gateway.server.descriptors import fitting_connections
-from gateway.server.edge import Edge, HttpError, Refused
-from gateway.server.protocol import EdgeProtocol
-from gateway.server.serving import Server, Side, server
+from gateway.server.protocol import HttpProtocol
+from gateway.server.refusal import HttpError, RefusalHeaders
+from gateway.server.serving import OperationsListener, Server, server
 
 __all__ = [
     "EXTENSION",
-    "Edge",
-    "EdgeProtocol",
     "HttpError",
-    "Refused",
+    "HttpProtocol",
+    "OperationsListener",
+    "RefusalHeaders",
     "RequestCycle",
     "Server",
-    "Side",
     "fitting_connections",
     "server",
 ]

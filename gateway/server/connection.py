@@ -13,11 +13,12 @@ from typing import Any, cast
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from gateway.config import Listen
 from gateway.core.http import JSON_TYPE, Headers
 from gateway.drive import Work
 from gateway.server.cycle import RequestCycle
-from gateway.server.edge import Edge, HttpError, Refused
 from gateway.server.head import response_head
+from gateway.server.refusal import HttpError, RefusalHeaders
 from gateway.server.turns import Turns
 
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
@@ -51,35 +52,64 @@ class Part(Enum):
 BETWEEN, HEAD, BODY, SKIPPED = Part
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection without its reader of requests: deadlines, back-pressure and endings.
 
     At most one request is under way. What a client sends behind it stays unparsed until it is answered, and until the
     client has taken enough of the answers before.
 
-    edge, refused, turns and parting belong to the class, see `protocol_class`. A changed edge holds for open
-    connections, too. turns has those with unparsed bytes. parting says that every answer is its connection's last.
+    listen, refused, turns and draining belong to the class, see `protocol_class`. A changed listen holds for open
+    connections, too. turns has those with unparsed bytes. draining says that every answer is its connection's last.
 
     The constructor's arguments are those with which uvicorn makes the protocol that `Config.http` names.
 
     keep_alive_s  seconds that the connection may be idle
     running       the request under way, until its response is complete
     write_paused  the client reads more slowly than we write
-    owner, on_lost  see `core.ports.ClientConnection`
+    owner, on_lost  see `core.ports.CountedConnection`
     """
 
     # A kilobyte less: the instances' dicts would share no keys, because there are more than 30.
     __slots__ = (
-        "__weakref__", "_body_chunked", "_body_left", "_body_since", "_body_size", "_deadline", "_deaf", "_ended",
-        "_held", "_idle", "_ignored", "_part", "_pausing", "_queued", "_reading", "_stall", "_timer", "_timer_at",
-        "_writable", "app", "client", "connections", "headers", "keep_alive_s", "loop", "on_lost", "owner", "running",
-        "server", "tasks", "transport", "work", "write_paused",
+        "__weakref__",
+        "_body_chunked",
+        "_body_left",
+        "_body_since",
+        "_body_size",
+        "_deadline",
+        "_discarding",
+        "_ended",
+        "_idle",
+        "_ignored",
+        "_part",
+        "_pausing",
+        "_queued",
+        "_reading",
+        "_stall",
+        "_timer",
+        "_timer_at",
+        "_unparsed",
+        "_writable",
+        "app",
+        "client",
+        "connections",
+        "headers",
+        "keep_alive_s",
+        "loop",
+        "on_lost",
+        "owner",
+        "running",
+        "server",
+        "tasks",
+        "transport",
+        "work",
+        "write_paused",
     )  # fmt: skip
 
-    edge: Edge
+    listen: Listen
     turns: Turns
-    refused: Refused
-    parting = False
+    refused: RefusalHeaders
+    draining = False
     transport: asyncio.Transport
 
     def __init__(
@@ -107,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._part = BETWEEN
         self._body_left = 0  # bytes of the arriving body that its content-length still promises
         self._body_chunked = False
-        self._held = bytearray()  # read and not parsed
+        self._unparsed = bytearray()  # read and not parsed
         self._queued = False  # in `turns`
         self._reading = True
         self._pausing = False  # no reads before the next turn of the loop
@@ -116,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._body_size = 0
         self._deadline = 0.0
         self._idle = False
-        self._deaf = False  # nothing that still arrives matters
+        self._discarding = False  # nothing that still arrives matters
         self._ignored = 0  # bytes that arrived since
         self._ended = False
         self._timer: asyncio.TimerHandle | None = None
@@ -129,10 +159,10 @@ class Connection(asyncio.Protocol):
         self.client = _address(transport.get_extra_info("peername"))
         self.server = _address(transport.get_extra_info("sockname"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        if len(self.connections) > self.edge.max_connections:
+        if len(self.connections) > self.listen.max_connections:
             self._refuse(HttpError(503, "overloaded", "too many connections"))
             return
-        self._watch(self.edge.header_timeout_s)
+        self._watch(self.listen.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
@@ -141,8 +171,8 @@ class Connection(asyncio.Protocol):
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
-        self._deaf = True
-        self._held.clear()
+        self._discarding = True
+        self._unparsed.clear()
         self._leave()
         self._let_write()
 
@@ -169,11 +199,11 @@ class Connection(asyncio.Protocol):
         running = self.running
         between = self._part is BETWEEN
         # Behind a request under way nothing is parsed, and nothing is answered while earlier answers are not read.
-        if self._held and not self._queued and not (between and (running is not None or self.write_paused)):
+        if self._unparsed and not self._queued and not (between and (running is not None or self.write_paused)):
             self._queued = True
             self.turns.add(self, self.loop)
-        reading = self._deaf or (
-            len(self._held) <= _AHEAD_BYTES
+        reading = self._discarding or (
+            len(self._unparsed) <= _AHEAD_BYTES
             and not self._queued
             and (running is None or between or running.body_bytes <= _BODY_HIGH_BYTES)
         )
@@ -188,23 +218,23 @@ class Connection(asyncio.Protocol):
         """Called by `turns`: parses a part of what was read and not parsed."""
         raise NotImplementedError
 
-    def _breathe(self) -> None:
+    def _pause_a_turn(self) -> None:
         """No more is read in this turn of the loop, and for a while if it is thrown away."""
         if not self._pausing:
             self._pausing = True
-            if self._deaf or self._part is SKIPPED:
-                self.loop.call_later(_IGNORED_PAUSE_S, self._breathed)
+            if self._discarding or self._part is SKIPPED:
+                self.loop.call_later(_IGNORED_PAUSE_S, self._turn_over)
             else:
-                self.loop.call_soon(self._breathed)
+                self.loop.call_soon(self._turn_over)
 
-    def _breathed(self) -> None:
+    def _turn_over(self) -> None:
         self._pausing = False
         self.steer_reading()
 
     def pause_writing(self) -> None:
         self.write_paused = True
         if self._stall is None:
-            self._stall = self.loop.call_later(self.edge.write_idle_s, self._drop)
+            self._stall = self.loop.call_later(self.listen.write_idle_s, self._drop)
         if self.running is not None and self.running.on_pause is not None:
             self.running.on_pause()
 
@@ -240,7 +270,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _most_ignored(self) -> int:
-        return 2 * self.edge.max_body_bytes
+        return 2 * self.listen.max_body_bytes
 
     def answered(self, cycle: RequestCycle) -> None:
         """The response of the request under way is complete."""
@@ -252,13 +282,13 @@ class Connection(asyncio.Protocol):
             return
         if self._part is BODY:
             self._part = SKIPPED
-        elif not self._held:
-            self._rest()
+        elif not self._unparsed:
+            self._become_idle()
             if self._reading:
                 return
         self.steer_reading()
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         """Nothing is under way: the connection may be kept for a while."""
         self._idle = True
         self._watch(self.keep_alive_s)
@@ -275,19 +305,19 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """Closes after what was written, or by a reset when the client does not read it."""
-        self._deaf = True
-        self._held.clear()
+        self._discarding = True
+        self._unparsed.clear()
         self.transport.close()
         if self._stall is None:
-            self._stall = self.loop.call_later(self.edge.write_idle_s, self._drop)
+            self._stall = self.loop.call_later(self.listen.write_idle_s, self._drop)
 
     def end(self) -> None:
         """Closes after the last answer, in a way that lets a client that is still sending read it."""
-        if (self._part is BETWEEN and not self._held) or not self.transport.can_write_eof():
+        if (self._part is BETWEEN and not self._unparsed) or not self.transport.can_write_eof():
             self.cut()
             return
-        self._deaf = self._ended = True
-        self._held.clear()
+        self._discarding = self._ended = True
+        self._unparsed.clear()
         self.transport.write_eof()
         self.steer_reading()
         if self._timer is not None:
@@ -302,8 +332,8 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, refusal: HttpError) -> None:
         """Answers the request that is arriving, and ends the connection."""
-        self._deaf = True
-        self._held.clear()
+        self._discarding = True
+        self._unparsed.clear()
         running = self.running
         if running is not None and running.started:
             self.cut()
@@ -347,13 +377,13 @@ class Connection(asyncio.Protocol):
     def _watch_body(self, size: int) -> None:
         """`size` bytes more of a body have come, and it is not whole. No pause may be too long, nor the whole too slow:
         otherwise a byte a minute holds a connection for ever."""
-        edge, now = self.edge, self.loop.time()
+        listen, now = self.listen, self.loop.time()
         if not self._body_since:
             self._body_since, self._body_size = now, 0
         self._body_size += size
-        left = edge.body_timeout_s
-        if edge.min_body_rate_bytes:
-            left = min(left, self._body_since - now + left + self._body_size / edge.min_body_rate_bytes)
+        left = listen.body_timeout_s
+        if listen.min_body_rate_bytes:
+            left = min(left, self._body_since - now + left + self._body_size / listen.min_body_rate_bytes)
         self._watch(max(left, 0.0))
 
     def _arm(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from gateway.core.http import Headers, header_value
-from gateway.core.ports import ClientConnection
+from gateway.core.ports import CountedConnection
 from gateway.drive import Work
 from gateway.server.head import response_head
 
@@ -28,7 +28,7 @@ _NAME = itemgetter(0)
 
 
 class Wire(Protocol):
-    """The connection under a request: a `Connection`."""
+    """The connection under a request: a `ClientConnection`."""
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
@@ -248,7 +248,7 @@ class RequestCycle:
         self.wire.answered(self)
 
     @property
-    def connection(self) -> ClientConnection:
+    def connection(self) -> CountedConnection:
         return self.wire
 
     # -- the response, by the seam ------------------------------------------------------------------------------------

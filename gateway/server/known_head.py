@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gateway.config import Listen
 from gateway.core.http import HEAD_MEMORY, Headers
-from gateway.server.edge import Edge
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -20,13 +20,13 @@ _MOST_DIGITS = 9
 class KnownHead:
     """One head that was parsed and found good, and belongs to a request whose connection is kept.
 
-    edge  the bounds that it was checked against
+    listen  the bounds that it was checked against
     """
 
-    __slots__ = ("_after", "_at", "_before", "_headers", "_scope", "edge")
+    __slots__ = ("_after", "_at", "_before", "_headers", "_scope", "listen")
 
-    def __init__(self, before: bytes, after: bytes, at: int, scope: dict[str, Any], edge: Edge) -> None:
-        self.edge = edge
+    def __init__(self, before: bytes, after: bytes, at: int, scope: dict[str, Any], listen: Listen) -> None:
+        self.listen = listen
         self._before = before
         self._after = after
         self._at = at
@@ -35,14 +35,14 @@ class KnownHead:
         self._scope[HEAD_MEMORY] = {}
 
     @classmethod
-    def of(cls, message: bytes, scope: dict[str, Any], edge: Edge) -> KnownHead | None:
+    def of(cls, message: bytes, scope: dict[str, Any], listen: Listen) -> KnownHead | None:
         """The head of `message`, a whole request whose body has a Content-Length; None of any other."""
         end = message.index(b"\r\n\r\n") + 4
         length = _LENGTH.search(message, 0, end - 2)
-        if length is None or end + _MOST_DIGITS > edge.max_header_bytes:
+        if length is None or end + _MOST_DIGITS > listen.max_header_bytes:
             return None
         at = next(place for place, (name, _) in enumerate(scope["headers"]) if name == b"content-length")
-        return cls(message[: length.start(1)], message[length.end(1) : end], at, scope, edge)
+        return cls(message[: length.start(1)], message[length.end(1) : end], at, scope, listen)
 
     def read(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:
         """The scope and the body of `data` if that is one whole request with this head; else None."""

@@ -13,11 +13,12 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from gateway.config import Listen
 from gateway.drive import Drive
-from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, Connection
+from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection
 from gateway.server.cycle import RequestCycle
-from gateway.server.edge import Edge, HttpError, Refused
 from gateway.server.known_head import KnownHead
+from gateway.server.refusal import HttpError, RefusalHeaders
 from gateway.server.turns import Turns
 
 _NAME = itemgetter(0)
@@ -36,14 +37,14 @@ _ABSOLUTE = re.compile(rb"https?://(" + _AUTHORITY + rb"+)(/[^?#]*)?(\?.*)?", re
 _KEPT_ENCODED = re.compile(r"(%2f|%25)", re.IGNORECASE)
 
 
-class EdgeProtocol(Connection):
+class HttpProtocol(ClientConnection):
     """A connection that reads requests, with limits.
 
     Where a message ends, a piece of what is parsed ends: so nothing of the next request is parsed while one is under
     way, whoever sends how many of them at once. RFC 9112 says what is a request; the parser is llhttp's, strict.
     """
 
-    __slots__ = ("_dry", "_known", "_line", "_resumed", "_steps", "_tail", "_target", "parser")
+    __slots__ = ("_fruitless", "_known", "_line", "_resumed", "_steps", "_tail", "_target", "parser")
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class EdgeProtocol(Connection):
         self._target = b""
         self._line: bytes | None = None  # what has come of a request line that is not whole
         self._tail = b""  # the last bytes of a piece, which may begin an empty line
-        self._dry = 0  # bytes since the parser last made something of them
+        self._fruitless = 0  # bytes since the parser last made something of them
         self._steps = 0
         self._known: KnownHead | None = None
 
@@ -68,27 +69,27 @@ class EdgeProtocol(Connection):
 
     def data_received(self, data: bytes) -> None:
         if len(data) >= LARGE_READ_BYTES:
-            self._breathe()
-        if self._deaf:
+            self._pause_a_turn()
+        if self._discarding:
             self._ignore(len(data))
-        elif self._held:
-            self._held += data
+        elif self._unparsed:
+            self._unparsed += data
         elif self._known is not None and self._begin_known(data, self._known):
             if self._reading and not self._pausing:
                 return
         else:
             taken = self._parse(data)
             if taken < len(data):
-                self._held += data[taken:]
+                self._unparsed += data[taken:]
             elif self._part is BETWEEN and self._reading and not self._pausing:
                 return
         self.steer_reading()
 
     def take_turn(self) -> None:
         self._queued = False
-        if not self._deaf and not self.transport.is_closing():
-            taken = self._parse(self._held)
-            del self._held[:taken]
+        if not self._discarding and not self.transport.is_closing():
+            taken = self._parse(self._unparsed)
+            del self._unparsed[:taken]
             self.steer_reading()
 
     def _parse(self, data: bytes | bytearray) -> int:
@@ -120,16 +121,16 @@ class EdgeProtocol(Connection):
             self._refuse(refusal)
         except (httptools.HttpParserError, UnicodeDecodeError):
             self._refuse(_not_http())
-        if self._deaf:
+        if self._discarding:
             self._ignore(size - at)
             return size
         if self._part is HEAD:
             if not self._deadline:
-                self._watch(self.edge.header_timeout_s)
+                self._watch(self.listen.header_timeout_s)
         elif self._part is not BETWEEN:
             self._watch_body(at)
         elif self.running is None and not self._deadline:
-            self._rest()
+            self._become_idle()
         return at
 
     def _skip_empty_lines(self, data: bytes | bytearray, at: int) -> int:
@@ -138,7 +139,7 @@ class EdgeProtocol(Connection):
             self._part = HEAD
             self._idle = False
             self._deadline = 0.0
-            self._dry = 0
+            self._fruitless = 0
             self._line = b""
             self._tail = b""
             self._target = b""
@@ -146,8 +147,8 @@ class EdgeProtocol(Connection):
             return 0
         piece = data[at : at + _PIECE_BYTES]
         skipped = len(piece) - len(piece.lstrip(b"\r\n"))
-        self._dry += skipped
-        if self._dry > self.edge.max_header_bytes:
+        self._fruitless += skipped
+        if self._fruitless > self.listen.max_header_bytes:
             raise HttpError(400, "invalid_request", "there are only empty lines and no request")
         return skipped
 
@@ -162,7 +163,7 @@ class EdgeProtocol(Connection):
             piece = self._piece(data, at)
         if self._line is not None:
             self._check_line(piece)
-        self._dry += len(piece)
+        self._fruitless += len(piece)
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as offer:
@@ -170,10 +171,10 @@ class EdgeProtocol(Connection):
             return int(offer.args[0])
         if one_message and self._part is BETWEEN and self.running is not None:
             self._remember(piece, self.running)
-        if self._part is HEAD and len(self.headers) > self.edge.max_header_count:
+        if self._part is HEAD and len(self.headers) > self.listen.max_header_count:
             raise HttpError(431, "headers_too_large", "the request has too many header fields")
         # A header field, a trailer and a chunk's extension are kept by the parser until they are whole.
-        if self._dry > self.edge.max_header_bytes:
+        if self._fruitless > self.listen.max_header_bytes:
             raise HttpError(431, "headers_too_large", "the request head is too large")
         return len(piece)
 
@@ -238,10 +239,10 @@ class EdgeProtocol(Connection):
             return
         if self._part is not HEAD:
             raise HttpError(400, "invalid_request", "a request begins inside of another")
-        version, headers, edge = self.parser.get_http_version(), self.headers, self.edge
-        if len(headers) > edge.max_header_count:
+        version, headers, listen = self.parser.get_http_version(), self.headers, self.listen
+        if len(headers) > listen.max_header_count:
             raise HttpError(431, "headers_too_large", "the request has too many header fields")
-        if len(self._target) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > edge.max_header_bytes:
+        if len(self._target) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > listen.max_header_bytes:
             raise HttpError(431, "headers_too_large", "the request head is too large")
         if version not in ("1.1", "1.0"):
             raise HttpError(400, "invalid_request", "only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -267,7 +268,7 @@ class EdgeProtocol(Connection):
         method = self.parser.get_method()
         if method == b"CONNECT":
             raise HttpError(400, "invalid_request", "this is no proxy")
-        self._dry = 0
+        self._fruitless = 0
         self._begin(method.decode("ascii"), version, awaits_100)
         self._part = BODY
 
@@ -289,7 +290,7 @@ class EdgeProtocol(Connection):
             "query_string": query,
             "headers": self.headers,
         }
-        keep_alive = version != "1.0" and not self.parting and self.parser.should_keep_alive()
+        keep_alive = version != "1.0" and not self.draining and self.parser.should_keep_alive()
         self._start(RequestCycle(self, scope, keep_alive, awaits_100))
 
     def _start(self, cycle: RequestCycle) -> None:
@@ -301,14 +302,14 @@ class EdgeProtocol(Connection):
     def _remember(self, message: bytes, cycle: RequestCycle) -> None:
         """`message` was the whole of the request under way: from now on its head is known."""
         if cycle.keep_alive and not cycle.awaits_100:
-            self._known = KnownHead.of(message, cycle.scope, self.edge)
+            self._known = KnownHead.of(message, cycle.scope, self.listen)
 
     def _begin_known(self, data: bytes, known: KnownHead) -> bool:
         """Begins the request in `data` without parsing it, where that comes to the same: nothing is under way, and
         `data` is one whole request with the known head."""
-        if self._part is not BETWEEN or self.running is not None or self.write_paused or self.parting:
+        if self._part is not BETWEEN or self.running is not None or self.write_paused or self.draining:
             return False
-        found = known.read(data) if known.edge is self.edge else None
+        found = known.read(data) if known.listen is self.listen else None
         if found is None:
             return False
         scope, body = found
@@ -329,7 +330,7 @@ class EdgeProtocol(Connection):
         return (path or b"/") + (query or b"")
 
     def on_body(self, body: bytes) -> None:
-        self._dry = 0
+        self._fruitless = 0
         self._steps += 1
         self._body_left -= len(body)
         if self.running is not None:
@@ -339,13 +340,13 @@ class EdgeProtocol(Connection):
         if self.parser.should_upgrade() and self._framing():
             return  # its body comes after `_decline`
         self._part = BETWEEN
-        self._dry = 0
+        self._fruitless = 0
         self._deadline = self._body_since = 0.0
         running = self.running
         if running is not None:
             running.body_ended()
             if not running.keep_alive:
-                self._deaf = True  # what may follow is not answered
+                self._discarding = True  # what may follow is not answered
 
 
 def _is_one_message(data: bytes | bytearray) -> bool:
@@ -373,7 +374,7 @@ def decoded(path: str) -> str:
     )
 
 
-def protocol_class(edge: Edge, refused: Refused) -> type[EdgeProtocol]:
+def protocol_class(listen: Listen, refused: RefusalHeaders) -> type[HttpProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
-    members = {"__slots__": (), "edge": edge, "refused": staticmethod(refused), "turns": Turns()}
-    return type("Protocol", (EdgeProtocol,), members)
+    members = {"__slots__": (), "listen": listen, "refused": staticmethod(refused), "turns": Turns()}
+    return type("Protocol", (HttpProtocol,), members)

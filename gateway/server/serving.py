@@ -14,10 +14,11 @@ import uvicorn
 from msgspec import Struct
 from uvicorn.server import ServerState
 
-from gateway.server.edge import Edge, Refused
-from gateway.server.protocol import EdgeProtocol, protocol_class
+from gateway.config import Listen
+from gateway.server.protocol import HttpProtocol, protocol_class
+from gateway.server.refusal import RefusalHeaders
 
-_SIDE = Edge(max_connections=100)
+_OPERATIONS = Listen(max_connections=100)
 
 # The bound on unsent bytes in the kernel for each client; connections inherit it from their listener. By default the
 # kernel buffers megabytes for each slow reader before the gateway notices and can pause the worker.
@@ -25,7 +26,7 @@ _UNSENT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _UNSENT_BYTES = 131072
 
 
-class Side(Struct, frozen=True):
+class OperationsListener(Struct, frozen=True):
     """A second ASGI application with its own listener, which stays reachable when the first one is full."""
 
     app: Any
@@ -41,11 +42,11 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         drain: Callable[[], Awaitable[None]],
         reload: Callable[[], Awaitable[None]],
-        side: Side | None = None,
+        operations: OperationsListener | None = None,
     ) -> None:
         super().__init__(config)
-        self._side = side
-        self._side_state = ServerState()
+        self._operations = operations
+        self._operations_state = ServerState()
         self._drain = drain
         self._reload = reload
         self._jobs: set[asyncio.Task[None]] = set()
@@ -59,30 +60,30 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        if self._side is not None:
+        if self._operations is not None:
             refused = self._protocol.refused
             # What else the answer carries is for clients of the dialects.
-            protocol = protocol_class(_SIDE, lambda *refusal: refused(*refusal)[:1])
-            config = _config(self._side.app, protocol, self.config.timeout_keep_alive)
+            protocol = protocol_class(_OPERATIONS, lambda *refusal: refused(*refusal)[:1])
+            config = _config(self._operations.app, protocol, self.config.timeout_keep_alive)
             listening = await asyncio.get_running_loop().create_server(
-                lambda: protocol(config, self._side_state, {}), sock=self._side.listener
+                lambda: protocol(config, self._operations_state, {}), sock=self._operations.listener
             )
             self.servers.append(listening)
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for connection in list(self._side_state.connections):
+        for connection in list(self._operations_state.connections):
             connection.shutdown()
         await super().shutdown(sockets)
 
-    def configure(self, edge: Edge, keep_alive_s: float) -> None:
+    def configure(self, listen: Listen) -> None:
         """Applies new settings. An open connection keeps its old keep-alive time."""
-        self._protocol.edge = edge
-        self.config.timeout_keep_alive = _whole_seconds(keep_alive_s)
+        self._protocol.listen = listen
+        self.config.timeout_keep_alive = _whole_seconds(listen.keep_alive_s)
 
     @property
-    def _protocol(self) -> type[EdgeProtocol]:
-        return cast(type[EdgeProtocol], self.config.http)
+    def _protocol(self) -> type[HttpProtocol]:
+        return cast(type[HttpProtocol], self.config.http)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -109,7 +110,7 @@ class Server(uvicorn.Server):
     async def _drain_and_exit(self) -> None:
         # Answers now close their connections. Otherwise clients that keep connections open (as all do behind a TCP load
         # balancer) would send requests here until the connection is cut.
-        self._protocol.parting = True
+        self._protocol.draining = True
         await self._drain()
         self.should_exit = True
 
@@ -124,19 +125,18 @@ class Server(uvicorn.Server):
 
 def server(
     app: Any,
-    edge: Edge,
-    keep_alive_s: float,
+    listen: Listen,
     drain: Callable[[], Awaitable[None]],
     reload: Callable[[], Awaitable[None]],
-    refused: Refused,
-    side: Side | None = None,
+    refused: RefusalHeaders,
+    operations: OperationsListener | None = None,
 ) -> Server:
     """A server for `app`; run it with `serve(sockets=[…])` on a uvloop."""
-    config = _config(app, protocol_class(edge, refused), _whole_seconds(keep_alive_s))
-    return Server(config, drain, reload, side)
+    config = _config(app, protocol_class(listen, refused), _whole_seconds(listen.keep_alive_s))
+    return Server(config, drain, reload, operations)
 
 
-def _config(app: Any, protocol: type[EdgeProtocol], keep_alive_s: int) -> uvicorn.Config:
+def _config(app: Any, protocol: type[HttpProtocol], keep_alive_s: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=protocol,

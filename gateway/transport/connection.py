@@ -54,13 +54,13 @@ class Owner(Protocol):
     buffer: memoryview
     large_reads: LargeReads
     idle_expiry: float
-    connections: set[Connection]
-    idle: dict[Connection, None]
+    connections: set[WorkerConnection]
+    idle: dict[WorkerConnection, None]
 
-    def keep(self, connection: Connection) -> bool: ...
+    def keep(self, connection: WorkerConnection) -> bool: ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class WorkerConnection(asyncio.BufferedProtocol):
     """One socket to one origin: idle, or carrying one exchange. The parser calls the `on_` methods.
 
     There is one timer. It is moved only if a deadline is earlier than it. The deadline is `limit` seconds after
@@ -69,12 +69,12 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_blocks",
-        "_breathing",
         "_dirty",
         "_framed",
         "_late",
         "_most",
         "_outgoing",
+        "_pausing",
         "_reusable",
         "_small",
         "_spare",
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing = b""  # a request, to be sent at the end of the round
         self._unsent: memoryview | None = None
         self._blocks: list[bytes] = []  # pieces of the body in the current read
-        self._breathing = False  # no reads before the next turn of the loop
+        self._pausing = False  # no reads before the next turn of the loop
         self._most = READ_BYTES // 4  # the size of the next read, in bytes
         self._small = min(LATE_BYTES, self._most - 1)  # the largest next read that is a small one; 0 after a large one
         self._waits = False  # `_late` is a large read that waits for its turn
@@ -203,17 +203,17 @@ class Connection(asyncio.BufferedProtocol):
     def pause_reading(self) -> None:
         if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
             self.reading_paused = True
-            if not self._breathing:
+            if not self._pausing:
                 self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         if self.reading_paused:
             self.reading_paused = False
             self.since = self.loop.time()  # the worker could not send while reading was paused: its silence starts now
-            if not self._breathing and self.transport is not None and not self.transport.is_closing():
+            if not self._pausing and self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
 
-    def _breathe(self, seconds: float) -> None:
+    def _pause_a_turn(self, seconds: float) -> None:
         """Stops reading until the next turn of the event loop. Otherwise the loop would go on reading while the worker
         fills the buffer: megabytes, while all others wait. `seconds` is the time for the last read; it decides the size
         of the next one."""
@@ -222,12 +222,12 @@ class Connection(asyncio.BufferedProtocol):
         elif seconds < SLOW_S / 4:
             self._most = min(self._most * 2, READ_BYTES)
         if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
-            self._breathing = True
+            self._pausing = True
             self.transport.pause_reading()
-            self.loop.call_soon(self._breathed)
+            self.loop.call_soon(self._turn_over)
 
-    def _breathed(self) -> None:
-        self._breathing = False
+    def _turn_over(self) -> None:
+        self._pausing = False
         if not self.reading_paused and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -282,9 +282,9 @@ class Connection(asyncio.BufferedProtocol):
         self._waits = True
         if self.exchange is not None and self.exchange.status:
             self.since = self.loop.time()  # the worker is not silent
-        if not self._breathing and not self.reading_paused and self.transport is not None:
+        if not self._pausing and not self.reading_paused and self.transport is not None:
             self.transport.pause_reading()
-        self._breathing = True
+        self._pausing = True
         self.origin.large_reads.wait(self)
 
     def take_in(self) -> None:
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         late, self._late = self._late, b""
         if self._waits:
             self._waits = False
-            self._breathed()
+            self._turn_over()
             if not self.dropped:
                 self._read(late, True, len(late) == self._most)
         elif late and not self.dropped:
@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             seconds = perf_counter() - began
             self.origin.large_reads.spend(seconds)
             if full:
-                self._breathe(seconds)
+                self._pause_a_turn(seconds)
         if self._whole is not None:
             self._release(self._whole)
         elif self._spare > HEAD_BYTES and exchange.status:

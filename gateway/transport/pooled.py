@@ -1,8 +1,8 @@
 """The HTTP/1.1 client for workers: pooled connections over httptools, with no task and no future per block.
 
-    Pooled ──< Origin (one worker address) ──< Connection (one socket, one parser) ── Incoming (one response)
+    Pooled ──< Origin (one worker address) ──< WorkerConnection (one socket, one parser) ── Incoming (one response)
 
-An `Incoming` leaves its `Connection` as soon as the response is complete. So a slow reader never blocks a healthy
+An `Incoming` leaves its `WorkerConnection` as soon as the response is complete. So a slow reader never blocks a healthy
 connection, and a late `close()` never affects another response.
 """
 
@@ -23,7 +23,7 @@ from gateway.core.figures import ConnectionCounts
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
 from gateway.drive import as_task
-from gateway.transport.connection import Connection
+from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.large import LargeReads
 from gateway.transport.names import Name
@@ -78,8 +78,8 @@ class Origin:
         self.large_reads = pooled.large_reads
         self.idle_expiry = pooled.idle_expiry
         self.max_idle = pooled.max_idle
-        self.connections: set[Connection] = set()
-        self.idle: dict[Connection, None] = {}
+        self.connections: set[WorkerConnection] = set()
+        self.idle: dict[WorkerConnection, None] = {}
 
     def head(self, request: Request) -> bytes:
         """The request head. Raises GatewayError(INTERNAL) if a value could inject a header line."""
@@ -103,7 +103,7 @@ class Origin:
             raise GatewayError(Kind.INTERNAL, "a header for the worker holds a control character")
         return head
 
-    def take(self) -> Connection | None:
+    def take(self) -> WorkerConnection | None:
         """The most recently used idle connection that is still usable, or None."""
         while self.idle:
             connection, _ = self.idle.popitem()
@@ -112,16 +112,16 @@ class Origin:
             connection.drop()
         return None
 
-    def keep(self, connection: Connection) -> bool:
+    def keep(self, connection: WorkerConnection) -> bool:
         if len(self.idle) >= self.max_idle:
             return False
         self.idle[connection] = None
         return True
 
-    async def connect(self, seconds: float) -> Connection:
+    async def connect(self, seconds: float) -> WorkerConnection:
         """A new connection, with the TLS handshake done. Raises GatewayError: UPSTREAM, TIMEOUT after `seconds`, or
         OVERLOADED if this process has no file descriptor left."""
-        connection = Connection(self)
+        connection = WorkerConnection(self)
         try:
             await as_task()  # for the timeout
             async with asyncio.timeout(seconds):
@@ -143,7 +143,7 @@ class Origin:
             raise
         return connection
 
-    async def _open(self, connection: Connection, addresses: Sequence[str]) -> None:
+    async def _open(self, connection: WorkerConnection, addresses: Sequence[str]) -> None:
         """Connects to the first of `addresses` that takes a connection. Raises the last one's error."""
         host = None if self._ssl is None else self._host
         for number, address in enumerate(addresses, 1):
@@ -250,7 +250,7 @@ class Pooled:
                 connection.fail(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
         await asyncio.sleep(0)  # the loop closes the sockets on its next turn
 
-    def _check_open(self, connection: Connection | None = None) -> None:
+    def _check_open(self, connection: WorkerConnection | None = None) -> None:
         if self._closed:
             if connection is not None:
                 connection.drop()

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from gateway.app.cors import EXPOSED
-from gateway.config import ConfigError
-from gateway.server import Edge
+from gateway.config import ConfigError, Listen
 from tests.app.asking import GONE, key
 from tests.clients import CHAT, REQUESTS
 from tests.harness import Stack
@@ -142,7 +141,7 @@ LATE: dict[int, bytes] = {
 def hurried() -> Iterator[Stack]:
     """It waits no longer for a head than tests do."""
     config = {"cors": {"origins": [PAGE]}, "keys": ENTRY}
-    with Stack(config=config, edge=Edge(header_timeout_s=0.2)) as running:
+    with Stack(config=config, listen=Listen(header_timeout_s=0.2)) as running:
         yield running
 
 

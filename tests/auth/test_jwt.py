@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from gateway.app import KNOWN
-from gateway.auth import Keyring, Tokens, new_key, read_keys
+from gateway.auth import JwtVerifier, Keyring, new_key, read_keys
 from gateway.config import CacheSalt, Config, ConfigError, Jwt, Key, Model, load
 from gateway.core.errors import GatewayError, Kind
 from tests.clients import CHAT
@@ -46,10 +46,10 @@ def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **cla
     return jwt.encode(whole, key, algorithm, {"kid": kid} if kid else None).encode()
 
 
-def made(text: str = keys(r=RSA, e=EC), **options: Any) -> Tokens:
+def made(text: str = keys(r=RSA, e=EC), **options: Any) -> JwtVerifier:
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_file="keys.json", **options)
     section._keys_text = text
-    return Tokens(section, time.time)
+    return JwtVerifier(section, time.time)
 
 
 def test_both_algorithms_and_a_set_of_one_key_without_id() -> None:
@@ -197,10 +197,10 @@ async def test_keys_from_a_url_outlive_a_reload_while_it_is_away() -> None:
         raise OSError("away")
 
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
-    before = Tokens(section, time.time)
+    before = JwtVerifier(section, time.time)
     before._keys = read_keys(keys(r=RSA))
     for url, known in (("https://id.example/keys", True), ("https://other.example/keys", False)):
-        after = Tokens(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url=url), time.time, before=before)
+        after = JwtVerifier(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url=url), time.time, before=before)
         await after.start(fetch)
         if known:
             assert after.read(token()).subject == "alice"
@@ -222,7 +222,7 @@ async def test_no_token_is_blamed_while_keys_were_never_read(trouble: Exception)
             raise answer
         return answer
 
-    tokens = Tokens(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys"), time.time)
+    tokens = JwtVerifier(Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys"), time.time)
     await tokens.start(fetch)
     with pytest.raises(GatewayError) as caught:
         tokens.read(token())
@@ -256,7 +256,7 @@ def test_clients_are_told_to_come_again_while_keys_were_never_read() -> None:
 async def test_keys_from_a_url_are_read_again_and_kept_while_it_is_away() -> None:
     told: list[str] = []
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
-    tokens = Tokens(section, time.time, lambda level, what: told.append(level))
+    tokens = JwtVerifier(section, time.time, lambda level, what: told.append(level))
     answers: list[str | Exception] = [keys(r=RSA), OSError("away"), keys(r=OTHER)]
 
     async def fetch(url: str) -> str:
@@ -304,7 +304,7 @@ async def test_an_unknown_key_has_the_set_read_again_soon(monkeypatch: pytest.Mo
     """By then at the latest when others would have been told to wait for minutes."""
     monkeypatch.setattr("gateway.auth.jwt._RETRY_S", 0.0)
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="https://id.example/keys")
-    tokens = Tokens(section, time.time)
+    tokens = JwtVerifier(section, time.time)
     answers, reads = [keys(r=RSA), keys(new=OTHER)], asyncio.Queue[None]()
 
     async def fetch(url: str) -> str:
@@ -328,7 +328,7 @@ def test_callers_with_a_token_have_their_teams_salt() -> None:
         models={"m": Model(backend="vllm", workers=("http://127.0.0.1:1",))},
         cache_salt=CacheSalt(secret_env="X"),
     )
-    keyring = Keyring(config, tokens=made(team_claim="org"))
+    keyring = Keyring(config, verifier=made(team_claim="org"))
 
     def salt(text: str) -> str | None:
         return keyring.authenticate([(b"authorization", b"Bearer " + text.encode())]).salt

@@ -117,7 +117,7 @@ async def keys_of_tokens(rounds: Rounds) -> AsyncIterator[None]:
     async def fetch(_: str) -> bytes:
         raise OSError
 
-    made = jwt.Tokens(Jwt(jwks_url="http://keys", issuer="i", audience="a"), lambda: 0.0, rounds.go)
+    made = jwt.JwtVerifier(Jwt(jwks_url="http://keys", issuer="i", audience="a"), lambda: 0.0, rounds.go)
     task = asyncio.create_task(made._go_on(fetch, "http://keys"))
     yield
     task.cancel()

@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from gateway.core.ports import RequestRecord
-from gateway.observe.accounting import Stream
+from gateway.observe.accounting import AccountingStream
 
 
 class Lost:
@@ -36,7 +36,7 @@ class Lost:
 
 async def test_it_ends_although_its_writer_swallows_the_cancellation() -> None:
     client = Lost()
-    stream = Stream("usage", 10, lambda: (client, []))
+    stream = AccountingStream("usage", 10, lambda: (client, []))
     stream.add(RequestRecord("1", "openai"))
     await client.asked.wait()
     async with asyncio.timeout(30):

@@ -392,7 +392,7 @@ def test_the_log_of_a_process_goes_on_when_there_is_room_again() -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))\n"
         "log = Log('info', True)\n"
         "log.event('info', 'first', pad='x' * 100)\n"
-        "while not log._rest: time.sleep(0.01)\n"
+        "while not log._unwritten: time.sleep(0.01)\n"
         "log.event('info', 'second')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
         "log.close()\n"

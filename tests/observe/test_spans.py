@@ -23,8 +23,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import KNOWN
 from gateway.config import ConfigError, load
+from gateway.config import Tracing as TracingConfig
 from gateway.observe.spans import Spans as Tracer
-from gateway.observe.tracing import TraceSettings, Tracing
+from gateway.observe.tracing import Tracing
 from gateway.pipeline.tracing import Spans
 from gateway.pipeline.watch import Watchers
 from tests.harness import Stack
@@ -42,7 +43,7 @@ def chat(text: str = CANARY, **members: Any) -> dict[str, Any]:
 def traced(stack: Stack, sample: float = 1.0) -> InMemorySpanExporter:
     """From now on `stack` traces into what is returned."""
     memory = InMemorySpanExporter()
-    settings = TraceSettings("http://127.0.0.1:1/v1/traces", sample, "test")
+    settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=sample, service="test")
     tracer = Tracer(memory, settings, SimpleSpanProcessor(memory))
     runtime = stack.gateway.state.runtime
     runtime.watchers = Watchers(*runtime.watchers.all, Spans(tracer))
@@ -223,11 +224,11 @@ def test_a_collector_that_is_away_is_nobodys_trouble() -> None:
 
 
 def test_a_reload_keeps_the_tracer_unless_its_options_change() -> None:
-    settings = TraceSettings("http://127.0.0.1:1/v1/traces", 1.0, "one")
+    settings = TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0)
     first = Tracing.follow(None, settings)
     assert first is not None
-    assert Tracing.follow(first, TraceSettings("http://127.0.0.1:1/v1/traces", 1.0, "one")) is first
-    second = Tracing.follow(first, TraceSettings("http://127.0.0.1:1/v1/traces", 0.5, "one"))
+    assert Tracing.follow(first, TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=1.0)) is first
+    second = Tracing.follow(first, TracingConfig(endpoint="http://127.0.0.1:1/v1/traces", sample=0.5))
     assert second is not None
     assert second is not first
     assert Tracing.follow(first, None) is None

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.server import EXTENSION, RequestCycle
-from gateway.server.connection import Connection
+from gateway.server.connection import ClientConnection
 from tests.clients import WAYS, Way
 from tests.conformance.clients import CLIENTS, Client
 from tests.harness import Stack, until
@@ -92,13 +92,13 @@ def leave_at_once(stack: Stack, way: Way, version: str, how: str, *, stream: boo
         return len(body) == int(length[1]) if length else is_complete(clients, body)
 
     left = threading.Event()
-    made = Connection.connection_made
+    made = ClientConnection.connection_made
 
-    def connected(self: Connection, transport: Any) -> None:
+    def connected(self: ClientConnection, transport: Any) -> None:
         made(self, cast(Any, Watched(transport, has_all, left)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "connection_made", connected)
+        patch.setattr(ClientConnection, "connection_made", connected)
         client, received = begun(stack, way, version, stream=stream), b""
         while not has_all(received):
             block = client.recv(65536)

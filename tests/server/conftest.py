@@ -12,11 +12,11 @@ from tests.server.raw import LIMITED, PATIENT, QUICK
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with Stack(edge=PATIENT, config=LIMITED) as running:
+    with Stack(listen=PATIENT, config=LIMITED) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def quick() -> Iterator[Stack]:
-    with Stack(edge=QUICK, config=LIMITED) as running:
+    with Stack(listen=QUICK, config=LIMITED) as running:
         yield running

@@ -8,19 +8,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from gateway.server import Edge
+from gateway.config import Listen
 from tests.harness import Stack
 
-QUICK = Edge(
+QUICK = Listen(
     header_timeout_s=0.3,
     body_timeout_s=0.3,
     write_idle_s=0.5,
     max_body_bytes=200_000,
     max_connections=20,
 )
-PATIENT = msgspec.structs.replace(QUICK, header_timeout_s=30.0, body_timeout_s=30.0, write_idle_s=30.0)
+PATIENT = QUICK.model_copy(update={"header_timeout_s": 30.0, "body_timeout_s": 30.0, "write_idle_s": 30.0})
 LIMITED = {"listen": {"max_body_bytes": 200_000}}
 MODELS = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
 GONE = {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}

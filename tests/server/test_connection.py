@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
-from gateway.server import Edge
+from gateway.config import Listen
 from tests.harness import Stack, until
 from tests.server.raw import (
     BODY,
@@ -74,7 +74,7 @@ def test_a_second_header_that_drips_is_ended_too(quick: Stack) -> None:
 
 
 def test_blank_lines_keep_no_connection_for_ever() -> None:
-    with Stack(edge=QUICK) as stack, Raw(stack) as client:
+    with Stack(listen=QUICK) as stack, Raw(stack) as client:
         client.send(b"\r\n")
         until(lambda: bool(stack.server.server_state.connections))
         only_connection(stack).keep_alive_s = 0.2
@@ -111,7 +111,7 @@ def test_a_body_may_take_longer_than_one_pause() -> None:
                 return False
             return client.rest().startswith(b"HTTP/1.1 200 ")
 
-    with Stack(edge=Edge(body_timeout_s=1.2)) as stack:
+    with Stack(listen=Listen(body_timeout_s=1.2)) as stack:
         assert any(served(stack) for _ in range(5))
 
 
@@ -136,8 +136,8 @@ def drip(stack: Stack, content: bytes, enough: Callable[[int], bool]) -> tuple[i
 
 
 def test_a_body_that_drips_without_a_pause_is_ended_by_its_rate() -> None:
-    edge = Edge(body_timeout_s=0.3, min_body_rate_bytes=1000)
-    with Stack(edge=edge) as stack:
+    listen = Listen(body_timeout_s=0.3, min_body_rate_bytes=1000)
+    with Stack(listen=listen) as stack:
         sent, received = drip(stack, b"{" * 10_000, lambda sent: False)
         assert received.startswith(b"HTTP/1.1 408 ")
         assert code_of(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
@@ -145,8 +145,8 @@ def test_a_body_that_drips_without_a_pause_is_ended_by_its_rate() -> None:
 
 
 def test_without_a_rate_a_body_may_drip_for_ever() -> None:
-    edge = Edge(body_timeout_s=0.3, min_body_rate_bytes=0)
-    with Stack(edge=edge) as stack:
+    listen = Listen(body_timeout_s=0.3, min_body_rate_bytes=0)
+    with Stack(listen=listen) as stack:
         began = time.monotonic()
         _, received = drip(stack, b"{" * 10_000, lambda sent: time.monotonic() - began > 1.0)
         assert received == b""
@@ -179,13 +179,13 @@ def test_we_who_do_not_read_do_not_blame_the_client() -> None:
         gateway.append(app)
         return lazy
 
-    with Stack((), edge=QUICK, wrap=wrap, config={"models": {"x": GONE}}) as stack, Raw(stack) as client:
+    with Stack((), listen=QUICK, wrap=wrap, config={"models": {"x": GONE}}) as stack, Raw(stack) as client:
         client.send(post(b"x" * 8_000_000, path=b"/lazy"))
         assert client.response()[2] == b"8000000"
 
 
 def test_a_reader_that_stalls_is_dropped_when_its_time_is_over() -> None:
-    with Stack(({"max_model_len": 400_000},), edge=QUICK) as stack, Raw(stack) as client:
+    with Stack(({"max_model_len": 400_000},), listen=QUICK) as stack, Raw(stack) as client:
         client.send(post(chat("long", stream=True, max_tokens=300_000, ignore_eos=True)))
         until(lambda: bool(stack.server.server_state.connections))
         until(lambda: only_connection(stack).write_paused)
@@ -302,7 +302,7 @@ def test_a_chunked_body_beyond_the_limit_is_refused_and_thrown_away(stack: Stack
 
 
 def test_after_a_refused_body_the_connection_expires_like_any_other() -> None:
-    with Stack(edge=QUICK, config=LIMITED) as stack, Raw(stack) as client:
+    with Stack(listen=QUICK, config=LIMITED) as stack, Raw(stack) as client:
         client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 200001\r\n\r\n")
         assert client.response()[0] == 413
         only_connection(stack).keep_alive_s = 0.2
@@ -374,7 +374,7 @@ def test_connections_beyond_the_limit_are_503(stack: Stack) -> None:
     ids=["no-host", "not-http", "named", "harmful-name", "too-large", "slow"],
 )
 def test_a_refusal_has_a_line_a_count_and_a_name(data: bytes, status: int, code: str, name: str | None) -> None:
-    with Stack((), edge=QUICK, config={"models": {"x": GONE}}) as stack:
+    with Stack((), listen=QUICK, config={"models": {"x": GONE}}) as stack:
         with Raw(stack) as client:
             head = client.send(data).rest().rpartition(b"HTTP/1.1 ")[2]
         assert head.startswith(b"%d " % status)
@@ -420,7 +420,7 @@ def test_a_refusal_of_what_waits_behind_another_request_does_not_take_its_name(s
 
 
 def test_what_was_answered_already_is_not_refused_as_well() -> None:
-    with Stack(edge=QUICK, config=LIMITED) as stack:
+    with Stack(listen=QUICK, config=LIMITED) as stack:
         with Raw(stack) as client:
             client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 200001\r\n\r\n")
             assert client.response()[0] == 413
@@ -429,7 +429,7 @@ def test_what_was_answered_already_is_not_refused_as_well() -> None:
 
 
 def test_too_many_connections_are_a_warning() -> None:
-    with Stack(edge=Edge(max_connections=1)) as stack, Raw(stack).send(b"GET ") as held, Raw(stack) as one_more:
+    with Stack(listen=Listen(max_connections=1)) as stack, Raw(stack).send(b"GET ") as held, Raw(stack) as one_more:
         received = one_more.rest()
         (line,) = stack.events("refused")
         assert (line["level"], line["status"], line["code"]) == ("warning", 503, "overloaded")
@@ -438,7 +438,7 @@ def test_too_many_connections_are_a_warning() -> None:
 
 
 def test_a_flood_of_refusals_is_counted_and_not_written() -> None:
-    with Stack(edge=Edge()) as stack:
+    with Stack(listen=Listen()) as stack:
         for _ in range(200):
             assert ask(stack, b"BROKEN\r\n\r\n")[0] == 400
         page = httpx.get(stack.url + "/metrics").text

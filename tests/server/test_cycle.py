@@ -41,12 +41,12 @@ def test_a_stream_says_whether_its_connection_is_kept(stack: Stack, path: bytes,
         request = request.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
     protocol = stack.server._protocol
     with Raw(stack) as client:
-        protocol.parting = ends == "draining"
+        protocol.draining = ends == "draining"
         try:
             client.send(request)
             received = client.rest() if ends else client.head()
         finally:
-            protocol.parting = False
+            protocol.draining = False
     assert re.findall(rb"\r\nconnection: (.*?)\r\n", received) == [b"close" if ends else b"keep-alive"]
 
 

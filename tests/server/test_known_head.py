@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from gateway.config import Listen
 from gateway.core.http import HEAD_MEMORY, Headers
-from gateway.server import Edge, HttpError
-from gateway.server.protocol import EdgeProtocol, protocol_class
+from gateway.server import HttpError
+from gateway.server.protocol import HttpProtocol, protocol_class
 
 HEAD = b"POST /v1/x?a=%20b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
 REST = b"\r\nX-Last: one\r\n\r\n"
@@ -26,7 +27,7 @@ def post(body: bytes, length: bytes | None = None, head: bytes = HEAD, rest: byt
 
 
 USUAL = post(b'{"a":1}')
-USUAL_EDGE = Edge()
+USUAL_EDGE = Listen()
 
 
 class Far:
@@ -62,12 +63,12 @@ class Far:
 class Served:
     """A connection, and the requests that its application got: (scope, body)."""
 
-    def __init__(self, edge: Edge = USUAL_EDGE) -> None:
+    def __init__(self, listen: Listen = USUAL_EDGE) -> None:
         self.requests: list[tuple[dict[str, Any], bytes]] = []
         self.refusals: list[str] = []
-        self.protocol_class = protocol_class(edge, self._refused)
+        self.protocol_class = protocol_class(listen, self._refused)
         config = Config(self._app, http=self.protocol_class, interface="asgi3", log_config=None, proxy_headers=False)
-        self.protocol: EdgeProtocol = self.protocol_class(config, ServerState(), {})
+        self.protocol: HttpProtocol = self.protocol_class(config, ServerState(), {})
         self.far = Far()
         self.protocol.connection_made(cast("asyncio.Transport", self.far))
 
@@ -97,9 +98,9 @@ class Served:
         self.protocol.connection_lost(None)
 
 
-async def compare(*blocks: bytes, edge: Edge = USUAL_EDGE, known: bool = True) -> None:
+async def compare(*blocks: bytes, listen: Listen = USUAL_EDGE, known: bool = True) -> None:
     """`blocks` mean the same after USUAL and on their own."""
-    again, new = Served(edge), Served(edge)
+    again, new = Served(listen), Served(listen)
     await again.get(USUAL)
     assert (again.protocol._known is not None) == known
     assert again.far.written.startswith(b"HTTP/1.1 200")
@@ -170,7 +171,7 @@ async def test_a_known_head_is_not_parsed_again() -> None:
 async def test_new_bounds_hold_for_a_known_head() -> None:
     served = Served()
     await served.get(USUAL)
-    served.protocol_class.edge = Edge(max_header_count=2)
+    served.protocol_class.listen = Listen().model_copy(update={"max_header_count": 2})
     await served.get(USUAL)
     assert served.refusals == ["headers_too_large"]
     served.end()
@@ -178,13 +179,13 @@ async def test_new_bounds_hold_for_a_known_head() -> None:
 
 async def test_a_head_that_one_more_digit_would_make_too_large_is_not_kept() -> None:
     head = USUAL.index(b"\r\n\r\n") + 4
-    await compare(post(b"x" * 1000), edge=Edge(max_header_bytes=head + 2), known=False)
+    await compare(post(b"x" * 1000), listen=Listen().model_copy(update={"max_header_bytes": head + 2}), known=False)
 
 
 async def test_the_last_answer_closes_though_the_head_is_known() -> None:
     served = Served()
     await served.get(USUAL)
-    served.protocol_class.parting = True
+    served.protocol_class.draining = True
     await served.get(USUAL)
     assert b"connection: close" in served.far.written
     served.end()

@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import pytest
 
 from gateway.app.routes import route_table
+from gateway.config import Listen
 from gateway.core.http import path_parameter
-from gateway.server import Edge
 from gateway.server.protocol import decoded
 from tests.harness import Stack, until
 from tests.server.raw import CHUNKED, LINE, MODELS, Raw, ask, chat, chunked, code_of, connections, post, scripted
@@ -159,7 +159,7 @@ def test_a_leaving_client_is_noticed_whatever_it_sent(stack: Stack, behind: byte
 def test_empty_lines_before_a_request_are_skipped(stack: Stack, lines: bytes) -> None:
     with Raw(stack) as client:
         client.send(lines)
-        until(lambda: any(not c._idle and c._dry for c in connections(stack)))
+        until(lambda: any(not c._idle and c._fruitless for c in connections(stack)))
         assert client.send(MODELS).response()[0] == 200
         assert client.send(lines + MODELS + lines + post(chat()) + lines + MODELS).response()[0] == 200
         assert [client.response()[0] for _ in range(2)] == [200, 200]
@@ -198,7 +198,7 @@ def test_what_is_a_request_does_not_depend_on_how_it_arrives(size: int) -> None:
 
         return counted
 
-    running = Stack(edge=Edge(), wrap=read)
+    running = Stack(listen=Listen(), wrap=read)
     with running, Raw(running) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(0, len(data + last), size):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.server import Edge, EdgeProtocol
+from gateway.config import Listen
+from gateway.server import HttpProtocol
 from tests.harness import Stack, until
 from tests.server.raw import (
     CHUNKED,
@@ -73,13 +74,13 @@ def test_what_is_held_for_a_connection_is_bounded_whatever_the_path(flood: str) 
     """A client that sends requests without end and reads nothing: it is stopped, little is held for it, and one request
     at most is under way. All is given back when it leaves."""
     block = FLOODS[flood] * (1 + 100_000 // len(FLOODS[flood]))
-    with Stack(edge=Edge(), wrap=large_replies) as stack, Raw(stack) as client:
+    with Stack(listen=Listen(), wrap=large_replies) as stack, Raw(stack) as client:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         press(stack, client, block)
         connection = only_connection(stack)
         # One reply is written whole, whatever its size, and each read holds up to 256,000 bytes.
         assert connection.transport.get_write_buffer_size() < len(LARGE_REPLY) + 200_000
-        assert len(connection._held) < 65536 + 256_000 + 1
+        assert len(connection._unparsed) < 65536 + 256_000 + 1
         assert len(stack.server.server_state.tasks) <= 1
         reference = weakref.ref(connection)
         del connection
@@ -92,7 +93,7 @@ def test_what_is_held_for_a_connection_is_bounded_whatever_the_path(flood: str) 
 def test_a_reader_of_pipelined_replies_gets_all_of_them() -> None:
     """Stopping and going on loses nothing."""
     count = 40
-    with Stack((), edge=Edge(), wrap=large_replies, config={"models": {"x": GONE}}) as stack, Raw(stack) as client:
+    with Stack((), listen=Listen(), wrap=large_replies, config={"models": {"x": GONE}}) as stack, Raw(stack) as client:
         client.send(FLOODS["large replies"] * count)
         until(lambda: any(c.write_paused for c in connections(stack)))
         for _ in range(count):
@@ -104,22 +105,22 @@ def test_a_turn_parses_a_bounded_part_of_what_has_come(monkeypatch: pytest.Monke
     """Chunks of one byte: others have their turns in between, and none is lost."""
     turns: list[int] = []
     blocks = 0
-    parse, on_body = EdgeProtocol._parse, EdgeProtocol.on_body
+    parse, on_body = HttpProtocol._parse, HttpProtocol.on_body
 
-    def counted(self: EdgeProtocol, data: bytes | bytearray) -> int:
+    def counted(self: HttpProtocol, data: bytes | bytearray) -> int:
         nonlocal blocks
         blocks = 0
         taken = parse(self, data)
         turns.append(blocks)
         return taken
 
-    def count(self: EdgeProtocol, body: bytes) -> None:
+    def count(self: HttpProtocol, body: bytes) -> None:
         nonlocal blocks
         blocks += 1
         on_body(self, body)
 
-    monkeypatch.setattr(EdgeProtocol, "_parse", counted)
-    monkeypatch.setattr(EdgeProtocol, "on_body", count)
+    monkeypatch.setattr(HttpProtocol, "_parse", counted)
+    monkeypatch.setattr(HttpProtocol, "on_body", count)
     content = json.dumps(chat(metadata={"k": "x" * 60_000})).encode()
     with Stack() as stack, Raw(stack) as client:
         assert client.send(chunked(content, 1)).response()[0] == 200
@@ -130,16 +131,16 @@ def test_a_turn_parses_a_bounded_part_of_what_has_come(monkeypatch: pytest.Monke
 
 def test_the_body_of_a_refused_request_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = 0
-    parse = EdgeProtocol._parse_piece
+    parse = HttpProtocol._parse_piece
 
-    def counted(self: EdgeProtocol, data: bytes | bytearray, at: int) -> int:
+    def counted(self: HttpProtocol, data: bytes | bytearray, at: int) -> int:
         nonlocal fed
         taken = parse(self, data, at)
         fed += taken
         return taken
 
-    monkeypatch.setattr(EdgeProtocol, "_parse_piece", counted)
-    with Stack(edge=QUICK, config=LIMITED) as stack:
+    monkeypatch.setattr(HttpProtocol, "_parse_piece", counted)
+    with Stack(listen=QUICK, config=LIMITED) as stack:
         with Raw(stack) as client:
             client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 200001\r\n\r\n")
             assert client.response()[0] == 413

@@ -13,7 +13,7 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
-from gateway.transport.connection import Connection
+from gateway.transport.connection import WorkerConnection
 
 if TYPE_CHECKING:
     from tests.transport.conftest import MakeClient, Peer, Serve
@@ -155,7 +155,7 @@ async def test_a_closed_connection_is_freed_without_the_cycle_collector(serve: S
         await client.close()
         for _ in range(3):
             await asyncio.sleep(0)
-        assert [each for each in gc.get_objects() if type(each) is Connection] == []
+        assert [each for each in gc.get_objects() if type(each) is WorkerConnection] == []
     finally:
         gc.enable()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gateway.core.ports.account import Gate, Observer, Permit, RequestRecord, RequestTrace, Tracer
 from gateway.core.ports.backend import BEYOND, UNKNOWN, Ask, Backend, Capabilities, Counting, Facts, Gauges, Handover
-from gateway.core.ports.client import ClientConnection, Downstream
+from gateway.core.ports.client import CountedConnection, Downstream
 from gateway.core.ports.dialect import Dialect, Lane, Passthrough, Settings, StreamReader, StreamWriter
 from gateway.core.ports.fleet import BodySink, Deadlines, Exchange, Pool, Transport, WorkerHandle, WorkerPool
 
@@ -18,7 +18,7 @@ __all__ = [
     "Backend",
     "BodySink",
     "Capabilities",
-    "ClientConnection",
+    "CountedConnection",
     "Counting",
     "Deadlines",
     "Dialect",

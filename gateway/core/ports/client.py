@@ -8,7 +8,7 @@ from typing import Protocol
 from gateway.core.http import Headers
 
 
-class ClientConnection(Protocol):
+class CountedConnection(Protocol):
     """One connection of a client.
 
     owner    the key that it is counted for, or ""
@@ -40,7 +40,7 @@ class Downstream(Protocol):
     on_resume: Callable[[], None] | None
 
     @property
-    def connection(self) -> ClientConnection:
+    def connection(self) -> CountedConnection:
         """The same for all requests of one connection."""
         ...
 

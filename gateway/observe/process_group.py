@@ -60,7 +60,7 @@ _answer = msgspec.msgpack.Decoder(_Answer)
 _counters = msgspec.msgpack.Decoder(_Kept)
 
 
-class Siblings:
+class ProcessGroup:
     """One process of several.
 
     folder  holds a socket and a file for each, named by its number; no other user may enter it
