@@ -22,7 +22,7 @@ from gateway.core.events import Delta, Event, Failed, PartStart, Start
 from gateway.core.http import Request
 from gateway.core.messages import Op
 from gateway.core.ports import Backend, Capabilities
-from gateway.wire.openai.writing import ERRORS
+from gateway.wire.openai.replies.refusals import ERRORS
 from tests.clients import REQUESTS
 from tests.harness import Stack
 

@@ -15,8 +15,8 @@ from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.observe.catalogue import FIGURES
 from gateway.wire import bulk, json, unknown
-from gateway.wire.openai.reading import read_chat
-from gateway.wire.openai.request_views import MOST_PARTS
+from gateway.wire.openai.requests.reading import read_chat
+from gateway.wire.openai.requests.views import MOST_PARTS
 from tests.harness import load_text
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from gateway.backends.openai import OpenAI
 from gateway.backends.tgi import Tgi
 from gateway.backends.vllm import Vllm
 from gateway.core.ports import Backend
-from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 
 REGISTRY: Mapping[str, Callable[[ReplyDefaults], Backend]] = {
     "openai": OpenAI,

@@ -13,12 +13,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai.compose import PATHS, Words, outgoing, prompt_of, tokenize
 from gateway.backends.openai.handover import KvTransfer
 from gateway.backends.openai.reads import ReadsReplies
-from gateway.backends.openai.requests import OPENAI_IDLE, OPENAI_MEMBERS, leave_unread, no_token_ids, unsupported
-from gateway.backends.openai.scores import RERANK, SCORE, pairs_body, rerank_body
-from gateway.backends.openai.tokens import ask_tokens, read_text, read_tokens
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import (
     Chat,
@@ -35,7 +31,11 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.requests.parts import OPENAI_IDLE, OPENAI_MEMBERS, leave_unread, no_token_ids, unsupported
+from gateway.wire.openai.requests.writing import PATHS, Words, outgoing, prompt_of, tokenize
+from gateway.wire.openai.scores import RERANK, SCORE, pairs_body, rerank_body
+from gateway.wire.openai.tokens import ask_tokens, read_text, read_tokens
 
 # More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1

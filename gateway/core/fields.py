@@ -24,7 +24,7 @@ ignored   accepted, and named in the dropped header      refused   a clear error
 
 ExtrasPolicy = Literal["pass", "drop", "error"]
 """The handling of a field that is in no table: forwarded unchanged, dropped (and named to the client), or a 400. A
-member that constrains the answer (`wire.openai.constraints`) is never dropped."""
+member that constrains the answer (`wire.openai.requests.constraints`) is never dropped."""
 
 _MOST_LISTED = 32
 

@@ -16,9 +16,12 @@ from gateway.core.lifecycle import WholeReply
 from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.wire.json import members, require_json, whole_numbers
-from gateway.wire.openai import operations, passthrough, writing
-from gateway.wire.openai.fields import EXAMPLES
-from gateway.wire.openai.fields import FIELDS as OPENAI_FIELDS
+from gateway.wire.openai import operations
+from gateway.wire.openai.replies import refusals
+from gateway.wire.openai.requests.fields import EXAMPLES
+from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
+from gateway.wire.openai.streams import passthrough
+from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 _RETRIEVAL = ("data_sources", "dataSources", "enhancements")
 _REFUSED = tuple(
@@ -31,7 +34,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
 _KNOWN = body_members(FIELDS)
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    **writing.ERRORS,
+    **refusals.ERRORS,
     Kind.UNAUTHENTICATED: (401, "authentication_error", "401"),
     Kind.NO_MODEL: (404, "invalid_request_error", "DeploymentNotFound"),
 }
@@ -43,7 +46,7 @@ _LONGEST_WAIT_S = 120.0
 _MOST_ID_BYTES = 128
 
 
-_error_event = partial(writing.error_event, errors=ERRORS)
+_error_event = partial(refusals.error_event, errors=ERRORS)
 
 
 def _everywhere(path: str, name: str) -> tuple[Route, ...]:
@@ -90,12 +93,12 @@ class AzureOpenAI:
         return operations.write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
-        return writing.StreamWriter(op, _error_event)
+        return OpenAIStreamWriter(op, _error_event)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:
             _accompany(request)
-        return writing.refusal(error, ERRORS, _LONGEST_WAIT_S)
+        return refusals.refusal(error, ERRORS, _LONGEST_WAIT_S)
 
 
 def _accompany(request: Request) -> None:

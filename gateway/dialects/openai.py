@@ -15,8 +15,11 @@ from gateway.core.lifecycle import WholeReply
 from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import Passthrough, StreamWriter
 from gateway.wire.json import members, require_json, whole_numbers
-from gateway.wire.openai import operations, passthrough, writing
-from gateway.wire.openai.fields import EXAMPLES, FIELDS
+from gateway.wire.openai import operations
+from gateway.wire.openai.replies import refusals
+from gateway.wire.openai.requests.fields import EXAMPLES, FIELDS
+from gateway.wire.openai.streams import passthrough
+from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 _KNOWN = body_members(FIELDS)
 
@@ -36,9 +39,9 @@ class OpenAI:
     )
     fields = FIELDS
     examples = EXAMPLES
-    errors: Mapping[Kind, tuple[int, str, str]] = writing.ERRORS
+    errors: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
     key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(writing.error_event)}
+    passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(refusals.error_event)}
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
@@ -53,7 +56,7 @@ class OpenAI:
         return operations.write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
-        return writing.StreamWriter(op, writing.error_event)
+        return OpenAIStreamWriter(op, refusals.error_event)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return writing.refusal(error)
+        return refusals.refusal(error)

@@ -209,7 +209,7 @@ def test_a_bug_of_ours_does_not_keep_a_worker_from_its_next_trial(monkeypatch: p
         (worker,) = stack.gateway.state.workers.values()
         worker.breaker.open_until = 0.001  # was out, and may be tried again
         with monkeypatch.context() as patched:
-            patched.setattr("gateway.wire.openai.passthrough.Passthrough.whole", broken)
+            patched.setattr("gateway.wire.openai.streams.passthrough.Passthrough.whole", broken)
             assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 500
         assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
         assert not worker.breaker.ejected

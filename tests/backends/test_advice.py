@@ -9,7 +9,7 @@ import pytest
 from gateway import backends
 from gateway.core.http import Response
 from gateway.core.messages import Chat, Message, Text
-from gateway.wire.openai import answers
+from gateway.wire.openai.replies import views as answers
 
 # Engines' own words, and what is left of them for a caller.
 ADVICE = [

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway import backends
-from gateway.wire.openai.extras import RANGES
+from gateway.wire.openai.requests.bounds import RANGES
 from tests.chaos.house import House, chat, house
 from tests.chaos.link import Answer, Link, request
 from tests.chaos.row import FULL, Findings, percentile, row

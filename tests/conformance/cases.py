@@ -16,7 +16,7 @@ from gateway.core.messages import Chat, Complete
 from gateway.core.ports import Backend, Capabilities, Dialect, Lane, Settings, StreamReader
 from gateway.dialects.friendli import Friendli
 from gateway.translation.lanes import EventLane
-from gateway.wire.openai.defaults import ReplyDefaults
+from gateway.wire.openai.replies.defaults import ReplyDefaults
 from tests.conformance.clients import CLIENTS, Client
 from tests.conformance.scenarios import SCENARIOS, START, Scenario
 from tests.conformance.workers import WORKERS, Worker

@@ -17,7 +17,7 @@ from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Chat
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation.offline import Refused, send
-from gateway.wire.openai.constraints import CONSTRAINTS
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from tests.clients import DIALECTS, WAYS, Way
 from tests.conformance.cases import BACKENDS
 

@@ -19,9 +19,9 @@ from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.core.usage import Usage
 from gateway.dialects import create
 from gateway.dialects.openai import OpenAI
-from gateway.wire.openai.fields import FIELDS
 from gateway.wire.openai.operations import write_model
-from gateway.wire.openai.writing import ERRORS, error_event
+from gateway.wire.openai.replies.refusals import ERRORS, error_event
+from gateway.wire.openai.requests.fields import FIELDS
 
 DIALECT = OpenAI()
 VLLM = Vllm()

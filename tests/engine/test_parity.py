@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.wire.openai.constraints import CONSTRAINTS, REPORTS
-from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai.requests.constraints import CONSTRAINTS, REPORTS
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 from tests.clients import DIALECTS
 from tests.engine.conftest import HOME
 from tests.repo.tree import ROOT

@@ -23,7 +23,7 @@ from gateway.pipeline import offload as threads
 from gateway.pipeline import run
 from gateway.pipeline.offload import SLICE_S, Share, offload
 from gateway.ratelimit import Estimator
-from gateway.wire.openai.passthrough import Passthrough
+from gateway.wire.openai.streams.passthrough import Passthrough
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, post, scripted
 

@@ -26,7 +26,7 @@ from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
 from gateway.server import EXTENSION
 from gateway.translation.lanes import EventLane
-from gateway.wire.openai.passthrough import Relay
+from gateway.wire.openai.streams.passthrough import Relay
 from tests.harness import Stack, kept_alive, sse_data, until
 
 PATH = "/v1/chat/completions"

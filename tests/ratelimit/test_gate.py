@@ -295,7 +295,7 @@ def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted
 
 
 def test_a_bug_gives_its_slot_back(counted: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.wire.openai.passthrough.Passthrough.whole", lambda *_: 1 / 0)
+    monkeypatch.setattr("gateway.wire.openai.streams.passthrough.Passthrough.whole", lambda *_: 1 / 0)
     assert ask(counted).status_code == 500
     assert standing(counted)["slots"] == 0
     assert limiter_of(counted).in_flight == 0

@@ -17,7 +17,7 @@ from gateway.ratelimit import Cost, Decision, Lease, Limited, Limiter, MemorySto
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import StoreDown
-from gateway.wire.openai.writing import error_headers
+from gateway.wire.openai.replies.refusals import error_headers
 from tests.redis.server import Server
 
 Make = Callable[..., Awaitable[Limiter]]

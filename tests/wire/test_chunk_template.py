@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.backends.openai.replies import ChatReader, TextReader
 from gateway.core.events import Event, Failed
 from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, cut
-from gateway.wire.openai.passthrough import Relay
+from gateway.wire.openai.replies.reading import ChatReader, TextReader
+from gateway.wire.openai.streams.passthrough import Relay
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))

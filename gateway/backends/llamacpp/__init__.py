@@ -14,11 +14,6 @@ from msgspec import Struct
 from gateway.backends.llamacpp.errors import fault_of
 from gateway.backends.llamacpp.replies import TextReader, ToldReader, token_count, tokens_of
 from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, adjust_embed, score_body, text_body
-from gateway.backends.openai.compose import PATHS, outgoing, prompt_of, tokenize
-from gateway.backends.openai.replies import ChatReader, read_embeddings
-from gateway.backends.openai.requests import unsupported
-from gateway.backends.openai.scores import RERANK, inability, read_scores
-from gateway.backends.openai.tokens import ask_tokens, read_text
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
@@ -26,8 +21,13 @@ from gateway.core.lifecycle import Embeddings, Scores
 from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
 from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
-from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.reading import ChatReader, read_embeddings
+from gateway.wire.openai.requests.parts import unsupported
+from gateway.wire.openai.requests.writing import PATHS, outgoing, prompt_of, tokenize
+from gateway.wire.openai.scores import RERANK, inability, read_scores
+from gateway.wire.openai.tokens import ask_tokens, read_text
 
 
 class LlamaCpp:

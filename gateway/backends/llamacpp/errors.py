@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gateway.backends.openai import errors
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
+from gateway.wire.openai.replies import waits as errors
 
 # "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones where they differ.
 _FIELD = re.compile(r"^Field '(\w+)'")

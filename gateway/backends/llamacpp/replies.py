@@ -10,9 +10,6 @@ from msgspec.structs import replace
 
 from gateway.backends.llamacpp.errors import named
 from gateway.backends.llamacpp.requests import NAME
-from gateway.backends.openai.replies import ChatReader
-from gateway.backends.openai.requests import unsupported
-from gateway.backends.openai.tokens import whole_tokens
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.lifecycle import Tokens
@@ -21,9 +18,12 @@ from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.bulk import is_large
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
-from gateway.wire.openai.defaults import ReplyDefaults
-from gateway.wire.openai.excess import MOST_TOKENS, ORDINARY_BYTES, refuse_bulky, refuse_longer
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.defaults import ReplyDefaults
+from gateway.wire.openai.replies.excess import MOST_TOKENS, ORDINARY_BYTES, refuse_bulky, refuse_longer
+from gateway.wire.openai.replies.reading import ChatReader
+from gateway.wire.openai.requests.parts import unsupported
+from gateway.wire.openai.tokens import whole_tokens
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 

@@ -9,8 +9,11 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.llamacpp.patterns import grammar
-from gateway.backends.openai.compose import Words
-from gateway.backends.openai.requests import (
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
+from gateway.core.ports import Capabilities
+from gateway.wire.json import encode, valid
+from gateway.wire.openai.requests.parts import (
     IDLE,
     OPENAI_MEMBERS,
     RISING,
@@ -20,11 +23,8 @@ from gateway.backends.openai.requests import (
     unwritten,
     write_tool,
 )
-from gateway.backends.openai.scores import rerank_body
-from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
-from gateway.core.ports import Capabilities
-from gateway.wire.json import encode, valid
+from gateway.wire.openai.requests.writing import Words
+from gateway.wire.openai.scores import rerank_body
 
 NAME = "llamacpp"
 

@@ -7,15 +7,15 @@ three.
 
 from __future__ import annotations
 
-from gateway.backends.openai.compose import PATHS, Words, outgoing
 from gateway.backends.openai.reads import ReadsReplies
-from gateway.backends.openai.requests import cannot_count
-from gateway.backends.openai.scores import RERANK, rerank_body
-from gateway.backends.openai.tokens import cannot_tokenize
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
 from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover
 from gateway.wire.json import encode
+from gateway.wire.openai.requests.parts import cannot_count
+from gateway.wire.openai.requests.writing import PATHS, Words, outgoing
+from gateway.wire.openai.scores import RERANK, rerank_body
+from gateway.wire.openai.tokens import cannot_tokenize
 
 NAME = "openai"
 _WORDS = Words(NAME)

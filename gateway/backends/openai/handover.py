@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
+from gateway.wire.openai.replies import views as wire
 
 _members = msgspec.json.Decoder(dict[str, Raw])
 _ASK = Raw(

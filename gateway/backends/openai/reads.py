@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.backends.openai.errors import fault_of
-from gateway.backends.openai.facts import PATH, facts_of
-from gateway.backends.openai.replies import read_embeddings, reader_of
-from gateway.backends.openai.scores import inability, read_scores
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings, Scores
 from gateway.core.messages import Embed, Generate, Op, Score
 from gateway.core.ports import Facts, StreamReader
-from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.facts import PATH, facts_of
+from gateway.wire.openai.replies.reading import read_embeddings, reader_of
+from gateway.wire.openai.replies.waits import fault_of
+from gateway.wire.openai.scores import inability, read_scores
 
 
 class ReadsReplies:

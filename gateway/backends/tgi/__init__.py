@@ -12,11 +12,6 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gateway.backends.openai.compose import PATHS, Words, compose, messages_of, stream_options, tokenize
-from gateway.backends.openai.errors import counted
-from gateway.backends.openai.requests import cannot_count, put, unsupported
-from gateway.backends.openai.scores import cannot_score
-from gateway.backends.openai.tokens import ask_tokens, cannot_tokenize
 from gateway.backends.tgi.errors import fault_of
 from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of, tokens_of
 from gateway.backends.tgi.requests import (
@@ -51,8 +46,13 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import UNKNOWN, Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
-from gateway.wire.openai.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.waits import counted
+from gateway.wire.openai.requests.parts import cannot_count, put, unsupported
+from gateway.wire.openai.requests.writing import PATHS, Words, compose, messages_of, stream_options, tokenize
+from gateway.wire.openai.scores import cannot_score
+from gateway.wire.openai.tokens import ask_tokens, cannot_tokenize
 
 # TGI takes a chat's `model` as the id of a LoRA adapter, except for this value.
 _NO_ADAPTER = "tgi"

@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.backends.openai.errors import with_wait
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
-from gateway.wire.openai import answers as wire
-from gateway.wire.openai.request_views import TEXT_MEMBERS
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.waits import with_wait
+from gateway.wire.openai.requests.views import TEXT_MEMBERS
 
 
 class _ApiErrorIn(Struct):

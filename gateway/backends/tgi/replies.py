@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.backends.openai.reader import Reader
-from gateway.backends.openai.replies import ChatReader
 from gateway.backends.tgi.errors import late_fault
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.lifecycle import Tokens
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.wire.json import encode
-from gateway.wire.openai import answers as wire
-from gateway.wire.openai.defaults import ReplyDefaults
-from gateway.wire.openai.excess import MOST_TOKENS
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.defaults import ReplyDefaults
+from gateway.wire.openai.replies.excess import MOST_TOKENS
+from gateway.wire.openai.replies.reading import ChatReader
+from gateway.wire.openai.streams.reading import Reader
 
 
 class _Token(Struct):

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.backends.openai.requests import (
+from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
+from gateway.wire.openai.requests.parts import (
     IDLE,
     UNREAD,
     leave_unread,
@@ -17,8 +18,7 @@ from gateway.backends.openai.requests import (
     unwritten,
     write_message,
 )
-from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
-from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
 NAME = "tgi"
 

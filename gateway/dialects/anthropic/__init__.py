@@ -21,7 +21,7 @@ from gateway.dialects.anthropic.replies import StreamWriter as Writer
 from gateway.dialects.anthropic.replies import write, write_count
 from gateway.dialects.anthropic.requests import read_chat, read_count
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
-from gateway.wire.openai.constraints import CONSTRAINTS
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
 
 _OURS = HeaderTest(b"anthropic-version")
 

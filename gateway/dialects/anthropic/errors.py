@@ -13,7 +13,7 @@ from gateway.core.messages import CountTokens, Op
 from gateway.dialects.anthropic.fields import FIELDS
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, sent_names
-from gateway.wire.openai.writing import error_headers
+from gateway.wire.openai.replies.refusals import error_headers
 
 _INVALID = "invalid_request_error"
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {

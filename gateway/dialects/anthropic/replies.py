@@ -17,7 +17,7 @@ from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
-from gateway.wire.openai.writing import shown
+from gateway.wire.openai.replies.writing import shown
 
 SIGNATURE = "ZHJhZ29tYW4="
 """The signature of every thinking block. It proves nothing, and none is checked when it comes back; some clients drop

@@ -17,7 +17,7 @@ from gateway.dialects.anthropic.conversation import Conversation
 from gateway.dialects.anthropic.fields import IGNORED
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
 from gateway.wire.json import NULL, encode
-from gateway.wire.openai.constraints import constrain
+from gateway.wire.openai.requests.constraints import constrain
 from gateway.wire.unknown import read_known
 
 _chat = msgspec.json.Decoder(ChatBody)

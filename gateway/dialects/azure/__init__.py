@@ -19,8 +19,8 @@ from gateway.dialects.azure.fields import EXAMPLES, FIELDS, KNOWN
 from gateway.dialects.azure.replies import info, write
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
 from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
-from gateway.wire.openai import writing
-from gateway.wire.openai.constraints import CONSTRAINTS
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
+from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 
 class Azure:
@@ -72,7 +72,7 @@ class Azure:
 
     def writer(self, op: Generate) -> StreamWriter:
         """Writes OpenAI's chunks, as the recorded clients expect: the specification has no schema for chunks."""
-        return writing.StreamWriter(op, error_event)
+        return OpenAIStreamWriter(op, error_event)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         return refuse(error, request, op)

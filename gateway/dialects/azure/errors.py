@@ -12,7 +12,7 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Embed, Op
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, find
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
     kind: (status, phrase, "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value)
@@ -69,7 +69,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
         body = {"code": code, "error": phrase, "message": message, "param": error.param or "", "status": status}
     headers = [JSON_TYPE, (b"x-ms-error-code", code.encode())]
     if error.kind is not Kind.UPSTREAM:  # the SDK retries any status that has Retry-After, whatever else is said
-        headers += writing.error_headers(error, status)
+        headers += refusals.error_headers(error, status)
     return Response(status, headers, encode(body)), code
 
 

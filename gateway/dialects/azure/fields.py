@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.wire.openai.field_rows import TOOLS, mapped
+from gateway.wire.openai.requests.field_rows import TOOLS, mapped
 
 _MODEL = Field(
     "model",

@@ -11,7 +11,7 @@ from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import ModelCard, Op
 from gateway.wire.json import encode
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import writing
 
 
 def info(cards: Sequence[ModelCard]) -> Response:

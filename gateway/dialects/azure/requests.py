@@ -15,9 +15,9 @@ from gateway.core.http import Request
 from gateway.core.messages import Chat, Embed, Extra, Image, Part, Sampling, Text
 from gateway.wire import images
 from gateway.wire.json import NULL
-from gateway.wire.openai import reading
-from gateway.wire.openai.messages import answer_calls, read_at, read_part
-from gateway.wire.openai.request_views import CHAT_MEMBERS, FORMS, part_form
+from gateway.wire.openai.requests import reading
+from gateway.wire.openai.requests.messages import answer_calls, read_at, read_part
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, FORMS, part_form
 from gateway.wire.unknown import Form, KnownMembers, known_to
 
 _API_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?")

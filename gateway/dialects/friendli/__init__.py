@@ -25,7 +25,7 @@ from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, ChunkWriter, Writer, write
 from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
-from gateway.wire.openai.constraints import CONSTRAINTS
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
 
 
 class Friendli:

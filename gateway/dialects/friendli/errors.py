@@ -14,10 +14,10 @@ from gateway.core.messages import Chat, Complete, Op
 from gateway.dialects.friendli.fields import FIELDS, TIMEOUT
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, sent_names
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
-    **writing.ERRORS,
+    **refusals.ERRORS,
     Kind.UNSUPPORTED: (422, "unprocessable_request_error", Kind.UNSUPPORTED.value),
     Kind.TIMEOUT: (504, "timeout_error", Kind.TIMEOUT.value),
 }
@@ -49,7 +49,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     told = _in_own_words(error, request, op, Kind.UNSUPPORTED if by_name else error.kind)
     status = 429 if told.param == TIMEOUT.name and told.kind is Kind.TIMEOUT else ERRORS[told.kind][0]
     body = encode({"error": told.object})
-    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], body), told.code
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), told.code
 
 
 def _in_own_words(error: GatewayError, request: Request | None, op: Op | None, kind: Kind) -> _Told:

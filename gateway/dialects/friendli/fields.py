@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.wire.openai.field_rows import LOGPROBS, TOOLS, mapped, stream_options
+from gateway.wire.openai.requests.field_rows import LOGPROBS, TOOLS, mapped, stream_options
 
 TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team", sample="team", where="header")
 _MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m", names_model=True)

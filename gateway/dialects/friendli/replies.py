@@ -17,7 +17,8 @@ from gateway.core.messages import Chat, Complete, Generate
 from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, one_line
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import writing
+from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 # The client reports any other finish reason as an error.
 _REASONS = {"content_filter": "stop"}
@@ -168,7 +169,7 @@ class Writer:
         return sse.frame(one_line(json.dumps(said, ensure_ascii=False).encode()))
 
 
-class ChatWriter(writing.StreamWriter):
+class ChatWriter(OpenAIStreamWriter):
     """Writes OpenAI's chunks, with only the finish reasons that the client knows."""
 
     def write(self, event: Event) -> bytes:

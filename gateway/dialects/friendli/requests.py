@@ -18,9 +18,9 @@ from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampl
 from gateway.dialects.friendli.fields import NEVER
 from gateway.translation import totals
 from gateway.wire.json import encode, typed
-from gateway.wire.openai import reading
-from gateway.wire.openai.constraints import constrain
-from gateway.wire.openai.request_views import CHAT_MEMBERS, LONGEST_PATTERN
+from gateway.wire.openai.requests import reading
+from gateway.wire.openai.requests.constraints import constrain
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, LONGEST_PATTERN
 from gateway.wire.unknown import read_known
 
 Draw = Callable[[int], int]

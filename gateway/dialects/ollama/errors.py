@@ -13,9 +13,9 @@ from gateway.core.messages import Chat, Op
 from gateway.dialects.ollama.fields import FIELDS
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, find, sent_names
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
-ERRORS = writing.ERRORS
+ERRORS = refusals.ERRORS
 END = b"data: [END]\n\n"
 """Ends every stream of events."""
 
@@ -32,7 +32,7 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """(the answer, its code). A refusal has an error's status and the form of the reply that the client asked for: a
     stream of events, the last line of a stream of lines, or a whole body."""
     status = ERRORS[error.kind][0]
-    headers = writing.error_headers(error, status)
+    headers = refusals.error_headers(error, status)
     told = error_object(error, request)
     if request is not None and request.route == "sse":
         return Response(status, [*sse.HEADERS, *headers], error_events(told)), told["code"]

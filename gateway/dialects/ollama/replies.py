@@ -16,7 +16,7 @@ from gateway.core.messages import Op
 from gateway.dialects.ollama.errors import END, error_events
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import writing
 
 
 def write(reply: Reply, op: Op) -> Response:

@@ -15,10 +15,10 @@ from gateway.core.messages import Chat, Image, Message, Output, Thinking
 from gateway.dialects.ollama.fields import KNOWN, OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
-from gateway.wire.openai import reading
-from gateway.wire.openai.constraints import CONSTRAINTS, lift
-from gateway.wire.openai.messages import answer_calls, read_at
-from gateway.wire.openai.request_views import CHAT_MEMBERS, MOST_PARTS
+from gateway.wire.openai.requests import reading
+from gateway.wire.openai.requests.constraints import CONSTRAINTS, lift
+from gateway.wire.openai.requests.messages import answer_calls, read_at
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, MOST_PARTS
 
 _LIMITS = {"top_k": integer(-1, 2**31 - 1), "min_p": number(0, 1), "repetition_penalty": number(0, 10, above=True)}
 

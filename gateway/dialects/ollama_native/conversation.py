@@ -18,7 +18,7 @@ from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
 from gateway.dialects.ollama_native.views import CallIn, MessageIn
 from gateway.wire import images
 from gateway.wire.json import NULL
-from gateway.wire.openai.messages import answer_calls
+from gateway.wire.openai.requests.messages import answer_calls
 
 RAW = "_raw"
 """The only member of arguments for which the model wrote a text that is not a JSON object. Backends write such a text

@@ -13,9 +13,9 @@ from gateway.core.messages import Op
 from gateway.dialects.ollama_native.fields import FIELDS
 from gateway.dialects.ollama_native.requests import OPERATIONS
 from gateway.wire.json import encode, encode_line, find, sent_names
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = writing.ERRORS
+ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
 
 # vLLM's name of a parameter that the model cannot do -> Ollama's message, which clients look for.
 _CANNOT = {"reasoning_effort": "does not support thinking", "tools": "does not support tools"}
@@ -57,4 +57,4 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     status, _, code = ERRORS[error.kind]
     code = error.code or code
     body = encode({"error": told(error, request), "code": code})
-    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], body), code
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), code

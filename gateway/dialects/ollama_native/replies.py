@@ -20,7 +20,7 @@ from gateway.dialects.ollama_native.models import LINES, stamp
 from gateway.dialects.ollama_native.requests import View
 from gateway.wire import clock
 from gateway.wire.json import encode, encode_line, one_line
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import writing
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _numbers = msgspec.json.Decoder(list[float]).decode

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from gateway.wire.json import NULL
-from gateway.wire.openai.request_views import MOST_PARTS, ToolFunctionIn
+from gateway.wire.openai.requests.views import MOST_PARTS, ToolFunctionIn
 
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

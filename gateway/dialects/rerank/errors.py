@@ -11,9 +11,9 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.dialects.rerank.fields import FIELDS
 from gateway.dialects.rerank.requests import OPERATIONS
 from gateway.wire.json import encode, sent_names
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = writing.ERRORS
+ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
 
 TEI_ERRORS: Mapping[Kind, tuple[int, str]] = {
     Kind.BAD_REQUEST: (422, "Validation"),
@@ -41,17 +41,17 @@ def refuse(error: GatewayError, request: Request | None) -> tuple[Response, str]
     message = own_words(error, fields, sent)
     if operation == "rerank" and "texts" in sent:
         return _in_teis_form(error, message)
-    told: dict[str, Any] = writing.error_object(error, ERRORS)
+    told: dict[str, Any] = refusals.error_object(error, ERRORS)
     told["error"]["message"] = told["message"] = told["detail"] = message
     if error.param is not None:
         told["error"]["param"] = own_name(error.param, fields, sent)
     if request is not None and request.route == "rerank_v2":
         told["id"] = request.id
-    status = writing.status_of(error, ERRORS)
-    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], encode(told)), told["error"]["code"]
+    status = refusals.status_of(error, ERRORS)
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], encode(told)), told["error"]["code"]
 
 
 def _in_teis_form(error: GatewayError, message: str) -> tuple[Response, str]:
     status, word = TEI_ERRORS.get(error.kind, (ERRORS[error.kind][0], "Validation"))
     body = encode({"error": message, "error_type": word})
-    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], body), error.code or error.kind.value
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), error.code or error.kind.value

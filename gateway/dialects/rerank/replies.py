@@ -10,8 +10,8 @@ from gateway.core.messages import Op
 from gateway.core.usage import Usage
 from gateway.dialects.rerank.requests import Ranking
 from gateway.wire.json import encode
-from gateway.wire.openai import writing
-from gateway.wire.openai.defaults import DEFAULTS
+from gateway.wire.openai.replies import writing
+from gateway.wire.openai.replies.defaults import DEFAULTS
 
 _A_SEARCH = 100
 """Documents that Cohere bills as one search."""

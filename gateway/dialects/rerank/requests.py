@@ -14,8 +14,8 @@ from gateway.core.http import Request
 from gateway.core.messages import Detokenize, Extra, Op, Score, Tokenize
 from gateway.dialects.rerank.fields import FIELDS, KNOWN
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown, typed
-from gateway.wire.openai import reading
-from gateway.wire.openai.extras import refuse_out_of_range
+from gateway.wire.openai.requests import reading
+from gateway.wire.openai.requests.bounds import refuse_out_of_range
 
 MOST_DOCUMENTS = 10_000
 """What Cohere's first API took."""

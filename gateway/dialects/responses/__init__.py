@@ -21,8 +21,8 @@ from gateway.dialects.responses.replies import write, write_count
 from gateway.dialects.responses.requests import Given, read_chat, read_count
 from gateway.dialects.responses.streams import StreamWriter as Writer
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
-from gateway.wire.openai.constraints import CONSTRAINTS
 from gateway.wire.openai.operations import name_deployment
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.sealed import Seal
 
 

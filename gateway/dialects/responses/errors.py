@@ -11,9 +11,9 @@ from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.messages import CountTokens, Op
 from gateway.dialects.responses.fields import FIELDS
 from gateway.wire.json import encode, sent_names
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = writing.ERRORS
+ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
 """Kind -> OpenAI's (status, type, code)."""
 NO_SOCKET = "websocket_unsupported"
 """The code of the reply to a web socket request. The client then uses POST."""
@@ -42,10 +42,10 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     told, param = error_object(error, request, op), error.param
     if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
         told["code"] = NO_DEPLOYMENT
-    status = writing.status_of(error)
+    status = refusals.status_of(error)
     if error.code == NO_SOCKET:
         status = 426
     elif error.kind is Kind.UNSUPPORTED and param is None and request is not None and request.route == "count":
         status = 404
-    headers: Headers = writing.error_headers(error, status)
+    headers: Headers = refusals.error_headers(error, status)
     return Response(status, [JSON_TYPE, *headers], encode({"error": told})), told["code"]

@@ -19,7 +19,7 @@ from gateway.dialects.responses.requests import Asked, asked
 from gateway.dialects.responses.stored import kept
 from gateway.dialects.responses.tools import Origin, as_input
 from gateway.wire.json import encode, encode_line
-from gateway.wire.openai.writing import join_logprobs, shown
+from gateway.wire.openai.replies.writing import join_logprobs, shown
 
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """The worker's finish reason -> the reason why the response is incomplete."""

@@ -21,8 +21,8 @@ from gateway.dialects.responses.stored import as_items, with_past
 from gateway.dialects.responses.tools import Origin, Toolbox
 from gateway.dialects.responses.views import FORMS, ChatBody, FormatIn, PromptBody, ReasoningIn
 from gateway.wire.json import NULL, encode, encode_line, typed
-from gateway.wire.openai.constraints import constrain
-from gateway.wire.openai.request_views import CHAT_MEMBERS
+from gateway.wire.openai.requests.constraints import constrain
+from gateway.wire.openai.requests.views import CHAT_MEMBERS
 from gateway.wire.sealed import Seal
 from gateway.wire.unknown import find_unknown
 

@@ -26,7 +26,7 @@ from gateway.dialects.responses.replies import (
 from gateway.dialects.responses.requests import asked
 from gateway.wire import sse
 from gateway.wire.json import encode_line, one_line
-from gateway.wire.openai.writing import join_logprobs, shown
+from gateway.wire.openai.replies.writing import join_logprobs, shown
 
 # Bytes that an item, and a piece of its text, take beside the text itself, about.
 _ITEM, _PIECE = 1024, 64

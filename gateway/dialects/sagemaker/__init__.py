@@ -33,10 +33,10 @@ from gateway.dialects.sagemaker.replies import (
 )
 from gateway.wire import sse
 from gateway.wire.json import check_depth, encode, members, whole_numbers
-from gateway.wire.openai import reading as requests
-from gateway.wire.openai import writing as replies
-from gateway.wire.openai.constraints import CONSTRAINTS
-from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai.replies import refusals
+from gateway.wire.openai.requests import reading as requests
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
 
 class SageMaker:
@@ -57,7 +57,7 @@ class SageMaker:
     )
     fields = FIELDS
     examples = EXAMPLES
-    errors: Mapping[Kind, tuple[int, str, str]] = replies.ERRORS
+    errors: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
     key_header = b"authorization"
     passthrough: Mapping[str, Passthrough] = {}
 
@@ -128,7 +128,7 @@ class SageMaker:
         if op.view == "endpoint_stream":
             return Writer(op, part_frame, FRAMED_HEADERS, exception, clean_end=True)
         headers = sse.HEADERS if op.view == "invocations" else [*sse.HEADERS, VARIANT]
-        return Writer(op, as_is, headers, replies.error_event, clean_end=False)
+        return Writer(op, as_is, headers, refusals.error_event, clean_end=False)
 
     # -- errors -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class SageMaker:
         if request is not None:
             accompany(request)
         if request is None or not is_aws(request):
-            return replies.refusal(error)
+            return refusals.refusal(error)
         return refuse(error, request)
 
 

@@ -10,7 +10,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.wire import awsevent
 from gateway.wire.json import encode, encode_line
-from gateway.wire.openai import writing as replies
+from gateway.wire.openai.replies import refusals
 
 AWS_ERRORS: Mapping[Kind, tuple[int, str]] = {
     Kind.BAD_REQUEST: (400, "ValidationError"),
@@ -54,15 +54,15 @@ def refuse(error: GatewayError, request: Request) -> tuple[Response, str]:
         body = {
             "Message": f'Received {side} error ({original}) from primary with message "{error.message}"',
             "OriginalStatusCode": original,
-            "OriginalMessage": encode(replies.error_object(error)).decode(),
+            "OriginalMessage": encode(refusals.error_object(error)).decode(),
             "LogStreamArn": "",
         }
     headers = [JSON_TYPE, (b"x-amzn-errortype", type_.encode())]
     if status in (429, 503) or error.kind is Kind.UPSTREAM:
-        headers += replies.error_headers(error, status)
+        headers += refusals.error_headers(error, status)
         if error.retry_after is not None and error.kind is not Kind.UPSTREAM:
             headers.append((b"x-amz-retry-after", b"%d" % max(1, ceil(error.retry_after * 1000))))
-    return Response(status, headers, encode(body)), error.code or replies.ERRORS[error.kind][2]
+    return Response(status, headers, encode(body)), error.code or refusals.ERRORS[error.kind][2]
 
 
 def _aws_error(error: GatewayError, request: Request) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from gateway.core.usage import Usage
 from gateway.dialects.sagemaker.fields import MODEL
 from gateway.wire import awsevent, sse
 from gateway.wire.json import encode, encode_line, one_line
-from gateway.wire.openai import writing as replies
+from gateway.wire.openai.replies import writing as replies
 
 VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
 """A header of every reply to boto3."""

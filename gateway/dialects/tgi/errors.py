@@ -12,7 +12,7 @@ from gateway.core.messages import Op
 from gateway.dialects.tgi.fields import FIELDS
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, sent_names
-from gateway.wire.openai import writing
+from gateway.wire.openai.replies import refusals
 
 ERRORS: Mapping[Kind, tuple[int, str, str]] = {
     kind: (status, type_, kind.value)
@@ -69,4 +69,4 @@ def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple
     """(the answer, its code)."""
     status = ERRORS[error.kind][0]
     told = error_object(error, request)
-    return Response(status, [JSON_TYPE, *writing.error_headers(error, status)], encode(told)), told["code"]
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], encode(told)), told["code"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
-from gateway.wire.openai.fields import FIELDS as OPENAI_FIELDS
+from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
 
 # Parameters without `do_sample` are greedy, no parameters at all are not: each is measured beside others.
 _BESIDE: Mapping[str, Any] = {"parameters": {}}

@@ -18,7 +18,7 @@ from gateway.dialects.tgi.errors import error_event
 from gateway.dialects.tgi.requests import View
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
-from gateway.wire.openai import writing
+from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 # Bytes of memory that a piece of text takes in addition to its characters.
 _PIECE = 64
@@ -98,7 +98,7 @@ def _end_with(tokens: list[dict[str, Any]], stop: str) -> None:
         tokens[-1]["text"] += stop
 
 
-class ChatWriter(writing.StreamWriter):
+class ChatWriter(OpenAIStreamWriter):
     """OpenAI's chunks. A client of TGI's needs a fingerprint in each."""
 
     def write(self, event: Event) -> bytes:

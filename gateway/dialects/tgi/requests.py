@@ -13,7 +13,7 @@ from gateway.core.http import Request
 from gateway.core.messages import Complete, Extra, Logprobs, Output, Sampling
 from gateway.dialects.tgi.fields import KNOWN, PARAMETERS
 from gateway.wire.json import NULL, check_depth, encode, members, require_json, settle_unknown, typed
-from gateway.wire.openai.constraints import CONSTRAINTS, constrain, lift
+from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
 
 _Open = Annotated[float, Meta(gt=0, le=1)]
 _object = msgspec.json.Decoder(dict[str, Raw]).decode

@@ -13,9 +13,10 @@ from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, WholeReply
 from gateway.core.messages import Chat, Complete, Extra, ModelCard, Op
 from gateway.wire.json import encode, settle_unknown
-from gateway.wire.openai import reading, writing
-from gateway.wire.openai.constraints import CONSTRAINTS
-from gateway.wire.openai.request_views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai.replies import writing
+from gateway.wire.openai.requests import reading
+from gateway.wire.openai.requests.constraints import CONSTRAINTS
+from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
 _CANONICAL = {"chat": CHAT_MEMBERS, "complete": TEXT_MEMBERS, "embed": frozenset[str]()}
 

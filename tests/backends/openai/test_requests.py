@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.backends.openai.requests import fold_system, write_message
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import (
     Audio,
@@ -31,6 +30,7 @@ from gateway.core.messages import (
     ToolCall,
 )
 from gateway.core.ports import Capabilities
+from gateway.wire.openai.requests.parts import fold_system, write_message
 from tests.backends.openai.exchange import BACKEND, CAN, chat, text
 
 

@@ -22,7 +22,7 @@ from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.anthropic.errors import too_long
 from gateway.dialects.anthropic.replies import write_usage
-from gateway.wire.openai.answers import UsageIn, decoded, usage
+from gateway.wire.openai.replies.views import UsageIn, decoded, usage
 from tests.dialects.anthropic.asking import (
     DIALECT,
     HI,

@@ -11,7 +11,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import Settings
 from gateway.dialects import create
 from gateway.dialects.ollama.fields import FIELDS
-from gateway.wire.openai.writing import ERRORS
+from gateway.wire.openai.replies.refusals import ERRORS
 from tests.dialects.ollama.exchange import DIALECT, HI, PNG, chat, read, refused, request, to_worker
 
 

@@ -15,7 +15,7 @@ from gateway.core.messages import (
     Embed,
     Message,
 )
-from gateway.wire.openai.reading import read_chat, read_embed, read_text
+from gateway.wire.openai.requests.reading import read_chat, read_embed, read_text
 
 HI = [{"role": "user", "content": "hi"}]
 

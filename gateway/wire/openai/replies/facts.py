@@ -1,0 +1,71 @@
+"""The context of a model and its adapters, as a server of OpenAI's wire tells them at `/v1/models`.
+
+OpenAI's own list has neither. vLLM (0.33.0, `entrypoints/openai/protocol.py`, `ModelCard`) and SGLang add
+`max_model_len` to each model. vLLM lists each LoRA adapter that is loaded as a model, whose `parent` is the name of the
+model that it belongs to, or what its `--lora-modules` calls that: then as a rule the model's `root`.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from gateway.core.ports import Facts
+from gateway.wire.openai.replies import views as wire
+
+PATH = "/v1/models"
+
+_Tokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+_MOST_ADAPTERS = 1_000
+_LONGEST_NAME = 256
+
+
+class _NamedIn(Struct):
+    id: str
+    parent: Any = None
+    root: Any = None
+
+
+class _ModelIn(Struct):
+    max_model_len: _Tokens | None = None
+
+
+class _ListIn(Struct):
+    data: list[Raw]
+
+
+_list = msgspec.json.Decoder(_ListIn)
+_named = msgspec.json.Decoder(_NamedIn)
+_model = msgspec.json.Decoder(_ModelIn)
+
+
+def facts_of(body: bytes, model: str) -> Facts:
+    """The context of `model` (the worker's name) and its adapters from the answer at `PATH`. Unknown if the model is
+    not listed or its entry has none. Entries of other models may have any form; adapters with odd names are left out.
+
+    Raises GatewayError(UPSTREAM) if the answer is not such a list, or if the context is not a positive number.
+    """
+    context: int | None = None
+    names = [model]
+    others: list[_NamedIn] = []
+    for entry in wire.decoded(body, _list).data:
+        try:
+            named = _named.decode(entry)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            continue
+        if named.id != model:
+            others.append(named)
+        elif context is None:
+            context = wire.decoded(entry, _model).max_model_len
+            names += [named.root] if isinstance(named.root, str) else []
+    adapters = (one.id for one in others if one.parent in names and _is_name(one.id))
+    return Facts(max_model_len=context, adapters=tuple(islice(adapters, _MOST_ADAPTERS)))
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_NAME and text.isprintable()

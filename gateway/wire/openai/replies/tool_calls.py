@@ -1,0 +1,60 @@
+"""Assigns streamed pieces of tool calls to their calls, also for servers that do not index them as OpenAI does."""
+
+from __future__ import annotations
+
+from gateway.wire.openai.replies.excess import MOST_CALLS
+from gateway.wire.openai.replies.views import ToolCallIn, malformed
+
+
+class Call:
+    """A tool call in progress. part is its index among the parts or the calls of a choice, as the caller counts; id and
+    name are the worker's."""
+
+    __slots__ = ("id", "name", "part")
+
+    def __init__(self, part: int, said_id: str | None, name: str | None) -> None:
+        self.part = part
+        self.id = said_id
+        self.name = name
+
+
+class Calls:
+    """The tool calls of one choice, in the order in which they began."""
+
+    __slots__ = ("_last", "_of_id", "begun")
+
+    def __init__(self) -> None:
+        self.begun: list[Call] = []
+        # The worker's index -> the last call that began with it.
+        self._last: dict[int, Call] = {}
+        # The worker's id -> the first call that began with it.
+        self._of_id: dict[str, Call] = {}
+
+    def begin(self, piece: ToolCallIn, position: int, part: int) -> Call:
+        """Starts a call with `piece`. position: the index of the piece in its chunk. Raises GatewayError if the choice
+        has MOST_CALLS already."""
+        if len(self.begun) == MOST_CALLS:
+            raise malformed()
+        call = Call(part, piece.id or None, piece.function.name if piece.function is not None else None)
+        self._last[piece.index if piece.index is not None else position] = call
+        if call.id is not None:
+            self._of_id.setdefault(call.id, call)
+        self.begun.append(call)
+        return call
+
+    def continued(self, piece: ToolCallIn, position: int | None) -> Call | None:
+        """The call that a streamed piece continues, or None if it begins one. position: the index of the piece among
+        several that came together.
+
+        Some servers do not index their calls: the index is missing, or 0 for all of them (Gemini, LMDeploy). Then a
+        piece with an id and a name, or without ids a name, begins a call. An id alone does not: some servers send a new
+        id with every piece.
+        """
+        number = piece.index if piece.index is not None else position
+        known = self._last.get(number) if number is not None else self.begun[-1] if self.begun else None
+        name = piece.function.name if piece.function is not None else None
+        if piece.id and (known is None or known.id != piece.id) and (known is not None or piece.index is None):
+            known = self._of_id.get(piece.id, known)
+        if known is None or not name or (piece.id and known.id == piece.id):
+            return known
+        return known if name == known.name and not (piece.id and known.id) else None

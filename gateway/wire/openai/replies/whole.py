@@ -1,0 +1,127 @@
+"""Buffered replies of OpenAI's wire for clients of the same wire: passed on unchanged if nothing must change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.core.messages import Chat, Embed, Generate
+from gateway.core.usage import Usage
+from gateway.wire.bulk import is_large
+from gateway.wire.json import NULL, encode
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_excess, refuse_longer
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+_PLAIN_REASONS = _KNOWN_REASONS | {None}
+
+
+def whole(body: bytes, op: Generate | Embed, defaults: ReplyDefaults = DEFAULTS) -> tuple[bytes, Usage | None]:
+    """A buffered reply for a client of the same wire, and its usage. Missing ids, times and indices are filled in.
+
+    Raises GatewayError(UPSTREAM) if the body is not a reply to `op`, and the reported error if it is an error in a 200.
+    """
+    model = op.model or ""
+    if len(body) > ORDINARY_BYTES:
+        _refuse_excess(body, op)
+    wire.require_strict(body)
+    try:
+        tally = wire.tally_decoder.decode(body)
+        if tally.error is not None:
+            raise wire.late_fault(tally.error)
+        if not _answers(tally, op):
+            raise wire.malformed()
+        usage = wire.usage(tally.usage) if tally.usage is not None else None
+        if type(op) is Embed or _exact(tally):
+            if tally.model == model:
+                return body, usage
+            if tally.model is not None and body.count(b'"model"') == 1:
+                said = b'"model":' + encode(tally.model)
+                if said in body:
+                    return body.replace(said, b'"model":' + encode(model)), usage
+        reply = _decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise wire.malformed() from None
+    reply["model"] = model
+    if type(op) is not Embed:
+        _mend(reply, isinstance(op, Chat), defaults)
+    return encode(reply), usage
+
+
+def _mend(reply: dict[str, Any], chat: bool, defaults: ReplyDefaults) -> None:
+    """Corrects, in place, the faults that `_exact` checks for."""
+    if not reply.get("id"):
+        reply["id"] = defaults.new_id("chatcmpl-" if chat else "cmpl-")
+    reply["object"] = "chat.completion" if chat else "text_completion"
+    reply["created"] = wire.created_at(reply.get("created"), defaults.now())
+    for place, choice in enumerate(reply["choices"]):
+        choice.setdefault("index", place)
+        message = choice.get("message")
+        if chat:
+            if not message.get("role"):
+                message["role"] = "assistant"
+            thinking = message.get("reasoning") or message.get("reasoning_content")
+            if thinking:
+                message["reasoning"] = message["reasoning_content"] = thinking
+            for call in message.get("tool_calls") or ():
+                call["id"] = call.get("id") or defaults.new_id("call_")
+                call["type"] = "function"
+        if choice.get("finish_reason") is not None:
+            choice["finish_reason"] = finish_word(choice["finish_reason"] or "stop")
+
+
+def _exact(tally: wire.TallyIn) -> bool:
+    """True if only the model's name must change for the client."""
+    return (
+        bool(tally.id)
+        and tally.object in ("chat.completion", "text_completion")
+        and type(tally.created) is int
+        and tally.created == wire.created_at(tally.created, 0)
+        and all(map(_exact_choice, tally.choices or ()))
+    )
+
+
+def _exact_choice(choice: wire.TallyChoiceIn) -> bool:
+    message = choice.message
+    if choice.index is None or choice.finish_reason not in _PLAIN_REASONS:
+        return False
+    if message is None:
+        return True
+    if not message.role or (message.reasoning or message.reasoning_content) is not None:
+        return False
+    return all(call.id and call.type == "function" for call in message.tool_calls or ())
+
+
+def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
+    """True if the reply has everything that `op` asks for."""
+    if type(op) is Embed:
+        vectors = tally.data or ()
+        return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
+    choices = tally.choices or ()
+    if len(choices) != _choices(op):
+        return False
+    if isinstance(op, Chat):
+        return all(choice.message is not None for choice in choices)
+    return all(choice.text is not None and choice.finish_reason is not None for choice in choices)
+
+
+def _refuse_excess(body: bytes, op: Generate | Embed) -> None:
+    if type(op) is not Embed:
+        refuse_excess(body, _choices(op))
+    elif is_large(body):
+        refuse_longer(body, len(op.inputs))
+
+
+def _choices(op: Generate) -> int:
+    """How many choices the client asked for."""
+    return op.n if isinstance(op, Chat) else op.n * len(op.prompts)
+
+
+def finish_word(word: str) -> str:
+    """A finish reason that OpenAI defines. Raises GatewayError if the engine aborted the generation."""
+    if word in wire.FAILING:
+        raise wire.aborted(word)
+    return word if word in _KNOWN_REASONS else wire.reason(word)

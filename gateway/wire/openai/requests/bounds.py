@@ -1,0 +1,63 @@
+"""Bounds of the members that vLLM and its like add to OpenAI's wire. They are passed on as they came, and engines have
+crashed on what was out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import Check, integer, number, validate
+from gateway.core.messages import Extra
+from gateway.wire.json import check_depth
+from gateway.wire.openai.requests.views import LONGEST_PATTERN
+
+_INT32 = 2**31 - 1
+RANGES: Mapping[str, Check] = {
+    "min_p": number(0, 1),
+    "min_tokens": integer(0, _INT32),
+    "priority": integer(-_INT32, _INT32),
+    "prompt_logprobs": integer(-1, 1000),
+    "repetition_penalty": number(0, 100, above=True),
+    "thinking_token_budget": integer(-1, _INT32),
+    "top_k": integer(-1, _INT32),
+    "truncate_prompt_tokens": integer(-1, _INT32),
+}
+"""Member -> what its number may be."""
+
+_RANGED = frozenset(RANGES)
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def refuse_out_of_range(raw: Extra, extra: Extra) -> None:
+    """Raises GatewayError(BAD_REQUEST) for a number out of `RANGES` among all members of a body, and for a pattern of
+    more than `LONGEST_PATTERN` characters among those in no dialect's table."""
+    if not _RANGED.isdisjoint(raw):
+        given = {name: raw[name] for name in _RANGED.intersection(raw)}
+        check_depth(given)
+        validate({name: msgspec.json.decode(value) for name, value in given.items()}, RANGES)
+    if extra:
+        _refuse_long_patterns(extra)
+
+
+# Members of vLLM's wire that hold a pattern, and the members of `structured_outputs` that do.
+_PATTERNS = ("guided_regex", "guided_grammar", "guided_whitespace_pattern")
+_INNER_PATTERNS = ("regex", "grammar", "whitespace_pattern")
+
+
+def _refuse_long_patterns(extra: Extra) -> None:
+    given = {name: extra[name] for name in _PATTERNS if name in extra}
+    outputs = extra.get("structured_outputs")
+    if outputs is not None and memoryview(outputs).nbytes > LONGEST_PATTERN:
+        try:
+            inner = _object(outputs)
+        except msgspec.ValidationError:  # not an object: the worker refuses it
+            inner = {}
+        given |= {f"structured_outputs.{name}": inner[name] for name in _INNER_PATTERNS if name in inner}
+    for name, raw in given.items():
+        # A text is never longer than its JSON.
+        if memoryview(raw).nbytes > LONGEST_PATTERN and len(str(msgspec.json.decode(raw))) > LONGEST_PATTERN:
+            message = f"'{name}' must have at most {LONGEST_PATTERN} characters"
+            raise GatewayError(Kind.BAD_REQUEST, message, param=name, code="invalid_value")

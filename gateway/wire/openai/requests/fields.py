@@ -1,0 +1,92 @@
+"""The field tables of OpenAI's requests, and the smallest requests: chats, text completions, embeddings.
+
+Sources: the OpenAI streaming specification (docs/dialects/openai.md) and the signatures of OpenAI's own clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.wire.openai.requests.field_rows import LOGPROBS, TOOLS, mapped, stream_options
+
+_SAMPLING = (
+    *mapped(
+        "temperature",
+        "top_p",
+        "seed",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "stop",
+        "n",
+        "user",
+        "max_tokens",
+    ),
+)
+_COMMON = (
+    Field(
+        "model",
+        "consumed",
+        note="names the pool; the worker sees its own name for it",
+        sample="m",
+        names_model=True,
+    ),
+    *mapped("stream"),
+    stream_options("usage is always asked of the worker, and stripped unless asked for here; other members go on"),
+    *_SAMPLING,
+)
+_REMOTE = "only OpenAI's own service reads it"
+
+FIELDS: Mapping[str, Sequence[Field]] = {
+    "chat": (
+        *mapped("messages"),
+        *_COMMON,
+        *mapped("max_completion_tokens", note="goes before max_tokens"),
+        *TOOLS,
+        *mapped("response_format", "reasoning_effort"),
+        *LOGPROBS,
+        Field("functions", "refused", note="deprecated by OpenAI: use tools", sample=[{"name": "f"}]),
+        Field("function_call", "refused", note="deprecated by OpenAI: use tool_choice", sample="auto"),
+        Field("service_tier", "ignored", note=_REMOTE, sample="auto"),
+        Field("store", "ignored", note=_REMOTE, sample=True),
+        Field("metadata", "ignored", note=_REMOTE, sample={"k": "v"}),
+        Field("moderation", "refused", note=_REMOTE, sample={}),
+        Field("modalities", "refused", note=f'{_REMOTE}; `["text"]` is every worker\'s', sample=["text", "audio"]),
+        Field("audio", "ignored", note=_REMOTE, sample={"voice": "alloy", "format": "wav"}),
+        Field("prediction", "ignored", note=_REMOTE, sample={"type": "content", "content": "x"}),
+        Field("prompt_cache_key", "consumed", note="chooses the place among workers", sample="k"),
+        Field("prompt_cache_options", "ignored", note=_REMOTE, sample={}),
+        Field("prompt_cache_retention", "ignored", note=_REMOTE, sample="24h"),
+        Field("safety_identifier", "ignored", note=_REMOTE, sample="s"),
+        Field("verbosity", "ignored", note=_REMOTE, sample="low"),
+        Field("web_search_options", "refused", note=_REMOTE, sample={}),
+        Field("echo", "mapped", note="vLLM", sample=True),
+        Field("best_of", "refused", note="unless it is 1: no engine behind us draws more than it returns", sample=2),
+    ),
+    "complete": (
+        *mapped("prompt"),
+        *_COMMON,
+        Field("suffix", "mapped", note="vLLM answers 400 to it", sample="end"),
+        Field("echo", "mapped", sample=True),
+        Field(
+            "best_of", "refused", note="unless it equals n: no engine behind us draws more than it returns", sample=4
+        ),
+        Field("logprobs", "mapped", sample=1),
+    ),
+    "embed": (
+        Field("input", "mapped", sample="hi"),
+        Field("model", "consumed", note="names the pool", sample="m", names_model=True),
+        Field("encoding_format", "mapped", sample="float"),
+        Field("dimensions", "mapped", sample=8),
+        *mapped("user"),
+    ),
+}
+
+_DONE = b"data: [DONE]"
+EXAMPLES: Examples = {
+    "chat": (Example("chat", {"messages": [{"role": "user", "content": WORDS}]}, ends=_DONE),),
+    "complete": (Example("complete", {"prompt": WORDS}, ends=_DONE),),
+    "embed": (Example("embed", {"input": WORDS}, streams="never"),),
+}
+"""The smallest valid requests."""

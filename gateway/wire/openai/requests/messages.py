@@ -1,0 +1,151 @@
+"""Reads messages of OpenAI's wire and their content parts into the canonical form."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Audio, Image, Message, Opaque, Part, Refusal, Text, Thinking, ToolCall
+from gateway.wire.json import encode, invalid
+from gateway.wire.openai.requests.views import PARTS, MessageIn, PartIn, TypeIn
+from gateway.wire.unknown import Tree, as_extra, inside
+
+PartReader = Callable[[Raw, str], Part]
+"""Reads a content part at a place (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
+T = TypeVar("T")
+
+_part = msgspec.json.Decoder(PartIn)
+_type = msgspec.json.Decoder(TypeIn)
+
+
+def read_message(found: MessageIn, index: int, part: PartReader, kept: Tree) -> Message:
+    """Reads message `index`. `kept` holds the unknown members of all messages."""
+    thinking = found.reasoning or found.reasoning_content
+    if not (kept or thinking or found.refusal or found.tool_calls) and isinstance(found.content, str):
+        return Message(found.role, (Text(found.content),), found.name, found.tool_call_id)  # nearly every message
+    parts: list[Part] = []
+    if thinking:
+        if found.reasoning_content not in (None, "", thinking):
+            place = f"messages.{index}.reasoning"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' and '{place}_content' differ", param=place)
+        parts.append(Thinking(thinking))
+    content = len(parts)
+    if isinstance(found.content, str):
+        parts.append(Text(found.content))
+    else:
+        for position, raw in enumerate(found.content or ()):
+            parts.append(part(raw, f"messages.{index}.content.{position}"))
+    if found.refusal:
+        parts.append(Refusal(found.refusal))
+    calls = len(parts)
+    for position, call in enumerate(found.tool_calls or ()):
+        arguments = call.function.arguments
+        if not isinstance(arguments, str):
+            arguments = encode(arguments).decode()
+        # OpenAI's type requires an id. It is derived from the position, so that a prefix cache recognises the
+        # conversation. It has nine letters and digits, because Mistral's chat templates accept nothing else.
+        parts.append(ToolCall(call.id or f"c{index:04x}{position:04x}", call.function.name, arguments))
+    if index not in kept:
+        return Message(found.role, tuple(parts), found.name, found.tool_call_id)
+    own = inside(kept, index)
+    for first, name in ((content, "content"), (calls, "tool_calls")):
+        found_inside = inside(own, name)
+        for position in range(len(parts) - first):
+            if position in found_inside:
+                nested = as_extra(inside(found_inside, position))
+                parts[first + position] = replace(parts[first + position], extra=nested)
+    extra = as_extra({name: value for name, value in own.items() if name not in ("content", "tool_calls")})
+    return Message(found.role, tuple(parts), found.name, found.tool_call_id, extra)
+
+
+def answer_calls(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages with a `call_id` on every tool message. A tool message without one answers the first open call of
+    its name before it, or else the first open call. For dialects whose tool messages have no tool_call_id, which chat
+    templates need."""
+    if all(message.role != "tool" or message.call_id is not None for message in messages):
+        return messages
+    found = []
+    waiting = _OpenCalls(())
+    for message in messages:
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        if calls:
+            waiting = _OpenCalls(calls)
+        if message.role == "tool":
+            if message.call_id is None:
+                message = replace(message, call_id=waiting.first(message.name))
+            waiting.close(message.call_id)
+        found.append(message)
+    return tuple(found)
+
+
+class _OpenCalls:
+    """The calls of one message that are not answered yet. All steps together take linear time: answered calls are
+    skipped once in each order instead of being searched."""
+
+    def __init__(self, calls: Sequence[ToolCall]) -> None:
+        self._open = dict(enumerate(calls))
+        self._in_order = deque(self._open)
+        self._by_name: dict[str, deque[int]] = {}
+        self._by_id: dict[str | None, list[int]] = {}
+        for position, call in self._open.items():
+            self._by_name.setdefault(call.name, deque()).append(position)
+            self._by_id.setdefault(call.id, []).append(position)
+
+    def first(self, name: str | None) -> str | None:
+        """The id of the first open call with that name, else of the first open call; None if none is left."""
+        for order in (self._by_name.get(name or "", deque()), self._in_order):
+            while order:
+                if order[0] in self._open:
+                    return self._open[order[0]].id
+                order.popleft()
+        return None
+
+    def close(self, call_id: str | None) -> None:
+        for position in self._by_id.pop(call_id, ()):
+            self._open.pop(position, None)
+
+
+def read_part(raw: Raw, place: str) -> Part:
+    """One content part. Raises GatewayError(BAD_REQUEST) naming `place`."""
+    try:
+        found = _part.decode(raw)
+    except msgspec.ValidationError:
+        kind = read_at(place, raw, _type).type
+        if encode(kind) not in PARTS:
+            return Opaque(kind, raw)
+        found = read_at(place, raw, _part)
+    kind = found.type
+    part: Part
+    if kind == "text" and found.text is not None:
+        part = Text(found.text)
+    elif kind == "image_url" and found.image_url is not None:
+        image = found.image_url
+        part = Image(image) if isinstance(image, str) else Image(image.url, image.detail)
+    elif kind == "input_audio" and found.input_audio is not None:
+        part = Audio(found.input_audio.data, found.input_audio.format)
+    elif kind == "refusal" and found.refusal is not None:
+        part = Refusal(found.refusal)
+    elif encode(kind) not in PARTS:
+        return Opaque(kind, raw)
+    else:
+        name = f"{place}.{kind}"
+        raise GatewayError(
+            Kind.BAD_REQUEST, f"missing required parameter: '{name}'", param=name, code="missing_parameter"
+        )
+    if (found.text, found.image_url, found.input_audio, found.refusal).count(None) != 3:
+        raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has more than its type '{kind}' allows", param=place)
+    return part
+
+
+def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    """Reads the value at `place` (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise invalid(error, place) from None

@@ -1,0 +1,347 @@
+"""Reads request bodies of OpenAI's wire into the canonical form.
+
+Shared by every dialect whose bodies resemble OpenAI's. `views` describes the bodies; `messages` and
+`tools` read those parts of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.fields import ExtrasPolicy, sort_extras
+from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output, Sampling
+from gateway.wire.json import encode, present, typed
+from gateway.wire.openai.requests.bounds import refuse_out_of_range
+from gateway.wire.openai.requests.messages import PartReader, read_message, read_part
+from gateway.wire.openai.requests.tools import read_tool_choice, read_tools, without_tools
+from gateway.wire.openai.requests.views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
+from gateway.wire.unknown import NOTHING, Form, Tree, Unknown, as_extra, find_unknown, inside
+
+Read = TypeVar("Read", bound=Chat | Complete)
+Viewed = TypeVar("Viewed", bound=Body)
+
+
+class _BiasIn(Struct):
+    logit_bias: dict[str, msgspec.Raw]
+
+
+# The place of a bias in msgspec's errors, which do not name the key.
+_ANY_BIAS = "logit_bias.?"
+
+_bias = msgspec.json.Decoder(Bias)
+_chat = msgspec.json.Decoder(ChatBody)
+_text = msgspec.json.Decoder(TextBody)
+_embed = msgspec.json.Decoder(EmbedBody)
+# Members that client libraries add to the messages of a reply and send back. No dialect refuses them: LiteLLM.
+_REPLAYED = frozenset({"provider_specific_fields"})
+# Digits only: `int` also reads `1_0`, ` 7` and `-1`, which are not token ids.
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+
+
+def read_chat(
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: ExtrasPolicy = "pass",
+    kind: Kind = Kind.BAD_REQUEST,
+    part: PartReader | None = None,
+    forms: Mapping[str, Form] = FORMS,
+) -> Chat:
+    """Reads a chat. `policy` applies to members inside objects that have no canonical name; those that it drops are
+    removed from `raw` too. `part` reads content parts, for dialects with other forms than `read_part`; `forms` lists
+    the known members of such objects.
+
+    Raises GatewayError: BAD_REQUEST, UNSUPPORTED, or `kind` for members that `policy` refuses.
+    """
+    part = part or read_part
+    try:
+        return _chat_op(_typed(body, _chat), raw, extra, dropped, part)
+    except GatewayError:
+        unknown = find_unknown(body, ChatBody, forms)
+        if unknown is None:
+            raise
+    found = _typed(unknown.body, _chat)
+    return _settled(unknown, partial(_chat_op, found, raw, part=part), raw, extra, dropped, policy, kind)
+
+
+def read_text(
+    body: bytes,
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: ExtrasPolicy = "pass",
+    kind: Kind = Kind.BAD_REQUEST,
+) -> Complete:
+    """Reads a text completion. `policy` and `kind` as for `read_chat`."""
+    try:
+        return _text_op(_typed(body, _text), raw, extra, dropped)
+    except GatewayError:
+        unknown = find_unknown(body, TextBody, FORMS)
+        if unknown is None:
+            raise
+    found = _typed(unknown.body, _text)
+    return _settled(unknown, partial(_text_op, found, raw), raw, extra, dropped, policy, kind)
+
+
+def _typed(body: bytes, decoder: msgspec.json.Decoder[Viewed]) -> Viewed:
+    """The typed view of a body, as `typed`. An error in `logit_bias` names the token."""
+    try:
+        return typed(body, decoder)
+    except GatewayError as error:
+        if error.param != _ANY_BIAS:
+            raise
+        place = _wrong_bias(body)
+        message = error.message.replace(_ANY_BIAS, place)
+        raise GatewayError(error.kind, message, param=place, code=error.code) from None
+
+
+def _wrong_bias(body: bytes) -> str:
+    """The place of the first bias that is not a number from -100 to 100."""
+    for token, bias in msgspec.json.decode(body, type=_BiasIn).logit_bias.items():
+        try:
+            _bias.decode(bias)
+        except msgspec.MsgspecError:
+            return f"logit_bias.{token[:64]}"
+    return _ANY_BIAS
+
+
+def _settled(
+    unknown: Unknown,
+    read: Callable[..., Read],
+    raw: Extra,
+    extra: Extra,
+    dropped: tuple[str, ...],
+    policy: ExtrasPolicy,
+    kind: Kind,
+) -> Read:
+    """The request that `read` makes of the extra and dropped members. Unknown members inside its objects are kept or
+    dropped by policy; `_REPLAYED` are dropped instead of refused. Errors in the known members are raised first."""
+    if policy == "pass":
+        op = read(_with_options(extra, unknown.found), dropped, kept=unknown.found)
+        op.unnamed = (*unknown.places, *op.unnamed)
+        return op
+    op = read(extra, (*dropped, *unknown.places))
+    refusable = (place for name, place in unknown.places.items() if name.rpartition(".")[2] not in _REPLAYED)
+    sort_extras(policy, refusable, kind=kind)
+    raw.update({name: value for name, value in unknown.changed.items() if name in raw})
+    return op
+
+
+def _chat_op(
+    found: ChatBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], part: PartReader, kept: Tree = NOTHING
+) -> Chat:
+    for name in ("functions", "function_call"):
+        if name in raw:
+            raise GatewayError(
+                Kind.UNSUPPORTED, f"'{name}' is not supported: use 'tools' and 'tool_choice'", param=name
+            )
+    if found.max_tokens == 0:
+        raise GatewayError(
+            Kind.BAD_REQUEST, "'max_tokens' must be at least 1", param="max_tokens", code="invalid_value"
+        )
+    if found.top_logprobs and not found.logprobs:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'top_logprobs' is only allowed when 'logprobs' is true",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    refuse_out_of_range(raw, extra)
+    limit = found.max_completion_tokens or found.max_tokens
+    of_messages = inside(kept, "messages")
+    choice, parallel = read_tool_choice(found.tool_choice, inside(kept, "tool_choice")), found.parallel_tool_calls
+    if not found.tools and (choice is not None or parallel is not None):
+        dropped = (*dropped, *without_tools(choice, parallel, raw))
+        choice = parallel = None
+    return Chat(
+        model=found.model,
+        messages=tuple([read_message(message, i, part, of_messages) for i, message in enumerate(found.messages)]),
+        stream=bool(found.stream),
+        include_usage=_include_usage(found),
+        max_output=limit,
+        sampling=read_sampling(found),
+        stop=read_stop(found),
+        n=found.n or 1,
+        tools=read_tools(found.tools, inside(kept, "tools")) if found.tools else (),
+        tool_choice=choice,
+        parallel_tools=parallel,
+        output=read_output(found.response_format, inside(kept, "response_format")),
+        reasoning=found.reasoning_effort,
+        logprobs=Logprobs(found.top_logprobs or 0) if found.logprobs else None,
+        user=found.user,
+        extra=extra,
+        unnamed=("max_tokens",) if found.max_tokens not in (None, limit) else (),
+        dropped=dropped,
+        raw=raw,
+        wire="openai",
+        cache_key=_cache_key(raw),
+    )
+
+
+def _cache_key(raw: Extra) -> str | None:
+    """What the client calls prompts that share a beginning. A service that reads the key itself says what is wrong with
+    one that is not a string."""
+    key = raw.get("prompt_cache_key")
+    return msgspec.json.decode(key, type=str) if key is not None and bytes(memoryview(key)[:1]) == b'"' else None
+
+
+def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = NOTHING) -> Complete:
+    if found.prompt is None:
+        raise GatewayError(
+            Kind.BAD_REQUEST, "missing required parameter: 'prompt'", param="prompt", code="missing_parameter"
+        )
+    if found.best_of is not None and found.best_of != (found.n or 1):
+        raise GatewayError(Kind.UNSUPPORTED, "'best_of' must equal 'n' here", param="best_of")
+    raw.pop("best_of", None)
+    refuse_out_of_range(raw, extra)
+    return Complete(
+        model=found.model,
+        prompts=read_prompts(found.prompt, "prompt"),
+        stream=bool(found.stream),
+        include_usage=_include_usage(found),
+        max_output=found.max_tokens,
+        sampling=read_sampling(found),
+        stop=read_stop(found),
+        n=found.n or 1,
+        output=read_output(found.response_format, inside(kept, "response_format")),
+        logprobs=Logprobs(found.logprobs) if found.logprobs is not None else None,
+        echo=bool(found.echo),
+        suffix=found.suffix,
+        user=found.user,
+        extra=extra,
+        dropped=dropped,
+        raw=raw,
+        wire="openai",
+        cache_key=_cache_key(raw),
+    )
+
+
+def read_embed(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -> Embed:
+    found = typed(body, _embed)
+    if found.encoding_format not in (None, "float", "base64"):
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'encoding_format' must be 'float' or 'base64'",
+            param="encoding_format",
+            code="invalid_value",
+        )
+    return Embed(
+        model=found.model,
+        inputs=read_prompts(found.input, "input"),
+        encoding=found.encoding_format,  # type: ignore[arg-type]  # checked above
+        dimensions=found.dimensions,
+        user=found.user,
+        extra=extra,
+        dropped=dropped,
+        raw=raw,
+        wire="openai",
+    )
+
+
+def _include_usage(found: Body) -> bool:
+    if found.stream_options is None:
+        return False
+    if not found.stream:
+        raise GatewayError(
+            Kind.BAD_REQUEST,
+            "'stream_options' is only allowed when 'stream' is true",
+            param="stream_options",
+            code="invalid_value",
+        )
+    return bool(found.stream_options.include_usage)
+
+
+def _with_options(extra: Extra, kept: Tree) -> Extra:
+    """`stream_options` has no canonical form, so its unknown members are kept as a top-level member."""
+    options = kept.get("stream_options")
+    return {**extra, "stream_options": Raw(encode(options))} if options is not None else extra
+
+
+def read_stop(found: Body) -> tuple[str, ...]:
+    """The member `stop`: one text or several."""
+    if found.stop is None:
+        return ()
+    return (found.stop,) if isinstance(found.stop, str) else tuple(found.stop)
+
+
+def read_sampling(found: Body) -> Sampling:
+    """The parameters of sampling. Raises GatewayError(BAD_REQUEST) for a bias of what is not a token id."""
+    bias = None
+    if found.logit_bias:
+        wrong = next((token for token in found.logit_bias if not _TOKEN_ID.fullmatch(token)), None)
+        if wrong is not None:
+            message = f"'logit_bias' keys must be token ids, not '{wrong[:64]}'"
+            raise GatewayError(Kind.BAD_REQUEST, message, param="logit_bias", code="invalid_value")
+        bias = {int(token): value for token, value in found.logit_bias.items()}
+    return Sampling(
+        temperature=found.temperature,
+        top_p=found.top_p,
+        seed=found.seed,
+        frequency_penalty=found.frequency_penalty,
+        presence_penalty=found.presence_penalty,
+        logit_bias=bias,
+        top_k=found.top_k,
+        min_p=found.min_p,
+        repetition_penalty=found.repetition_penalty,
+        min_tokens=found.min_tokens,
+        ignore_eos=found.ignore_eos,
+        stop_tokens=tuple(found.stop_token_ids or ()),
+    )
+
+
+def _types(items: list[Any]) -> set[type]:
+    return set(map(type, items))
+
+
+def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, ...], ...]:
+    """A prompt in any of OpenAI's four forms: a string, strings, token ids, arrays of token ids."""
+    if isinstance(found, str):
+        return (found,)
+    kinds = _types(found)
+    if kinds == {str}:
+        return tuple(found)
+    if kinds == {int}:
+        return (tuple(found),)
+    if kinds == {list} and all(item and min(item) >= 0 for item in found):
+        return tuple(tuple(item) for item in found)
+    raise GatewayError(
+        Kind.BAD_REQUEST,
+        f"'{param}' must be a string, an array of strings, an array of token ids or an array of such arrays",
+        param=param,
+        code="invalid_value",
+    )
+
+
+def read_output(found: FormatIn | None, kept: Tree = NOTHING) -> Output | None:
+    """The member `response_format`. Raises GatewayError(BAD_REQUEST)."""
+    if found is None:
+        return None
+    if found.type in ("text", "json_object"):
+        if found.json_schema is not None:
+            place = "response_format.json_schema"
+            raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has no meaning for type {found.type}", param=place)
+        return Output("text" if found.type == "text" else "json", extra=as_extra(kept))
+    if found.type == "json_schema" and found.json_schema is not None:
+        schema = found.json_schema
+        return Output(
+            "schema",
+            present(schema.schema),
+            name=schema.name,
+            strict=schema.strict,
+            description=schema.description,
+            extra=as_extra(kept),
+        )
+    raise GatewayError(
+        Kind.BAD_REQUEST,
+        "'response_format.type' must be 'text', 'json_object' or 'json_schema' (with a 'json_schema' object)",
+        param="response_format",
+        code="invalid_value",
+    )

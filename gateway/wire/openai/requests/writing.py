@@ -1,0 +1,207 @@
+"""Requests of OpenAI's wire for every engine that speaks it: the client's own members, or the canonical form.
+
+Each engine's own names are in its `Words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.core.http import JSON_TYPE, Request
+from gateway.core.messages import Chat, Complete, Embed, Message, Output, Sampling
+from gateway.core.ports import Capabilities, Counting
+from gateway.wire.json import encode
+from gateway.wire.openai.requests.parts import (
+    RISING,
+    cannot_count,
+    fold_system,
+    no_token_ids,
+    put,
+    top_level,
+    unsupported,
+    with_extra,
+    write_message,
+    write_tool,
+    write_tool_choice,
+)
+from gateway.wire.openai.tokens import Tells, answered
+
+PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
+
+
+class Words:
+    """An engine's names for what OpenAI's wire does not define. This class has only OpenAI's own and refuses the rest.
+
+    Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED), which names the parameter.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
+        """The parameters of text completions only: beams, lists of seeds, total lengths."""
+        for param, value in (
+            ("num_beams", op.beams),
+            ("max_total_tokens", op.max_total),
+            ("min_total_tokens", op.min_total),
+        ):
+            if value is not None:
+                raise unsupported(param, self.name)
+        if op.seeds:
+            if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
+                raise unsupported("seed", self.name, RISING)
+            body["seed"] = op.seeds[0]
+
+    def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
+        put(
+            body,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
+        )
+        if sampling.logit_bias:
+            body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+        neutral = {"top_k": 0, "min_p": 0, "repetition_penalty": 1, "min_tokens": 0, "no_repeat_ngram": 0}
+        for name, off in neutral.items():
+            value = getattr(sampling, name)
+            if value is not None and value != off:
+                raise unsupported(name, self.name)
+        for name in ("stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
+            if getattr(sampling, name):
+                raise unsupported(name, self.name)
+
+    def output(self, body: dict[str, Any], output: Output) -> None:
+        if output.kind == "text":
+            if output.extra:
+                body["response_format"] = with_extra({"type": "text"}, output.extra)
+        elif output.kind == "json":
+            body["response_format"] = with_extra({"type": "json_object"}, output.extra)
+        elif output.kind == "schema":
+            schema: dict[str, Any] = {"name": output.name or "output", "schema": output.schema}
+            put(schema, strict=output.strict, description=output.description)
+            body["response_format"] = with_extra({"type": "json_schema", "json_schema": schema}, output.extra)
+        else:
+            raise unsupported("response_format", self.name)
+
+    def message(self, message: Message) -> dict[str, Any]:
+        """One message of a chat."""
+        return write_message(message)
+
+    def continuation(self, body: dict[str, Any], op: Chat) -> None:
+        """Asks for a reply that continues the last message."""
+        last = f"messages.{len(op.messages) - 1}"
+        raise unsupported(last, self.name, "the last message must not be the assistant's")
+
+    def truncation(self, body: dict[str, Any]) -> None:
+        """Asks to cut off inputs of embeddings that are too long. Engines that cannot refuse such inputs."""
+
+    def tokens(self, body: dict[str, Any]) -> None:
+        """Asks for token ids in the reply."""
+        raise no_token_ids(self.name)
+
+
+def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(the members of the worker's request, the names of dropped members). The members are the client's own if it
+    speaks this wire; else they are made from the canonical form.
+
+    Raises GatewayError(UNSUPPORTED), which names the parameter, for what the engine cannot do.
+    """
+    dropped: tuple[str, ...] = ()
+    if op.raw is not None and op.wire == "openai":
+        body: dict[str, Any] = dict(op.raw)
+    else:
+        body = compose(op, can, words)
+        if type(op) is not Embed:
+            dropped = top_level(op.unnamed)
+    body["model"] = can.upstream_model
+    if op.stream:
+        body["stream"] = True
+        body["stream_options"] = stream_options(op)
+    return body, dropped
+
+
+def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
+    """Always asks for usage, because limits and records need it. It is stripped later if the client did not ask."""
+    given = (op.raw if op.raw is not None else op.extra).get("stream_options")
+    options: dict[str, Any] = {}
+    if given is not None:
+        options = msgspec.json.decode(given, type=dict[str, Any])
+    options["include_usage"] = True
+    return options
+
+
+def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dict[str, Any]:
+    """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
+    body: dict[str, Any]
+    if type(op) is Embed:
+        body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
+        put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
+        if op.truncate:
+            words.truncation(body)
+        body.update(op.extra)
+        return body
+    if type(op) is Chat:
+        body = prompt_of(op, can, words)
+        put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
+        if op.tool_choice is not None:
+            body["tool_choice"] = write_tool_choice(op.tool_choice)
+        if op.logprobs is not None:
+            body["logprobs"] = True
+            if op.logprobs.top:
+                body["top_logprobs"] = op.logprobs.top
+    else:
+        body = {"prompt": op.prompts[0] if len(op.prompts) == 1 else op.prompts}
+        put(body, max_tokens=op.max_output, suffix=op.suffix)
+        if op.echo:
+            body["echo"] = True
+        if op.logprobs is not None:
+            body["logprobs"] = op.logprobs.top
+        words.completion(body, op, can)
+    if op.n != 1:
+        body["n"] = op.n
+    if op.stop:
+        body["stop"] = op.stop
+    put(body, user=op.user)
+    words.sampling(body, op.sampling)
+    if op.output is not None:
+        words.output(body, op.output)
+    if op.want_tokens:
+        words.tokens(body)
+    body.update(op.extra)
+    return body
+
+
+def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
+    """The messages of `op`. As their client sent them only if the model is declared to take them so."""
+    fold = op.fold_system and "system_turns" not in (can.features or ())
+    return fold_system(op.messages) if fold else op.messages
+
+
+def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
+    """The input of a chat template: the messages, the tools, and whether the reply continues the last message. Raises
+    as `outgoing`."""
+    body: dict[str, Any] = {"messages": [words.message(message) for message in messages_of(op, can)]}
+    if op.tools:
+        body["tools"] = [write_tool(tool) for tool in op.tools]
+    if op.continue_last:
+        words.continuation(body, op)
+    return body
+
+
+def tokenize(
+    op: Chat | Complete,
+    backend: Tells,
+    body: dict[str, Any],
+    length: Callable[[bytes], int],
+    path: str = "/tokenize",
+) -> Counting:
+    """Counts by a request to the worker's `path`. `length` reads the answer, or raises msgspec's errors."""
+    name = backend.name
+    return Counting(
+        Request("POST", path, [JSON_TYPE], encode(body)), answered(backend, lambda: cannot_count(op, name), length)
+    )

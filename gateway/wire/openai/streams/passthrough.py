@@ -1,0 +1,425 @@
+"""The bytes lane of OpenAI's wire: passes a worker's stream on to a client of the same wire with few changes.
+
+Always changed:
+- the model's name
+- the usage chunk: the gateway always asks for it, and strips it if the client did not ask
+- the role: only a choice's first delta has it
+- `reasoning` (vLLM since 0.16) and `reasoning_content` (before): each is sent under both names
+- finish reasons that OpenAI does not define
+
+Corrected, if a server is inexact: ids and times that are missing or change within the stream, indices and ids of tool
+calls, usage beside choices, a fingerprint that only the stripped usage chunk has. Some clients cannot parse comments,
+CRLF, a missing space after `data:` or multi-line data, so these are rewritten in the one form that all clients read.
+
+Buffered replies: `replies.whole`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.errors import GatewayError
+from gateway.core.http import JSON_TYPE, Response
+from gateway.core.messages import Chat, Embed, Extra, Generate
+from gateway.core.usage import Usage
+from gateway.wire import sse
+from gateway.wire.chunk_template import MARK, TRIES, ChunkTemplate, cut, text_of
+from gateway.wire.json import NULL, encode
+from gateway.wire.openai.replies import views as wire
+from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
+from gateway.wire.openai.replies.tool_calls import Calls
+from gateway.wire.openai.replies.whole import finish_word, whole
+
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_error: Callable[[Raw], wire.ErrorIn | str] = msgspec.json.Decoder(wire.ErrorIn | str).decode
+_usage = msgspec.json.Decoder(wire.UsageIn).decode
+_index = msgspec.json.Decoder(wire.Index).decode
+_word = msgspec.json.Decoder(str | None).decode
+_time = msgspec.json.Decoder(int | float | None).decode
+_piece = msgspec.json.Decoder(wire.ToolCallIn).decode
+_TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
+_HOLE = b'"%b"' % MARK
+_ZERO, _EMPTY, _ASSISTANT, _NONE = Raw(b"0"), Raw(b'""'), Raw(b'"assistant"'), Raw(b"[]")
+_FUNCTION = Raw(b'"function"')
+_SILENT = (NULL, _NONE)
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class Passthrough(Struct, frozen=True):
+    """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
+
+    refuse: Callable[[GatewayError], bytes]
+    defaults: ReplyDefaults = DEFAULTS
+
+    def lane(self, op: Generate) -> Relay:
+        options = op.raw.get("stream_options", NULL) if op.raw is not None else NULL
+        return Relay(
+            op.model or "",
+            chat=isinstance(op, Chat),
+            choices=op.n if isinstance(op, Chat) else op.n * len(op.prompts),
+            include_usage=op.include_usage,
+            refuse=self.refuse,
+            logprobs=op.logprobs is not None,
+            running_usage=b"continuous_usage_stats" in bytes(options),
+            defaults=self.defaults,
+        )
+
+    def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
+        body, usage = whole(response.body, op, self.defaults)
+        return Response(200, [JSON_TYPE], body), usage
+
+
+class Relay:
+    """One stream. Implements core.ports.Lane.
+
+    choices        how many the client asked for
+    include_usage  the client asked for usage, in a separate chunk without choices
+    logprobs       the client asked for logprobs
+    running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
+    refuse         writes an error event in the client's own form
+    """
+
+    headers = sse.HEADERS
+    clean_end = False
+    keeps_op = False
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        chat: bool,
+        choices: int,
+        include_usage: bool,
+        refuse: Callable[[GatewayError], bytes],
+        logprobs: bool = False,
+        running_usage: bool = False,
+        defaults: ReplyDefaults = DEFAULTS,
+    ) -> None:
+        self.done = False
+        self.error: GatewayError | None = None
+        self.usage: Usage | None = None
+        self.produced = 0
+        self._frames = sse.Reader()
+        self._shown = Raw(encode(model))
+        self._include_usage = include_usage
+        self._running_usage = running_usage
+        self._refuse = refuse
+        self._defaults = defaults
+        self._chat = chat
+        self._choices = choices
+        self._logprobs = logprobs
+        self._seen: set[int] = set()
+        self._finished: set[int] = set()
+        self._calls: dict[int, Calls] = {}
+        # The members that are the same in every chunk (id, object and created), from the first chunk.
+        self._same: Extra = {}
+        # Usage that came beside choices. It is sent in a separate chunk before the end.
+        self._late_usage: Raw | None = None
+        # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
+        self._last: _Chunk | None = None
+        # The learned templates, each with the bytes that the client is sent around the text, and the choice of each.
+        self._usual: list[tuple[ChunkTemplate, list[bytes]]] = []
+        self._usual_of: list[int] = []
+        self._tries = TRIES
+
+    def feed(self, block: bytes) -> bytes:
+        if self._usual and self._frames.idle and (usual := self._ordinary(block)):
+            return usual
+        out = []
+        try:
+            for frame in self._frames.feed(block):
+                if frame.data == b"[DONE]":
+                    out.append(self._finish())
+                    break
+                # Behind schedule several chunks come in one block: then, of all times, they must not cost more.
+                usual = self._ordinary(b"data: %b\n\n" % frame.data) if self._usual else b""
+                out.append(usual or self._read(frame.data))
+        except GatewayError as error:
+            self.error = error
+            out.append(self._release())
+        return b"".join(out)
+
+    def _ordinary(self, event: bytes) -> bytes:
+        """What the client is sent for `event` where that matches a template, else b""."""
+        for usual, pieces in self._usual:
+            if event.startswith(usual.before) and event.endswith(usual.after):
+                literal = event[len(usual.before) - 1 : len(event) - len(usual.after) + 1]
+                try:
+                    text = text_of(literal)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    break
+                if text:
+                    self.produced += 1
+                    return literal.join(pieces)
+        return b""
+
+    def _finish(self) -> bytes:
+        if len(self._finished) < self._choices:
+            raise wire.truncated()
+        self.done = True
+        out = self._release()
+        if self._late_usage is not None:
+            told = {**self._same, "model": self._shown, "choices": _NONE, "usage": self._late_usage}
+            out += b"data: " + encode(told) + b"\n\n"
+        return out + sse.DONE
+
+    def _release(self) -> bytes:
+        """The chunk that was held back, or b""."""
+        last, self._last = self._last, None
+        return last.written() if last is not None else b""
+
+    def _read(self, data: bytes) -> bytes:
+        if len(data) > ORDINARY_BYTES:
+            refuse_bulky(data, self._choices, self._logprobs)
+        try:
+            chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
+            ordinary = self._rewrite(chunk)
+            if ordinary is not None and self._tries:
+                self._learn(data, *ordinary)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise wire.malformed() from None
+        if self._last is not None:
+            fingerprint = chunk.top.get("system_fingerprint", NULL)
+            if fingerprint != NULL:
+                self._last.top.setdefault("system_fingerprint", fingerprint)
+            return self._release() + chunk.written()
+        if chunk.last and not self._include_usage and chunk.top.get("system_fingerprint", NULL) == NULL:
+            self._last = chunk
+            return b""
+        return chunk.written()
+
+    def _learn(self, data: bytes, name: str, index: int) -> None:
+        self._tries -= 1
+        usual = cut(data, ("choices", 0, "delta") if self._chat else ("choices", 0), name)
+        if usual is not None:
+            chunk = _taken_apart(usual.filled(MARK, 0)[6:])
+            self._rewrite(chunk)
+            self.produced -= 1
+            self._usual.append((usual, chunk.written().split(_HOLE)))
+            self._usual_of.append(index)
+
+    def _forget(self, index: int) -> None:
+        """Forgets the templates of a choice that has ended: anything more from it must be parsed."""
+        kept = [place for place, of in enumerate(self._usual_of) if of != index]
+        self._usual = [self._usual[place] for place in kept]
+        self._usual_of = [self._usual_of[place] for place in kept]
+
+    def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
+        """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
+        only, returns (that member's name, the choice's index). Raises GatewayError, or msgspec.ValidationError for a
+        wrong type."""
+        top = chunk.top
+        if top.get("error", NULL) != NULL:
+            raise wire.late_fault(_error(top["error"]))
+        if chunk.choices is None:
+            raise wire.malformed()
+        if not self._same:
+            self._same = self._identity(top)
+        top.update(self._same)
+        top["model"] = self._shown
+        told = top.get("usage", NULL) != NULL
+        if told:
+            self._take_usage(chunk)
+        names = [self._rewrite_choice(choice, chunk) for choice in chunk.choices]
+        if None in names:  # None: the choice has ended
+            chunk.choices = [one for one, name in zip(chunk.choices, names, strict=True) if name is not None]
+            chunk.due = chunk.due and bool(chunk.choices)
+            return None
+        return names[0] if len(names) == 1 and names[0] is not None and names[0][0] and not told else None
+
+    def _identity(self, top: Extra) -> Extra:
+        """The members that are the same in every chunk of this stream."""
+        said_id = _word(top.get("id", NULL))
+        said_at = _time(top.get("created", NULL))
+        at = wire.created_at(said_at, self._defaults.now())
+        return {
+            "id": top["id"] if said_id else Raw(encode(self._defaults.new_id("chatcmpl-" if self._chat else "cmpl-"))),
+            "object": Raw(b'"chat.completion.chunk"' if self._chat else b'"text_completion"'),
+            "created": top["created"] if said_at == at and type(said_at) is int else Raw(encode(at)),
+        }
+
+    def _take_usage(self, chunk: _Chunk) -> None:
+        """Takes a chunk's usage. A separate usage chunk is passed on as it is; usage beside choices is sent at the
+        end."""
+        self.usage = wire.usage(_usage(chunk.top["usage"]))
+        if self._include_usage and (self._running_usage or not chunk.choices):
+            self._late_usage = None
+            return
+        said = chunk.top.pop("usage")
+        if self._include_usage:
+            self._late_usage = said
+        else:
+            chunk.due = bool(chunk.choices)
+
+    def _rewrite_choice(self, choice: _Choice, chunk: _Chunk) -> tuple[str, int] | None:
+        """(the name of the choice's only member with content, or "", and its index). None if the choice had ended."""
+        index = _index(choice.members.setdefault("index", _ZERO))
+        first = index not in self._seen
+        self._seen.add(index)
+        if len(self._seen) > self._choices:
+            raise wire.malformed()  # more choices than the client asked for
+        holder = choice.members
+        if self._chat:
+            holder = choice.delta = choice.delta if choice.delta is not None else {}
+            if not first:
+                holder.pop("role", None)
+            elif "role" not in holder:
+                holder = choice.delta = {"role": _ASSISTANT, **holder}
+        names = [name for name in (_TEXTS if self._chat else ("text",)) if _speaks(holder.get(name, NULL))]
+        calls = self._chat and holder.get("tool_calls", _NONE) not in _SILENT
+        if index in self._finished:
+            if names or calls:
+                raise wire.malformed()  # content after a choice's end would be lost
+            return None
+        if names or calls:
+            self.produced += 1
+        if calls:
+            holder["tool_calls"] = self._with_indices(index, _objects(holder["tool_calls"]))
+        if self._chat:
+            _under_both_names(holder)
+        word = _word(choice.members.get("finish_reason", NULL))
+        if word:
+            choice.members["finish_reason"] = Raw(encode(finish_word(word)))
+            self._finished.add(index)
+            self._forget(index)
+            chunk.last = len(self._finished) == self._choices
+            return "", index
+        if word is not None:
+            choice.members["finish_reason"] = NULL
+        return names[0] if len(names) == 1 and not first and not calls else "", index
+
+    def _with_indices(self, index: int, pieces: list[Extra]) -> Raw:
+        """Pieces of tool calls in OpenAI's form: with an index, and with id and type only in a call's first piece.
+        Clients would append repeated ids and types to each other."""
+        calls = self._calls.setdefault(index, Calls())
+        for position, piece in enumerate(pieces):
+            read = _piece(encode(piece))
+            call = calls.continued(read, position if len(pieces) > 1 else None)
+            if call is None:
+                call = calls.begin(read, position, len(calls.begun))
+                if not read.id:
+                    piece["id"] = Raw(encode(self._defaults.new_id("call_")))
+                piece["type"] = _FUNCTION
+            else:
+                piece.pop("id", None)
+                if read.function is not None and read.function.name is not None:
+                    function = _object(piece["function"])
+                    del function["name"]
+                    piece["function"] = Raw(encode(function))
+            if read.index != call.part:
+                piece["index"] = Raw(b"%d" % call.part)
+        return Raw(encode(pieces))
+
+    def eof(self) -> bytes:
+        if not self.done and self.error is None:
+            self.error = wire.truncated()
+        return self._release()
+
+    def fail(self, error: GatewayError) -> bytes:
+        self.error = error
+        return self._release() + self._refuse(error)
+
+    def keepalive(self) -> bytes:
+        return sse.KEEPALIVE
+
+
+class _Choice(Struct):
+    """One choice of a chunk: its members without the delta, and the members of the delta, as JSON texts."""
+
+    members: Extra
+    delta: Extra | None
+
+
+class _Chunk(Struct):
+    """A chunk with its members as JSON texts, so that unknown members are passed on unchanged. due: the chunk must be
+    sent to the client. last: it ends the last choice."""
+
+    top: Extra
+    choices: list[_Choice] | None
+    due: bool = True
+    last: bool = False
+
+    def written(self) -> bytes:
+        if not self.due:
+            return b""
+        for choice in self.choices or ():
+            if choice.delta is not None:
+                choice.members["delta"] = Raw(encode(choice.delta))
+        self.top["choices"] = Raw(encode([choice.members for choice in self.choices or ()]))
+        return b"data: " + encode(self.top) + b"\n\n"
+
+
+def _taken_apart(data: bytes) -> _Chunk:
+    """The chunk in `data`. Raises GatewayError or msgspec.DecodeError if it is not a chunk in strict JSON."""
+    wire.require_strict(data)
+    top = _object(data)
+    if 10 in data:  # data of several lines is passed on as one line
+        top = _object(data.replace(b"\n", b" "))
+    if top.get("choices", NULL) == NULL:
+        return _Chunk(top, None)
+    return _Chunk(
+        top,
+        [
+            _Choice(members, _object(members["delta"]) if members.get("delta", NULL) != NULL else None)
+            for members in _objects(top["choices"])
+        ],
+    )
+
+
+def _taken_apart_with_halves(data: bytes) -> _Chunk:
+    """The chunk in `data`, which may have lone surrogates (`\\ud83d` alone) that msgspec does not read. Servers in
+    JavaScript and Python write them if a token ends inside a character. JSON's grammar allows them, and clients join
+    them. Raises ValueError if `data` is otherwise not strict JSON or not a chunk."""
+    found = json.loads(data, parse_constant=_refused, parse_int=_within_64_bits)
+    choices = found.get("choices") if isinstance(found, dict) else None
+    if not isinstance(choices, list):
+        raise wire.malformed()
+    return _Chunk(_raws(found), [_Choice(_raws(choice), _delta(choice)) for choice in choices])
+
+
+def _refused(word: str) -> None:
+    raise ValueError(word)
+
+
+def _within_64_bits(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
+        raise ValueError(digits)
+    return number
+
+
+def _raws(found: Any) -> Extra:
+    if not isinstance(found, dict):
+        raise wire.malformed()
+    return {
+        name: Raw(json.dumps(value, separators=(",", ":"), allow_nan=False).encode()) for name, value in found.items()
+    }
+
+
+def _delta(choice: dict[str, Any]) -> Extra | None:
+    delta = choice.get("delta")
+    return _raws(delta) if delta is not None else None
+
+
+def _speaks(text: Raw) -> bool:
+    """True if a text member is not empty. Raises GatewayError if it is not text."""
+    if text == NULL:
+        return False
+    if bytes(text)[:1] != b'"':
+        raise wire.malformed()
+    return text != _EMPTY
+
+
+def _under_both_names(holder: Extra) -> None:
+    for name in ("reasoning", "reasoning_content"):
+        thinking = holder.get(name, NULL)
+        if thinking != NULL and (name == "reasoning_content" or thinking != _EMPTY):
+            holder["reasoning"] = holder["reasoning_content"] = thinking
+            return
