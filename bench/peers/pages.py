@@ -39,7 +39,7 @@ def performance(found: Comparison) -> str:
         [
             "The middle of the rounds, and in brackets the least and most of them:",
             page.spread(found),
-            "What was on and off:",
+            "Features that were on and off:",
             page.on(found),
             f"{targets.summed_up(found)} A ratio is the middle of the rounds' ratios, with the least and most of them:",
             targets.markdown(found),
