@@ -1,4 +1,4 @@
-"""Small documents by HTTP: what workers say of themselves, an identity provider's keys."""
+"""A small document by HTTP: the keys of an identity provider."""
 
 from __future__ import annotations
 
@@ -6,24 +6,8 @@ import asyncio
 
 import httpx
 
-from gateway.core.http import Headers
-
 _FETCH_S = 5.0
 _FETCH_BYTES = 1 << 20
-
-
-async def small_body(client: httpx.AsyncClient, url: str, headers: Headers) -> bytes:
-    """The body of a 200 of at most `_FETCH_BYTES` bytes; b"" for any other answer. Raises httpx.HTTPError."""
-    body = bytearray()
-    plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
-    async with client.stream("GET", url, headers=[*headers, plain]) as answer:
-        if answer.status_code != 200:
-            return b""
-        async for block in answer.aiter_raw():
-            body += block
-            if len(body) > _FETCH_BYTES:
-                return b""
-    return bytes(body)
 
 
 async def fetch(url: str) -> bytes:

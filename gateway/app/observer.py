@@ -1,16 +1,37 @@
-"""From what the pipeline reports to the log, the metrics and the stream of usage records."""
+"""From what the pipeline and the fleet report to the log, the metrics and the stream of usage records."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from gateway.auth import ANONYMOUS
 from gateway.core.errors import Blame, GatewayError
 from gateway.core.ports import RequestRecord
+from gateway.fleet.waiting import Refusal
 from gateway.observe.accounting import AccountingStream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 
 _MOST_FLAGS = 8
 _NOBODY = ("", ANONYMOUS.key)
+
+
+class FleetObserver:
+    """Implements fleet.report.Report."""
+
+    def __init__(self, log: Log, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self.event = log.event
+        self.worker, self.worker_left = metrics.worker, metrics.worker_left
+
+    def waits(self, model: str) -> Callable[[float], None]:
+        return self._metrics.waits(model).add
+
+    def refused(self, model: str, reason: Refusal) -> None:
+        self._metrics.queue_refused.labels(model, reason).inc()
+
+    def ejected(self, model: str, address: str) -> None:
+        self._metrics.ejected.labels(model, address).inc()
 
 
 class Observer:

@@ -9,21 +9,21 @@ from typing import Any
 
 from gateway.app.detours import quarantine_of
 from gateway.app.fetching import fetch
-from gateway.app.kv_events import Listening
 from gateway.app.memory import room_for_bodies
 from gateway.app.prepared import Prepared
-from gateway.app.refusals import new_caps, new_guard
-from gateway.app.sources import shelf_of
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
+from gateway.fleet.kv_events import Listening
 from gateway.fleet.worker import Worker
 from gateway.observe.accounting import AccountingStream
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import Tracing
+from gateway.pipeline.caps import Caps
+from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
-from gateway.pipeline.shelf import MemoryShelf, Shelf
+from gateway.pipeline.shelf import MemoryShelf, RedisShelf, Shelf
 from gateway.ratelimit import Limiting
 from gateway.redis import RedisSettings, connect
 
@@ -40,10 +40,13 @@ class Host:
         self.metrics = metrics
         self.created = int(time.time())
         self.processes = processes
-        self.guard = new_guard(log, metrics)
-        self.caps = new_caps(metrics)
+        self.guard = Guard(self._shedding, metrics.shed.labels("lag").inc)
+        self.caps = Caps(lambda what: metrics.shed.labels(what).inc())
         self.body_budget = ByteBudget()
         self.known_keys = KnownKeys()
+
+    def _shedding(self, begins: bool) -> None:
+        self.log.event("warning" if begins else "info", "shedding" if begins else "shedding over")
 
 
 class _Nothing:
@@ -83,7 +86,7 @@ class Services:
                 lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
-        self.shelf: Shelf | None = shelf_of(
+        self.shelf: Shelf | None = _shelf_of(
             config,
             known.shelf,
             lambda why: log.event("warning", "responses not stored", reason=why),
@@ -135,3 +138,18 @@ def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:
         log.event("info", "cache of worker known", model=model, worker=worker.address, whole=whole)
     else:
         log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
+
+
+def _shelf_of(config: Config, known: Shelf | None, failed: Callable[[str], None]) -> Shelf | None:
+    """Where responses are stored. What is in memory stays over a reload: `known` is the shelf before it. failed: told
+    why one could not be stored."""
+    options = config.store
+    if options.where == "nowhere":
+        return None
+    if options.where == "redis":
+        assert config.redis is not None  # the configuration was checked
+        namespace = config.redis.namespace
+        return RedisShelf(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
+    if not isinstance(known, MemoryShelf):
+        return MemoryShelf(options.ttl_s, options.max_bytes)
+    return known

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_network
 from typing import cast
 
+from msgspec.structs import replace
+
 from gateway import backends
-from gateway.app.abilities import Abilities
-from gateway.app.adapters import Adapters
 from gateway.app.detours import detours, mirrors
-from gateway.app.fetching import small_body
-from gateway.app.fleets import Fleets
-from gateway.app.loads import Loads
-from gateway.app.observer import Observer
+from gateway.app.observer import FleetObserver, Observer
 from gateway.app.prepared import Prepared
 from gateway.app.services import Host, Services
 from gateway.auth import Keyring
@@ -26,11 +23,17 @@ from gateway.config.routing import WorkerOptions
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.ports import Deadlines, Pool
+from gateway.fleet.abilities import Abilities
+from gateway.fleet.adapters import AdapterPool, Adapters
 from gateway.fleet.budget import RetryBudget
 from gateway.fleet.discovery import able
 from gateway.fleet.engine import ASK, hear_load
+from gateway.fleet.fleets import Fleets
+from gateway.fleet.loads import Loads
+from gateway.fleet.served import small_body
 from gateway.fleet.worker import Worker
 from gateway.pipeline import Running, Runtime, ServedModel
+from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.prompt_tokens import ask_tokens
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
@@ -63,7 +66,7 @@ class State:
         self.transports: dict[str, Pooled] = {}
         trace = partial(log.event, "debug") if config.log.level == "debug" else None
         known = None if before is None else before.fleets
-        self.fleets: Fleets = Fleets(config, log, metrics, trace, known, prepared.trust)
+        self.fleets: Fleets = Fleets(config, FleetObserver(log, metrics), trace, known, prepared.trust.of)
         fleets = self.fleets
         self.workers, self.pools, self.prefill_pools = fleets.workers, fleets.pools, fleets.prefill_pools
         self.loads = Loads(config, fleets.probe_client, small_body, self._load_told)
@@ -73,7 +76,8 @@ class State:
         self.on_workers: Callable[[str], None] = lambda model: None
         clock = time.monotonic
         watchers = self._watchers(trace)
-        models: dict[str, ServedModel] = {}
+        self._models: dict[str, ServedModel] = {}
+        models = self._models
         self._abilities = Abilities(config, fleets, models, lambda model: self.adapters.offer(model))
         for name, options in config.models.items():
             served = self._serve_model(name, options, watchers)
@@ -82,7 +86,7 @@ class State:
         self.keyring = Keyring(config, verifier=services.tokens, known=host.known_keys, table=prepared.keys)
         abilities = self._abilities
         self.adapters: Adapters = Adapters(
-            config, models, fleets.of, fleets.probe_client, abilities.ask_again, abilities.narrow, self._adapter_told
+            config, models, fleets.pools_of, fleets.probe_client, abilities.ask_again, abilities.narrow, self
         )
         self.budget = budget = RetryBudget(config.retry.budget, config.retry.min_per_second, clock)
         guess = estimator(config)
@@ -258,5 +262,25 @@ class State:
         else:
             self._log.event("warning", "load of worker stale", model=model, worker=worker.address)
 
-    def _adapter_told(self, model: str, adapter: str, offered: bool) -> None:
-        self._log.event("info", "adapter offered" if offered else "adapter gone", model=model, adapter=adapter)
+    # -- fleet.adapters.Offers --------------------------------------------------------------------------------------
+
+    def offered(self, model: str, adapter: str, pools: Sequence[AdapterPool]) -> None:
+        """Serves an adapter. Keys, limits and metrics take it for its model. Other models do not have it: none answers
+        instead, none gets copies."""
+        served = self._models[model]
+        prefill = served.prefill
+        self._models[adapter] = replace(
+            served,
+            pool=cast(Pool, pools[0]),
+            prefill=None if prefill is None else replace(prefill, pool=cast(Pool, pools[1])),
+            aliases=(),
+            adapter=adapter,
+            detours=None,
+            watchers=Watchers(*(one for one in served.watchers.all if not isinstance(one, Mirror))),
+            stages=(),
+        )
+        self._log.event("info", "adapter offered", model=model, adapter=adapter)
+
+    def withdrawn(self, model: str, adapter: str) -> None:
+        del self._models[adapter]
+        self._log.event("info", "adapter gone", model=model, adapter=adapter)

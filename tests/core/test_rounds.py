@@ -11,13 +11,13 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from gateway.app.adapters import Adapters
 from gateway.auth import jwt
 from gateway.backends import create
 from gateway.cli import serve
 from gateway.config import Config, Jwt
 from gateway.core.figures import Histogram
 from gateway.core.rounds import going_on
+from gateway.fleet.adapters import Adapters
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.discovery import Discovery, Fleet
 from gateway.fleet.engine import Scraper

@@ -22,7 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "backends": WIRE | {"translation"},
     "drive": set(),
     "resolve": set(),
-    "fleet": CORE | {"drive", "resolve"},
+    "fleet": CORE | {"config", "redis", "resolve"},
     "redis": CORE | {"config"},
     "transport": CORE | {"drive", "resolve"},
     "observe": CORE | {"config"},

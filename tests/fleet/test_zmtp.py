@@ -13,7 +13,7 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.app.zmtp import _GREETING, Peer, Unfit
+from gateway.fleet.zmtp import _GREETING, Peer, Unfit
 
 MOST = 1 << 20
 READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 
-from gateway.app.prepared import Trust
-from gateway.app.refusals import Refusals
-from gateway.app.sources import worker_sources
 from gateway.config import Config
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Backend
@@ -19,10 +17,11 @@ from gateway.fleet.discovery import Discovery, FoundWorker
 from gateway.fleet.health import Health, HealthPolicy
 from gateway.fleet.pick import POLICIES, PickPolicy
 from gateway.fleet.pool import Pool
+from gateway.fleet.refusals import Refusals
+from gateway.fleet.report import Report
+from gateway.fleet.sources import worker_sources
 from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
-from gateway.observe.log import Log
-from gateway.observe.metrics import Metrics
 
 _ORDINARY = WorkerOptions()
 _PREFILL_WAIT_S = 30.0
@@ -34,6 +33,7 @@ class Fleets:
 
     prefill_pools  of prefill workers, by the model that they work for
     discovery      finds them, where they are not only listed; set by `start`, as health is
+    trusted        the authorities by which workers are trusted, by the model's `ca_file`
     trace          told what happens to them, where the log is at level debug
     before         those of the configuration before: workers in both keep their state, policies what they learnt
     """
@@ -41,11 +41,10 @@ class Fleets:
     def __init__(
         self,
         config: Config,
-        log: Log,
-        metrics: Metrics,
+        report: Report,
         trace: Callable[..., None] | None,
         before: Fleets | None,
-        trust: Trust,
+        trusted: Callable[[str | None], ssl.SSLContext],
     ) -> None:
         self.workers: dict[tuple[str, str], Worker] = {}
         self.pools: dict[str, Pool] = {}
@@ -53,15 +52,14 @@ class Fleets:
         self.discovery: Discovery | None = None
         self.health: Health | None = None
         self._config = config
-        self._log = log
-        self._metrics = metrics
+        self._report = report
         self._trace = trace
-        self._trust = trust
+        self._trusted = trusted
         # Until `start` is over. One that is kept longer would keep the one before it, too.
         self._before = before
         self._learned = {} if before is None else before.policies
         self._sessions = frozenset(name.lower().encode() for name in config.routing.session_headers)
-        self._refusals = Refusals(metrics, log, lambda model: self.pools[model].waiting)
+        self._refusals = Refusals(report, lambda model: self.pools[model].waiting)
         self._members: dict[str, Sequence[FoundWorker]] = {}
         self._on_join: Callable[[str], None] = lambda model: None
         self._on_ready: Callable[[str], None] = lambda model: None
@@ -104,8 +102,8 @@ class Fleets:
             clock=time.monotonic,
             on_suspect=lambda worker: self._suspect(model, worker),
             on_eject=lambda worker: self._ejected(model, worker),
-            on_return=lambda worker: self._log.event("info", "worker returned", model=model, worker=worker.address),
-            on_wait=self._metrics.waits(model).add,
+            on_return=lambda worker: self._report.event("info", "worker returned", model=model, worker=worker.address),
+            on_wait=self._report.waits(model),
             on_refuse=self._refusals.of(model) if generate else lambda reason: None,  # then it goes without
             sessions=self._sessions,
             salted=backend.salts,
@@ -175,20 +173,20 @@ class Fleets:
             del self.workers[model, worker.address]
             if self.health is not None:
                 self.health.remove(worker)
-                self._metrics.worker_left(model, worker.address)
-            self._log.event("info", "worker left", model=model, worker=worker.address)
+                self._report.worker_left(model, worker.address)
+            self._report.event("info", "worker left", model=model, worker=worker.address)
         for worker in workers:
             if worker not in before:
-                self._log.event("info", "worker joined", model=model, worker=worker.address)
+                self._report.event("info", "worker joined", model=model, worker=worker.address)
                 if self.health is not None:
-                    self._metrics.worker(model, worker.address, worker.ready)
+                    self._report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
 
     def probe_client(self, model: str) -> httpx.AsyncClient:
         ca_file = self._config.models[model].ca_file
         # A fresh connection for every probe: a kept one may be closed by the worker just as we use it.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        return httpx.AsyncClient(verify=self._trust.of(ca_file), trust_env=False, limits=limits)
+        return httpx.AsyncClient(verify=self._trusted(ca_file), trust_env=False, limits=limits)
 
     async def start(
         self,
@@ -215,7 +213,7 @@ class Fleets:
         self.health = Health(self.workers, policy, self.probe_client, self._changed, probed, ask)
         await self.health.start()
         for (model, address), worker in self.workers.items():
-            self._metrics.worker(model, address, worker.ready)
+            self._report.worker(model, address, worker.ready)
         self._before, self._learned = None, {}
 
     async def rest(self) -> None:
@@ -241,12 +239,14 @@ class Fleets:
 
     def _source_state(self, source: str, trouble: str | None) -> None:
         if trouble is None:
-            self._log.event("info", "workers can be looked up again", source=source)
+            self._report.event("info", "workers can be looked up again", source=source)
         else:
-            self._log.event("warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble)
+            self._report.event(
+                "warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble
+            )
 
     def _ignored(self, count: int) -> None:
-        self._log.event("warning" if count else "info", "registry entries ignored", count=count)
+        self._report.event("warning" if count else "info", "registry entries ignored", count=count)
 
     def _suspect(self, model: str, worker: Worker) -> None:
         if self._trace is not None:
@@ -256,16 +256,18 @@ class Fleets:
             self.health.suspect(worker)
 
     def _ejected(self, model: str, worker: Worker) -> None:
-        self._metrics.ejected.labels(model, worker.address).inc()
-        self._log.event("warning", "worker ejected", model=model, worker=worker.address)
+        self._report.ejected(model, worker.address)
+        self._report.event("warning", "worker ejected", model=model, worker=worker.address)
 
     def _probed(self, model: str, worker: Worker, found: str) -> None:
-        self._log.event("debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes)
+        self._report.event(
+            "debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes
+        )
 
     def _changed(self, model: str, worker: Worker) -> None:
-        self._metrics.worker(model, worker.address, worker.ready)
+        self._report.worker(model, worker.address, worker.ready)
         level = "info" if worker.ready else "warning"
-        self._log.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
+        self._report.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
         if worker.ready:
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing, closing, suppress
 from urllib.parse import urlsplit
 
-from gateway.app.zmtp import Peer, Unfit
 from gateway.config.routing import KvEvents
 from gateway.core.rounds import going_on
 from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, fingerprint
 from gateway.fleet.worker import Worker
+from gateway.fleet.zmtp import Peer, Unfit
 
 Report = Callable[[str, Worker, bool], None]
 

@@ -1,4 +1,4 @@
-"""What one configuration reaches beside its workers: where workers are found, and where responses are stored."""
+"""The places where the workers of a configuration are looked up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from gateway.config import Config
 from gateway.fleet.discovery import Dns, Source
 from gateway.fleet.registry import Registry
-from gateway.pipeline.shelf import MemoryShelf, RedisShelf, Shelf
 from gateway.redis import RedisSettings, connect, split_address
 
 
@@ -33,18 +32,3 @@ def worker_sources(config: Config, ignored: Callable[[int], None]) -> tuple[list
         client, clients = connect(RedisSettings.of(config.redis))
         found.append(Registry(client, registered, time.monotonic, config.redis.namespace, ignored))
     return found, clients
-
-
-def shelf_of(config: Config, known: Shelf | None, failed: Callable[[str], None]) -> Shelf | None:
-    """Where responses are stored. What is in memory stays over a reload: `known` is the shelf before it. failed: told
-    why one could not be stored."""
-    options = config.store
-    if options.where == "nowhere":
-        return None
-    if options.where == "redis":
-        assert config.redis is not None  # the configuration was checked
-        namespace = config.redis.namespace
-        return RedisShelf(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
-    if not isinstance(known, MemoryShelf):
-        return MemoryShelf(options.ttl_s, options.max_bytes)
-    return known

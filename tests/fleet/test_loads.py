@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.app.loads import Loads
 from gateway.core.http import Headers
 from gateway.fleet.breaker import BreakerPolicy
+from gateway.fleet.loads import Loads
 from gateway.fleet.worker import Worker
 from tests.harness import Stack
 

@@ -312,7 +312,7 @@ def test_a_reload_without_replays_stays_connected() -> None:
 
 
 def test_a_batch_that_is_too_large_is_never_taken(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.kv_events._PATIENCE_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.kv_events._PATIENCE_S", 0.2)
     send(stack, 0, chat("before"))
     until(heard(stack, 0))
     stack.run(awaited(lambda: publisher(stack).send(bytes(MOST_BYTES + 1))))
@@ -322,7 +322,7 @@ def test_a_batch_that_is_too_large_is_never_taken(stack: Stack, monkeypatch: pyt
 
 
 def test_an_engine_that_repeats_nothing_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.kv_events._PATIENCE_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.kv_events._PATIENCE_S", 0.2)
     with Stack((WORKER, WORKER)) as stack:
         monkeypatch.setattr(publisher(stack), "kept", deque())
         stack.run(awaited(publisher(stack).hush))
@@ -354,7 +354,7 @@ def test_ranks_behind_one_address_are_not_told_apart(stack: Stack, monkeypatch: 
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.kv_events.Blocks", lambda: Blocks(20))
+    monkeypatch.setattr("gateway.fleet.kv_events.Blocks", lambda: Blocks(20))
     with Stack((WORKER, WORKER)) as stack:
         listen(stack)
         until(lambda: blocks(stack, 0).live and blocks(stack, 1).live)
@@ -384,7 +384,7 @@ def test_an_error_of_ours_ends_no_listening(stack: Stack, monkeypatch: pytest.Mo
             raise left.pop()
         return steps(self, number, payload)
 
-    monkeypatch.setattr("gateway.app.kv_events._AGAIN_S", 0.01)
+    monkeypatch.setattr("gateway.fleet.kv_events._AGAIN_S", 0.01)
     monkeypatch.setattr(Blocks, "steps", fail)
     send(stack, 0, chat("one"))
     until(heard(stack, 0))
@@ -464,7 +464,6 @@ def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: p
 
 
 def test_the_gateway_listens_without_libzmq() -> None:
-    code = (
-        "import sys, gateway.app, gateway.app.kv_events, gateway.cli, workers.simulated; sys.exit('zmq' in sys.modules)"
-    )
+    modules = "sys, gateway.app, gateway.fleet.kv_events, gateway.cli, workers.simulated"
+    code = f"import {modules}; sys.exit('zmq' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

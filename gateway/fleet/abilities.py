@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 import httpx
 from msgspec.structs import replace
 
-from gateway.app.fetching import small_body
-from gateway.app.fleets import Fleets
 from gateway.config import Config
 from gateway.core.errors import GatewayError
 from gateway.core.ports import UNKNOWN, Capabilities, Facts
 from gateway.fleet.discovery import able
+from gateway.fleet.fleets import Fleets
+from gateway.fleet.served import Served, small_body
 from gateway.fleet.worker import Worker
-from gateway.pipeline import ServedModel
 
 
 class Abilities:
@@ -27,7 +26,7 @@ class Abilities:
     """
 
     def __init__(
-        self, config: Config, fleets: Fleets, models: Mapping[str, ServedModel], offer: Callable[[str], None]
+        self, config: Config, fleets: Fleets, models: Mapping[str, Served], offer: Callable[[str], None]
     ) -> None:
         self.declared = {
             name: Capabilities(options.upstream_model or name, options.max_context, options.features)

@@ -11,8 +11,8 @@ from gateway.config import Config
 from gateway.core.http import Headers
 from gateway.fleet.engine import Scraper
 from gateway.fleet.pool import Pool
+from gateway.fleet.served import Served
 from gateway.fleet.worker import Worker
-from gateway.pipeline import ServedModel
 
 PATH = "/metrics"
 
@@ -38,11 +38,11 @@ class Loads:
         self._client_of = client_of
         self._get = get
         self._clients: dict[str, httpx.AsyncClient] = {}
-        self._models: Mapping[str, ServedModel] = {}
+        self._models: Mapping[str, Served] = {}
         interval_s = config.routing.scrape_s
         self.scraper = Scraper(interval_s, self._fetch, report) if interval_s else None
 
-    def start(self, models: Mapping[str, ServedModel], pools: Mapping[str, Sequence[Pool]]) -> None:
+    def start(self, models: Mapping[str, Served], pools: Mapping[str, Sequence[Pool]]) -> None:
         """Begins with the workers that the pools have now."""
         self._models = models
         for model, its in pools.items():

@@ -7,11 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from gateway.fleet.report import Report
 from gateway.fleet.waiting import Refusal
-from gateway.observe.log import Log
-from gateway.observe.metrics import Metrics
-from gateway.pipeline.caps import Caps
-from gateway.pipeline.guard import Guard
 
 _EVERY_S = 10.0
 
@@ -19,9 +16,8 @@ _EVERY_S = 10.0
 class Refusals:
     """The refusals of one configuration's queues. waiting: how many requests of a model wait now."""
 
-    def __init__(self, metrics: Metrics, log: Log, waiting: Callable[[str], int]) -> None:
-        self._metrics = metrics
-        self._log = log
+    def __init__(self, report: Report, waiting: Callable[[str], int]) -> None:
+        self._report = report
         self._waiting = waiting
         self._counts: dict[str, Counter[str]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -31,7 +27,7 @@ class Refusals:
         return partial(self._refused, model)
 
     def _refused(self, model: str, reason: Refusal) -> None:
-        self._metrics.queue_refused.labels(model, reason).inc()
+        self._report.refused(model, reason)
         if reason == "no_worker":  # the log has that the workers are down
             return
         self._counts.setdefault(model, Counter())[reason] += 1
@@ -43,24 +39,10 @@ class Refusals:
         self._timers.pop(model, None)
         counts = self._counts.pop(model, None)
         if counts:
-            self._log.event("warning", "queue refuses", model=model, waiting=self._waiting(model), **counts)
+            self._report.event("warning", "queue refuses", model=model, waiting=self._waiting(model), **counts)
             self._timers[model] = asyncio.get_running_loop().call_later(_EVERY_S, self._tell, model)
 
     def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-
-
-def new_guard(log: Log, metrics: Metrics) -> Guard:
-    """The guard of a gateway, for all its configurations."""
-
-    def changed(shedding: bool) -> None:
-        log.event("warning" if shedding else "info", "shedding" if shedding else "shedding over")
-
-    return Guard(changed, metrics.shed.labels("lag").inc)
-
-
-def new_caps(metrics: Metrics) -> Caps:
-    """The counts of what keys hold open, for all configurations of a gateway."""
-    return Caps(lambda what: metrics.shed.labels(what).inc())
