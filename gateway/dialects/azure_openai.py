@@ -12,9 +12,10 @@ from functools import partial
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, Field, body_members
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import WholeReply
 from gateway.core.messages import Generate, ListModels, Op
-from gateway.core.ports import Passthrough, StreamWriter
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api, Errors
+from gateway.dialects._shared.faults import add_header_once, unsupported
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations
 from gateway.wire.openai.replies import refusals
@@ -33,7 +34,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
 }
 _KNOWN = body_members(FIELDS)
 
-ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+ERRORS: Errors = {
     **refusals.ERRORS,
     Kind.UNAUTHENTICATED: (401, "authentication_error", "401"),
     Kind.NO_MODEL: (404, "invalid_request_error", "DeploymentNotFound"),
@@ -55,42 +56,37 @@ def _everywhere(path: str, name: str) -> tuple[Route, ...]:
     return tuple(Route("POST", place + path, name) for place in ("", deployed, "/v1" + deployed))
 
 
-class AzureOpenAI:
+class AzureOpenAI(Api):
     """The dialect `azure_openai`. `/openai/v1/...` without a deployment is OpenAI's own API, not this one."""
 
     name = "azure_openai"
-    prefixes: tuple[str, ...] = ("/openai",)
+    prefixes = ("/openai",)
     extras: ExtrasPolicy = "pass"
-    routes: tuple[Route, ...] = (
+    routes = (
         *_everywhere("/chat/completions", "chat"),
         *_everywhere("/completions", "complete"),
         *_everywhere("/embeddings", "embed"),
         Route("GET", "/models", "models"),
         Route("GET", "/models/{model:path}", "model"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
+    fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"api-key"
-    passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(_error_event)}
+    passthrough = {"openai": passthrough.Passthrough(_error_event)}
+    lists = {"models": operations.write_models, "model": operations.write_model}
+    write = staticmethod(operations.write)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         _accompany(request)
-        if request.route == "models":
-            return ListModels(write=operations.write_models)
-        if request.route == "model":
-            return ListModels(write=operations.write_model, model=request.params["model"])
+        if request.route in self.lists:
+            return self.listed(request)
         require_json(request)
         raw = members(request)
         for name in _RETRIEVAL:
             if name in raw:
-                raise GatewayError(Kind.UNSUPPORTED, f"'{name}' is not supported here", param=name)
+                raise unsupported(name, f"'{name}' is not supported here")
         operations.name_deployment(request, raw)
         return operations.read(request, raw, request.route, _KNOWN[request.route], self.extras)
-
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        return operations.write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
         return OpenAIStreamWriter(op, _error_event)
@@ -103,9 +99,7 @@ class AzureOpenAI:
 
 def _accompany(request: Request) -> None:
     """Adds the headers under which Azure's clients log the id of a request: Azure's own, and the client's."""
-    if any(name == b"apim-request-id" for name, _ in request.reply):
-        return
-    request.reply = [*request.reply, (b"apim-request-id", request.id.encode())]
+    add_header_once(request, b"apim-request-id", request.id.encode())
     own = request.header(b"x-ms-client-request-id")
     if own is not None and 0 < len(own) <= _MOST_ID_BYTES and own.isascii() and own.decode().isprintable():
-        request.reply.append((b"x-ms-client-request-id", own))
+        add_header_once(request, b"x-ms-client-request-id", own)

@@ -6,14 +6,12 @@ langchain-openai 1.7 and the AI SDK as recorded clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy, body_members
 from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import WholeReply
 from gateway.core.messages import Generate, ListModels, Op
-from gateway.core.ports import Passthrough, StreamWriter
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations
 from gateway.wire.openai.replies import refusals
@@ -24,36 +22,30 @@ from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 _KNOWN = body_members(FIELDS)
 
 
-class OpenAI:
+class OpenAI(Api):
     """The dialect `openai`."""
 
     name = "openai"
-    prefixes: tuple[str, ...] = ("", "/openai")
+    prefixes = ("", "/openai")
     extras: ExtrasPolicy = "pass"
-    routes: tuple[Route, ...] = (
+    routes = (
         Route("POST", "/v1/chat/completions", "chat"),
         Route("POST", "/v1/completions", "complete"),
         Route("POST", "/v1/embeddings", "embed"),
         Route("GET", "/v1/models", "models"),
         Route("GET", "/v1/models/{model:path}", "model"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {"openai": passthrough.Passthrough(refusals.error_event)}
+    fields, examples = FIELDS, EXAMPLES
+    passthrough = {"openai": passthrough.Passthrough(refusals.error_event)}
+    lists = {"models": operations.write_models, "model": operations.write_model}
+    write = staticmethod(operations.write)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
-        if request.route == "models":
-            return ListModels(write=operations.write_models)
-        if request.route == "model":
-            return ListModels(write=operations.write_model, model=request.params["model"])
+        if request.route in self.lists:
+            return self.listed(request)
         require_json(request)
         return operations.read(request, members(request), request.route, _KNOWN[request.route], self.extras)
-
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        return operations.write(reply, op)
 
     def writer(self, op: Generate) -> StreamWriter:
         return OpenAIStreamWriter(op, refusals.error_event)

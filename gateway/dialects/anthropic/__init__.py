@@ -6,19 +6,17 @@ langchain-anthropic as recorded clients (docs/dialects/anthropic.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gateway.core.errors import GatewayError
-from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import HeaderTest, Request, Response, Route
-from gateway.core.lifecycle import Reply, TokenCount, WholeReply
 from gateway.core.messages import Generate, ListModels, ModelCard, Op
-from gateway.core.ports import Passthrough, StreamWriter
-from gateway.dialects.anthropic import models
-from gateway.dialects.anthropic.errors import ERRORS, error_event, refuse
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
+from gateway.dialects._shared.faults import add_header_once
+from gateway.dialects.anthropic import models, replies
+from gateway.dialects.anthropic.errors import ERRORS, refuse
 from gateway.dialects.anthropic.fields import EXAMPLES, FIELDS, KNOWN
-from gateway.dialects.anthropic.replies import StreamWriter as Writer
-from gateway.dialects.anthropic.replies import write, write_count
 from gateway.dialects.anthropic.requests import read_chat, read_count
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
@@ -26,13 +24,17 @@ from gateway.wire.openai.requests.constraints import CONSTRAINTS
 _OURS = HeaderTest(b"anthropic-version")
 
 
-class Anthropic:
-    """The dialect `anthropic`."""
+def _hello(cards: Sequence[ModelCard]) -> Response:
+    """The reply to a probe. It needs no key, so it tells nothing about the models."""
+    return Response(200)
+
+
+class Anthropic(Api):
+    """The dialect `anthropic`. No bytes lane: no backend's workers speak this wire."""
 
     name = "anthropic"
-    prefixes: tuple[str, ...] = ("", "/anthropic")
-    extras: ExtrasPolicy = "drop"
-    routes: tuple[Route, ...] = (
+    prefixes = ("", "/anthropic")
+    routes = (
         Route("POST", "/v1/messages", "chat"),
         Route("POST", "/v1/messages/count_tokens", "count"),
         Route("GET", "/v1/models", "models", when=_OURS),
@@ -42,40 +44,30 @@ class Anthropic:
         Route("HEAD", "/", "probe", open=True),
         Route("HEAD", "/api/hello", "probe", open=True),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
-    # No bytes lane: no backend's workers speak this wire.
+    fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"x-api-key"
-    passthrough: Mapping[str, Passthrough] = {}
+    lists = {"probe": _hello, "model": models.write_one}
+    write_reply = staticmethod(replies.write)
+    write_count = staticmethod(replies.write_count)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         _accompany(request)
-        if request.route == "probe":
-            return ListModels(write=_hello)
         if request.route == "models":
             return models.read_list(request)
-        if request.route == "model":
-            return ListModels(write=models.write_one, model=request.params["model"])
+        if request.route in self.lists:
+            return self.listed(request)
         require_json(request)
         raw = members(request)
-        extra, dropped = settle_unknown(
-            raw, KNOWN[request.route], self.extras, binding=CONSTRAINTS.get(request.route, ())
-        )
+        binding = CONSTRAINTS.get(request.route, ())
+        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, binding=binding)
         read = read_count if request.route == "count" else read_chat
         op: Op = read(raw, extra, dropped, self.extras)
         op.view = request.id
         return op
 
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        if isinstance(reply, TokenCount):
-            return write_count(reply)
-        assert isinstance(reply, Reply)
-        return write(reply, op)
-
     def writer(self, op: Generate) -> StreamWriter:
-        return Writer(op, error_event)
+        return replies.StreamWriter(op)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:
@@ -85,10 +77,4 @@ class Anthropic:
 
 def _accompany(request: Request) -> None:
     """Adds the header `request-id`, which clients show in their errors."""
-    if not any(name == b"request-id" for name, _ in request.reply):
-        request.reply = [*request.reply, (b"request-id", request.id.encode())]
-
-
-def _hello(cards: Sequence[ModelCard]) -> Response:
-    """The reply to a probe. It needs no key, so it tells nothing about the models."""
-    return Response(200)
+    add_header_once(request, b"request-id", request.id.encode())

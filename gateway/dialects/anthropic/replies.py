@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
+from gateway.core.events import Delta, Event, PartEnd, PartKind, PartStart, Start
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice, ReplyPart, TokenCount
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.faults import decoded
+from gateway.dialects._shared.streams import EventWriter
+from gateway.dialects.anthropic.errors import error_event
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies.writing import shown
@@ -97,9 +99,9 @@ def write(reply: Reply, op: Op) -> Response:
     return Response(200, [JSON_TYPE], encode(body))
 
 
-def write_count(count: TokenCount) -> Response:
+def write_count(reply: TokenCount) -> Response:
     """The reply to a token count."""
-    return Response(200, [JSON_TYPE], encode({"input_tokens": count.tokens}))
+    return Response(200, [JSON_TYPE], encode({"input_tokens": reply.tokens}))
 
 
 def _blocks(choice: ReplyChoice) -> list[dict[str, Any]]:
@@ -121,10 +123,8 @@ def _block(part: ReplyPart) -> dict[str, Any]:
 def _input(text: str) -> Any:
     """A call's arguments as an object, which this API requires. Arguments that are not a JSON object get the form in
     which Claude Code sends such arguments back."""
-    try:
-        return _arguments.decode(text) if text.strip() else {}
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return {"__unparsedToolInput": {"raw": text, "len": len(text)}}
+    found = decoded(_arguments.decode, text if text.strip() else "{}")
+    return {"__unparsedToolInput": {"raw": text, "len": len(text)}} if found is None else found
 
 
 # -- streamed -------------------------------------------------------------------------------------------------------
@@ -158,36 +158,26 @@ class _Block:
         if self.kind != "tool" or not self.texts or not self.texts[-1].rstrip().endswith("}") or not self.tries:
             return False
         self.tries -= 1
-        try:
-            _arguments.decode("".join(self.texts))
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return False
-        return True
+        return decoded(_arguments.decode, "".join(self.texts)) is not None
 
 
-class StreamWriter:
-    """Canonical events to the events of one stream. Implements core.ports.StreamWriter.
+class StreamWriter(EventWriter):
+    """Canonical events to the events of one stream.
 
     Only one block is open at a time, in the order in which blocks began; later ones wait. A call is closed when the
     next block begins and its arguments are complete, because workers end calls only at the end of the reply. Few
     workers interleave calls.
     """
 
-    headers = sse.HEADERS
-    clean_end = False
-
-    def __init__(self, op: Generate, refuse: Callable[[GatewayError, Op], bytes]) -> None:
-        self.buffered_bytes = 0
+    def __init__(self, op: Generate) -> None:
+        super().__init__()
         self._op = op
-        self._refuse = refuse
         self._begun = False
         self._blocks: dict[int, _Block] = {}
         self._waiting: deque[_Block] = deque()
         self._open: _Block | None = None
         self._opened = 0
         self._calls = self._refused = False
-        self._finish: Finish | None = None
-        self._usage: Usage | None = None
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -195,19 +185,13 @@ class StreamWriter:
             if block is self._open and block.kind != "tool" and event.text:
                 return block.before + encode_line(event.text) + block.after
             return self._delta(block, event.text) if event.text else b""
-        if isinstance(event, PartStart):
-            return self._part(event)
-        if isinstance(event, PartEnd):
-            return self._part_end(self._blocks.pop(event.index))
-        if isinstance(event, Start):
-            return self._begin(shown(self._op, event.model), event.usage)
-        if isinstance(event, Finish):
-            self._finish = event
-            return b""
-        if isinstance(event, UsageReport):
-            self._usage = event.usage
-            return b""
-        return self._refuse(event.error, self._op) if isinstance(event, Failed) else self._end()
+        return self.other(event)
+
+    def started(self, event: Start) -> bytes:
+        return self._begin(shown(self._op, event.model), event.usage)
+
+    def failed(self, error: GatewayError) -> bytes:
+        return error_event(error, self._op)
 
     def keepalive(self) -> bytes:
         """A ping, behind a `message_start` if none was sent yet. `op.view` notes the `message_start`, so that a later
@@ -233,7 +217,7 @@ class StreamWriter:
         }
         return sse.frame(encode_line({"type": "message_start", "message": message}), b"message_start")
 
-    def _part(self, event: PartStart) -> bytes:
+    def part_started(self, event: PartStart) -> bytes:
         start: dict[str, Any]
         if event.kind == "tool":
             start = {"type": "tool_use", "id": event.call_id, "name": event.name, "input": {}}
@@ -270,8 +254,8 @@ class StreamWriter:
         self.buffered_bytes += len(text) + _PIECE
         return self._arrive(block) if block.state == "known" else self._advance()
 
-    def _part_end(self, block: _Block) -> bytes:
-        block.ended = True
+    def part_ended(self, event: PartEnd) -> bytes:
+        self._blocks.pop(event.index).ended = True
         return self._advance()
 
     def _advance(self) -> bytes:
@@ -320,22 +304,18 @@ class StreamWriter:
         stop = {"type": "content_block_stop", "index": index}
         return out + sse.frame(encode_line(stop), b"content_block_stop")
 
-    def _end(self) -> bytes:
+    def ended(self) -> bytes:
         out = b""
         if not self._opened:
             out = self._show(_Block("text", {"type": "text", "text": ""}))
             assert self._open is not None
             out += self._close(self._open)
-        finish = self._finish
         reason, sequence = stop_of(
-            finish.reason if finish is not None else "stop",
-            finish.stop_sequence if finish is not None else None,
-            calls=self._calls,
-            refused=self._refused,
+            self.finish.reason, self.finish.stop_sequence, calls=self._calls, refused=self._refused
         )
         last = {
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": write_usage(self._usage),
+            "usage": write_usage(self.usage),
         }
         return out + sse.frame(encode_line(last), b"message_delta") + _STOP

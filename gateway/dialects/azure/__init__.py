@@ -6,31 +6,31 @@ Sources: "Reference: Chat Completions" of 2024-05-03 (docs/dialects/azure.md); a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply, WholeReply
+from gateway.core.http import Request, Route
 from gateway.core.messages import Chat, Embed, Generate, ListModels, Op
-from gateway.core.ports import Passthrough, StreamWriter
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
+from gateway.dialects.azure import replies
 from gateway.dialects.azure.errors import ERRORS, error_event, refuse
 from gateway.dialects.azure.fields import EXAMPLES, FIELDS, KNOWN
-from gateway.dialects.azure.replies import info, write
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
 from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 
 
-class Azure:
-    """The dialect `azure`. `api_version` is the default for requests without one; None: such requests are refused."""
+class Azure(Api):
+    """The dialect `azure`. `api_version` is the default for requests without one; None: such requests are refused.
+
+    No bytes lane: a worker's chunks have keys, finish reasons and framing that this API does not have.
+    """
 
     name = "azure"
-    prefixes: tuple[str, ...] = ("/azure",)
+    prefixes = ("/azure",)
     extras: ExtrasPolicy = "error"
     api_version: str | None = None
-    routes: tuple[Route, ...] = (
+    routes = (
         Route("POST", "/chat/completions", "chat"),
         Route("POST", "/models/chat/completions", "chat"),
         Route("POST", "/embeddings", "embed"),
@@ -38,19 +38,18 @@ class Azure:
         Route("GET", "/info", "info"),
         Route("GET", "/models/info", "info"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
-    # No pass-through: a worker's chunks have keys, finish reasons and framing that this API does not have.
+    fields, examples, errors = FIELDS, EXAMPLES, ERRORS
     key_header = b"api-key"
-    passthrough: Mapping[str, Passthrough] = {}
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(replies.write)
+    write_embeddings = staticmethod(replies.write_embeddings)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         check_version(request, self.api_version)
         deployment = deployment_of(request)
         if request.route == "info":
-            return ListModels(write=info, model=deployment, one=True)
+            return ListModels(write=replies.info, model=deployment, one=True)
         require_json(request)
         raw = members(request)
         policy = policy_of(request, self.extras)
@@ -66,13 +65,6 @@ class Azure:
         op.model = deployment or op.model
         return op
 
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        assert isinstance(reply, (Reply, Embeddings))
-        return write(reply, op)
-
     def writer(self, op: Generate) -> StreamWriter:
         """Writes OpenAI's chunks, as the recorded clients expect: the specification has no schema for chunks."""
         return OpenAIStreamWriter(op, error_event)
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refuse(error, request, op)

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
-from gateway.core.messages import ModelCard, Op
+from gateway.core.messages import Generate, ModelCard, Op
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import writing
 
@@ -32,21 +32,22 @@ def info(cards: Sequence[ModelCard]) -> Response:
     return Response(200, [JSON_TYPE], encode(body))
 
 
-def write(reply: Reply | Embeddings, op: Op) -> Response:
-    """A whole reply."""
-    if isinstance(reply, Embeddings):
-        vectors = [
-            {"index": index, "object": "embedding", "embedding": vector} for index, vector in enumerate(reply.vectors)
-        ]
-        body: dict[str, Any] = {
-            "id": f"embd-{secrets.token_hex(12)}",
-            "object": "list",
-            "data": vectors,
-            "model": writing.shown(op, reply.model),
-            "usage": writing.write_usage(reply.usage) if reply.usage is not None else None,
-        }
-        return Response(200, [JSON_TYPE], encode(body))
+def write_embeddings(reply: Embeddings, op: Op) -> Response:
+    vectors = [
+        {"index": index, "object": "embedding", "embedding": vector} for index, vector in enumerate(reply.vectors)
+    ]
     body = {
+        "id": f"embd-{secrets.token_hex(12)}",
+        "object": "list",
+        "data": vectors,
+        "model": writing.shown(op, reply.model),
+        "usage": writing.write_usage(reply.usage) if reply.usage is not None else None,
+    }
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def write(reply: Reply, op: Generate) -> Response:
+    body: dict[str, Any] = {
         "id": reply.start.id,
         "model": writing.shown(op, reply.start.model),
         "choices": [_write_choice(choice) for choice in reply.choices],

@@ -11,15 +11,14 @@ an invalid value a 400. Nothing is silently ignored.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from functools import partial
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Reply, WholeReply
+from gateway.core.http import Request, Route
 from gateway.core.messages import Chat, Complete, Generate, Op
-from gateway.core.ports import Passthrough, StreamWriter
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
 from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
 from gateway.dialects.friendli.replies import ChatWriter, ChunkWriter, Writer, write
@@ -28,13 +27,16 @@ from gateway.wire.json import members, require_json, settle_unknown, whole_numbe
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
 
 
-class Friendli:
-    """The dialect `friendli`. `draw` draws the seeds of requests without one."""
+class Friendli(Api):
+    """The dialect `friendli`. `draw` draws the seeds of requests without one.
+
+    No bytes lane: text completions have their own events; chats have their own defaults and finish reasons.
+    """
 
     name = "friendli"
-    prefixes: tuple[str, ...] = ("/friendli",)
+    prefixes = ("/friendli",)
     extras: ExtrasPolicy = "error"
-    routes: tuple[Route, ...] = (
+    routes = (
         Route("POST", "/v1/completions", "complete"),
         Route("POST", "/v1/chat/completions", "chat"),
         Route("POST", "/serverless/v1/completions", "chunks"),
@@ -42,12 +44,9 @@ class Friendli:
         Route("POST", "/dedicated/v1/completions", "chunks"),
         Route("POST", "/dedicated/v1/chat/completions", "chat"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
-    # No pass-through: text completions have their own events; chats have their own defaults and finish reasons.
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {}
+    fields, examples, errors = FIELDS, EXAMPLES, ERRORS
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(write)
 
     def __init__(self, draw: Draw = secrets.randbelow) -> None:
         self._draw = draw
@@ -70,16 +69,8 @@ class Friendli:
         op.dropped, op.view = (*dropped, *op.dropped), request.route
         return op
 
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        assert isinstance(reply, Reply)
-        assert isinstance(op, (Chat, Complete))
-        return write(reply, op)
-
     def writer(self, op: Generate) -> StreamWriter:
-        tell = partial(error_event, op=op)
+        refuse = partial(error_event, op=op)
         if isinstance(op, Chat):
-            return ChatWriter(op, tell)
-        return ChunkWriter(op, tell) if op.view == "chunks" else Writer(op, tell)
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refuse(error, request, op)
+            return ChatWriter(op, refuse)
+        return ChunkWriter(op, refuse) if op.view == "chunks" else Writer(op)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, End, Event, Failed, Finish, PartStart, UsageReport
+from gateway.core.events import Delta, Event, Finish, PartStart
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, Complete, Generate
 from gateway.core.usage import Usage
+from gateway.dialects._shared.streams import EventWriter
+from gateway.dialects.friendli.errors import error_event
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, one_line
 from gateway.wire.openai.replies import writing
@@ -84,7 +86,7 @@ def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
 # -- streams --------------------------------------------------------------------------------------------------------
 
 
-class _Told:
+class _Sent:
     """What a choice has sent so far. `waiting` is text whose token ids have not arrived."""
 
     __slots__ = ("head", "logprobs", "reason", "texts", "tokens", "waiting")
@@ -98,75 +100,68 @@ class _Told:
         self.reason = "stop"
 
 
-class Writer:
+class Writer(EventWriter):
     """Canonical events to `token_sampled` events, one for each token id, and `complete`, with the specified whitespace.
 
     If several ids come together, the last one carries their text. Text without ids goes to the next id, or at the
     choice's end to an event with a null token. `complete` repeats the whole reply, so it is kept until then: a token
-    takes about as much memory as its event on the wire. Implements core.ports.StreamWriter.
+    takes about as much memory as its event on the wire.
     """
 
-    headers = sse.HEADERS
-    clean_end = False
-
-    def __init__(self, op: Complete, refuse: Callable[[GatewayError], bytes]) -> None:
+    def __init__(self, op: Complete) -> None:
+        super().__init__()
         self._op = op
-        self._refuse = refuse
-        self._told: dict[int, _Told] = {}
-        self._usage: Usage | None = None
-        self.buffered_bytes = 0
+        self._sent: dict[int, _Sent] = {}
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
-            told = self._told[event.choice]
+            sent = self._sent[event.choice]
             text, tokens = event.text, event.tokens
             if event.logprobs is not None:
-                told.logprobs.append(event.logprobs)
+                sent.logprobs.append(event.logprobs)
                 self.buffered_bytes += len(memoryview(event.logprobs))
-            told.texts.append(text)
-            if len(tokens) == 1 and not told.waiting:
-                told.tokens.append(tokens[0])
-                out = b'%b%b, "token": %d}\n\n' % (told.head, encode_line(text), tokens[0])
+            sent.texts.append(text)
+            if len(tokens) == 1 and not sent.waiting:
+                sent.tokens.append(tokens[0])
+                out = b'%b%b, "token": %d}\n\n' % (sent.head, encode_line(text), tokens[0])
             else:
-                out = self._several(told, text, tokens)
-            self.buffered_bytes += len(out) or len(told.head) + len(text)
+                out = self._several(sent, text, tokens)
+            self.buffered_bytes += len(out) or len(sent.head) + len(text)
             return out
-        if isinstance(event, PartStart):
-            self._told.setdefault(event.choice, _Told(event.choice))
-        elif isinstance(event, Finish):
-            told = self._told.setdefault(event.choice, _Told(event.choice))
-            told.reason = event.reason
-            if told.waiting:
-                return b'%b%b, "token": null}\n\n' % (told.head, encode_line("".join(told.waiting)))
-        elif isinstance(event, UsageReport):
-            self._usage = event.usage
-        elif isinstance(event, Failed):
-            return self._refuse(event.error)
-        elif isinstance(event, End):
-            return self._complete()
+        return self.other(event)
+
+    def part_started(self, event: PartStart) -> bytes:
+        self._sent.setdefault(event.choice, _Sent(event.choice))
         return b""
 
-    def keepalive(self) -> bytes:
-        return sse.KEEPALIVE
+    def finished(self, event: Finish) -> bytes:
+        sent = self._sent.setdefault(event.choice, _Sent(event.choice))
+        sent.reason = event.reason
+        if not sent.waiting:
+            return b""
+        return b'%b%b, "token": null}\n\n' % (sent.head, encode_line("".join(sent.waiting)))
 
-    def _several(self, told: _Told, text: str, tokens: tuple[int, ...]) -> bytes:
-        told.waiting.append(text)
+    def failed(self, error: GatewayError) -> bytes:
+        return error_event(error, self._op)
+
+    def _several(self, sent: _Sent, text: str, tokens: tuple[int, ...]) -> bytes:
+        sent.waiting.append(text)
         if not tokens:
             return b""
-        told.tokens += tokens
-        silent = b"".join(b'%b"", "token": %d}\n\n' % (told.head, token) for token in tokens[:-1])
-        text, told.waiting = "".join(told.waiting), []
-        return b'%b%b%b, "token": %d}\n\n' % (silent, told.head, encode_line(text), tokens[-1])
+        sent.tokens += tokens
+        silent = b"".join(b'%b"", "token": %d}\n\n' % (sent.head, token) for token in tokens[:-1])
+        text, sent.waiting = "".join(sent.waiting), []
+        return b'%b%b%b, "token": %d}\n\n' % (silent, sent.head, encode_line(text), tokens[-1])
 
-    def _complete(self) -> bytes:
+    def ended(self) -> bytes:
         """The last event, on one line and without a `token` member: friendli-client would count it as another token."""
         choices = [
-            _choice(self._op, index, "".join(told.texts), told.tokens, told.reason, told.logprobs)
-            for index, told in sorted(self._told.items())
+            _choice(self._op, index, "".join(sent.texts), sent.tokens, sent.reason, sent.logprobs)
+            for index, sent in sorted(self._sent.items())
         ]
-        usage = _usage(self._op, self._usage, sum(len(told.tokens) for told in self._told.values()))
-        said = {"event": "complete", "choices": choices, "usage": usage}
-        return sse.frame(one_line(json.dumps(said, ensure_ascii=False).encode()))
+        usage = _usage(self._op, self.usage, sum(len(sent.tokens) for sent in self._sent.values()))
+        body = {"event": "complete", "choices": choices, "usage": usage}
+        return sse.frame(one_line(json.dumps(body, ensure_ascii=False).encode()))
 
 
 class ChatWriter(OpenAIStreamWriter):

@@ -6,47 +6,33 @@ ollama-python and ollama-js cannot call it. Where it leaves a question open, thi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gateway.core.errors import GatewayError
-from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Reply, WholeReply
+from gateway.core.http import Request, Route
 from gateway.core.messages import Generate, Op
-from gateway.core.ports import Passthrough, StreamWriter
-from gateway.dialects.ollama.errors import ERRORS, error_object, refuse
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
+from gateway.dialects.ollama.errors import refuse
 from gateway.dialects.ollama.fields import EXAMPLES, FIELDS
-from gateway.dialects.ollama.replies import EventWriter, LineWriter, write
+from gateway.dialects.ollama.replies import EventStream, LineWriter, write
 from gateway.dialects.ollama.requests import read
 from gateway.wire.json import whole_numbers
 
 
-class Ollama:
+class Ollama(Api):
     """The dialect `ollama`."""
 
     name = "ollama"
-    prefixes: tuple[str, ...] = ("/ollama",)
-    extras: ExtrasPolicy = "drop"
-    routes: tuple[Route, ...] = (
+    prefixes = ("/ollama",)
+    routes = (
         Route("POST", "/chat/completions", "chat"),
         Route("POST", "/chat/sse", "sse"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {}
+    fields, examples = FIELDS, EXAMPLES
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(write)
 
     @whole_numbers
     def read(self, request: Request) -> Op:
         return read(request, self.extras)
 
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        assert isinstance(reply, Reply)
-        return write(reply, op)
-
     def writer(self, op: Generate) -> StreamWriter:
-        return EventWriter(error_object) if op.view == "sse" else LineWriter(error_object)
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refuse(error, request, op)
+        return EventStream() if op.view == "sse" else LineWriter()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, End, Event, Failed, PartEnd, PartStart
-from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.events import Delta, Event, PartEnd, PartStart
+from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyPart
 from gateway.core.messages import Op
-from gateway.dialects.ollama.errors import END, error_events
+from gateway.dialects._shared.streams import PIECE, EventWriter
+from gateway.dialects.ollama.errors import END, error_events, error_object
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import writing
@@ -60,48 +60,48 @@ _CALLS = b'{"message":{"role":"assistant","content":"","tool_calls":[%b]},"done"
 _LAST = b'{"message":{"role":"assistant","content":%b},"done":true,"index":%d}\n'
 
 
-# Bytes of memory that a piece of text takes in addition to its characters.
-_PIECE = 64
-
-
-class _Writer:
+class _Writer(EventWriter):
     """The common part of both streams: the chunks, counted by `index`. Chunks without text are left out."""
 
-    headers: Headers
     clean_end = True
+    text: bytes
+    thinking: bytes
+    calls: bytes
 
-    def __init__(self, error_object: Callable[[GatewayError], dict[str, Any]]) -> None:
-        self.buffered_bytes = 0
-        self._error_object = error_object
+    def __init__(self) -> None:
+        super().__init__()
         self._index = 0
         # Part index -> the call's start and the pieces of its arguments. A call is sent as one chunk when complete.
         self._calls: dict[int, tuple[PartStart, list[str]]] = {}
         self._thinking: set[int] = set()
 
-    def chunk(self, event: Event) -> bytes:
+    def chunk(self, event: Delta) -> bytes:
         """The chunk for `event`, or b""."""
-        if isinstance(event, Delta):
-            if event.index in self._calls:
-                self._calls[event.index][1].append(event.text)
-                self.buffered_bytes += _PIECE + len(event.text)
-                return b""
-            if not event.text:
-                return b""
-            form = _THINKING if event.index in self._thinking else _TEXT
-            return self._next(form, encode_line(event.text))
-        if isinstance(event, PartStart):
-            if event.kind == "tool":
-                self._calls[event.index] = (event, [])
-            elif event.kind == "thinking":
-                self._thinking.add(event.index)
-        elif isinstance(event, PartEnd) and event.index in self._calls:
-            start, pieces = self._calls.pop(event.index)
-            text = "".join(pieces)
-            self.buffered_bytes -= _PIECE * len(pieces) + len(text)
-            return self._next(_CALLS, encode_line(_call(start.call_id, start.name, text)))
+        if event.index in self._calls:
+            self._calls[event.index][1].append(event.text)
+            self.buffered_bytes += PIECE + len(event.text)
+            return b""
+        if not event.text:
+            return b""
+        form = self.thinking if event.index in self._thinking else self.text
+        return self.numbered(form, encode_line(event.text))
+
+    def part_started(self, event: PartStart) -> bytes:
+        if event.kind == "tool":
+            self._calls[event.index] = (event, [])
+        elif event.kind == "thinking":
+            self._thinking.add(event.index)
         return b""
 
-    def _next(self, form: bytes, value: bytes) -> bytes:
+    def part_ended(self, event: PartEnd) -> bytes:
+        if event.index not in self._calls:
+            return b""
+        start, pieces = self._calls.pop(event.index)
+        text = "".join(pieces)
+        self.buffered_bytes -= PIECE * len(pieces) + len(text)
+        return self.numbered(self.calls, encode_line(_call(start.call_id, start.name, text)))
+
+    def numbered(self, form: bytes, value: bytes) -> bytes:
         index = self._index
         self._index = index + 1
         return form % (value, index)
@@ -112,43 +112,43 @@ class LineWriter(_Writer):
     same chunk as its last text: text is never held back to see whether it is the last."""
 
     headers = [JSON_TYPE, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"), _KEPT]
+    text, thinking, calls = _TEXT + b"\n", _THINKING + b"\n", _CALLS + b"\n"
 
-    def __init__(self, error_object: Callable[[GatewayError], dict[str, Any]]) -> None:
-        super().__init__(error_object)
+    def __init__(self) -> None:
+        super().__init__()
         self._held: bytes | None = None
 
     def write(self, event: Event) -> bytes:
-        if isinstance(event, Delta):
-            if event.last and event.index not in self._calls and event.index not in self._thinking:
-                self._held = encode_line(event.text)
-                return b""
-            chunk = self.chunk(event)
-            return chunk + b"\n" if chunk else b""
-        if isinstance(event, End):
-            return self._next(_LAST, self._held or b'""')
-        if isinstance(event, Failed):
-            held = self._next(_TEXT, self._held) + b"\n" if self._held is not None else b""
-            return held + encode_line({"error": self._error_object(event.error), "done": True}) + b"\n"
-        chunk = self.chunk(event)
-        return chunk + b"\n" if chunk else b""
+        if type(event) is not Delta:
+            return self.other(event)
+        if event.last and event.index not in self._calls and event.index not in self._thinking:
+            self._held = encode_line(event.text)
+            return b""
+        return self.chunk(event)
+
+    def ended(self) -> bytes:
+        return self.numbered(_LAST, self._held or b'""')
+
+    def failed(self, error: GatewayError) -> bytes:
+        held = self.numbered(self.text, self._held) if self._held is not None else b""
+        return held + encode_line({"error": error_object(error), "done": True}) + b"\n"
 
     def keepalive(self) -> bytes:
         """A space before the next line, where JSON allows it: an empty line would not be JSON."""
         return b" "
 
 
-class EventWriter(_Writer):
+class EventStream(_Writer):
     """Server-sent events, `done: false` throughout; `[END]` ends success and failure alike."""
 
     headers = [*sse.HEADERS, _KEPT]
+    text, thinking, calls = sse.frame(_TEXT), sse.frame(_THINKING), sse.frame(_CALLS)
 
     def write(self, event: Event) -> bytes:
-        if isinstance(event, End):
-            return END
-        if isinstance(event, Failed):
-            return error_events(self._error_object(event.error))
-        chunk = self.chunk(event)
-        return b"data: " + chunk + b"\n\n" if chunk else b""
+        return self.chunk(event) if type(event) is Delta else self.other(event)
 
-    def keepalive(self) -> bytes:
-        return sse.KEEPALIVE
+    def ended(self) -> bytes:
+        return END
+
+    def failed(self, error: GatewayError) -> bytes:
+        return error_events(error_object(error))

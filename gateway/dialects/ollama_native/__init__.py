@@ -7,33 +7,27 @@ resembles it has a specification of its own: the dialect `ollama`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Embeddings, Reply, WholeReply
+from gateway.core.http import Request, Route
 from gateway.core.messages import Generate, ListModels, Op
-from gateway.core.ports import Passthrough, StreamWriter
-from gateway.dialects.ollama_native import models
-from gateway.dialects.ollama_native.errors import ERRORS, error_line, refuse
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
+from gateway.dialects.ollama_native import models, replies
+from gateway.dialects.ollama_native.errors import refuse
 from gateway.dialects.ollama_native.fields import EXAMPLES, FIELDS
-from gateway.dialects.ollama_native.replies import LineWriter, write, write_embeddings
 from gateway.dialects.ollama_native.requests import names, read, read_name
 from gateway.wire.json import whole_numbers
 
-_LISTS = {"banner": models.banner, "version": models.version, "tags": models.tags, "ps": models.running}
 # Paths that change the models of a server. Here the configuration decides which models there are.
 _MANAGED = ("push", "create", "copy", "delete", "blob")
 
 
-class OllamaNative:
+class OllamaNative(Api):
     """The dialect `ollama_native`."""
 
     name = "ollama_native"
-    prefixes: tuple[str, ...] = ("", "/ollama")
-    extras: ExtrasPolicy = "drop"
-    routes: tuple[Route, ...] = (
+    prefixes = ("", "/ollama")
+    routes = (
         Route("GET", "", "banner", open=True),
         Route("GET", "/", "banner", open=True),
         Route("GET", "/api/version", "version", open=True),
@@ -52,36 +46,26 @@ class OllamaNative:
         Route("POST", "/api/blobs/{digest}", "blob"),
         Route("HEAD", "/api/blobs/{digest}", "blob"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {}
+    fields, examples = FIELDS, EXAMPLES
+    lists = {"banner": models.banner, "version": models.version, "tags": models.tags, "ps": models.running}
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(replies.write)
+    write_embeddings = staticmethod(replies.write_embeddings)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         """Reads the body as JSON, whatever its content type: `curl -d` labels it as a form, and Ollama accepts that."""
         route = request.route
-        if route in _LISTS:
-            return ListModels(write=_LISTS[route])
+        if route in self.lists:
+            return self.listed(request)
         if route in _MANAGED:
             message = f"{route} is not possible here: the gateway's configuration says which models there are"
             raise GatewayError(Kind.FORBIDDEN, message, code="not_managed_here")
         if route in ("show", "pull"):
             name = read_name(request)
-            return ListModels(
-                write=models.show(name) if route == "show" else models.pulled, model=name, names=names(name)
-            )
+            write = models.show(name) if route == "show" else models.pulled
+            return ListModels(write=write, model=name, names=names(name))
         return read(request, self.extras)
 
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        if isinstance(reply, Embeddings):
-            return write_embeddings(reply, op)
-        assert isinstance(reply, Reply)
-        return write(reply, op)
-
     def writer(self, op: Generate) -> StreamWriter:
-        return LineWriter(op, error_line)
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refuse(error, request, op)
+        return replies.LineWriter(op)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.events import Delta, Event, PartEnd, PartStart, Start
 from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.ollama_native.conversation import RAW
+from gateway.dialects.ollama_native.errors import error_line
 from gateway.dialects.ollama_native.models import LINES, stamp
 from gateway.dialects.ollama_native.requests import View
 from gateway.wire import clock
@@ -26,8 +27,6 @@ _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _numbers = msgspec.json.Decoder(list[float]).decode
 # A vector whose norm is 1 within the precision of 32 bits is passed on unchanged.
 _UNIT = 1e-6
-# Bytes of memory that a piece of text takes in addition to its characters.
-_PIECE = 64
 
 
 def write(reply: Reply, op: Op) -> Response:
@@ -108,17 +107,16 @@ def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[
     return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
 
 
-class LineWriter:
+class LineWriter(EventWriter):
     """One stream, a line of JSON for each piece. A call is one line, when it is complete."""
 
     headers: Headers = [*LINES, (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
     # Most clients take a clean end after an error as success.
     clean_end = False
 
-    def __init__(self, op: Generate, error_line: Callable[[GatewayError], bytes]) -> None:
-        self.buffered_bytes = 0
+    def __init__(self, op: Generate) -> None:
+        super().__init__()
         self._view = View.of(op)
-        self._error_line = error_line
         self._head = b""
         # Part index -> the bytes before and after its text in a line.
         self._lines: dict[int, tuple[bytes, bytes]] = {}
@@ -126,8 +124,6 @@ class LineWriter:
         self._calls: dict[int, tuple[PartStart, list[str]]] = {}
         self._called = 0
         self._first = 0
-        self._reason = "stop"
-        self._usage: Usage | None = None
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -137,28 +133,18 @@ class LineWriter:
             if event.logprobs is not None:
                 return self._with_logprobs(event, line)
             return line[0] + encode_line(event.text) + line[1] if event.text else b""
-        if isinstance(event, PartStart):
-            self._part(event)
-        elif isinstance(event, PartEnd):
-            return self._part_end(event)
-        elif isinstance(event, Start):
-            head = {"model": self._view.model, "created_at": stamp(event.created)}
-            self._head = encode_line(head)[:-1] + b","
-        elif isinstance(event, Finish):
-            self._reason = _reason(event.reason)
-        elif isinstance(event, UsageReport):
-            self._usage = event.usage
-        elif isinstance(event, Failed):
-            return self._error_line(event.error)
-        elif isinstance(event, End):
-            return self._end()
+        return self.other(event)
+
+    def started(self, event: Start) -> bytes:
+        head = {"model": self._view.model, "created_at": stamp(event.created)}
+        self._head = encode_line(head)[:-1] + b","
         return b""
 
     def keepalive(self) -> bytes:
         """A space before the next line, where JSON allows it: an empty line would not be JSON."""
         return b" "
 
-    def _part(self, event: PartStart) -> None:
+    def part_started(self, event: PartStart) -> bytes:
         if not self._first:
             self._first = clock.nanoseconds()
         if event.kind == "tool":
@@ -167,6 +153,7 @@ class LineWriter:
             self._lines[event.index] = self._around(b"")
         elif not self._view.quiet:
             self._lines[event.index] = self._around(b"thinking")
+        return b""
 
     def _around(self, name: bytes) -> tuple[bytes, bytes]:
         """The bytes before and after a text: for the content, or for a member `name` beside an empty content."""
@@ -180,7 +167,7 @@ class LineWriter:
         call = self._calls.get(event.index)
         if call is not None:
             call[1].append(event.text)
-            self.buffered_bytes += _PIECE + len(event.text)
+            self.buffered_bytes += PIECE + len(event.text)
         return b""
 
     def _with_logprobs(self, event: Delta, line: tuple[bytes, bytes]) -> bytes:
@@ -189,25 +176,34 @@ class LineWriter:
         end = after.index(b',"done"')
         return before + encode_line(event.text) + after[:end] + logprobs + after[end:]
 
-    def _part_end(self, event: PartEnd) -> bytes:
+    def part_ended(self, event: PartEnd) -> bytes:
         self._lines.pop(event.index, None)
         found = self._calls.pop(event.index, None)
         if found is None:
             return b""
         start, pieces = found
         text = "".join(pieces)
-        self.buffered_bytes -= _PIECE * len(pieces) + len(text)
+        self.buffered_bytes -= PIECE * len(pieces) + len(text)
         before, after = self._around(b"tool_calls")
         call = encode_line([_call(self._called, start.call_id, start.name, text)])
         self._called += 1
         return before + call + after
 
-    def _end(self) -> bytes:
+    def failed(self, error: GatewayError) -> bytes:
+        return error_line(error)
+
+    def ended(self) -> bytes:
         now = clock.nanoseconds()
         first = self._first or now
         prompt, generation = max(1, first - self._view.began), max(1, now - first)
-        metrics = _metrics(self._usage, prompt + generation, prompt, generation)
+        metrics = _metrics(self.usage, prompt + generation, prompt, generation)
         chat = self._view.route == "chat"
         said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chat else {"response": ""}
-        last = {**said, "done": True, "done_reason": self._reason, **({} if chat else {"context": []}), **metrics}
+        last = {
+            **said,
+            "done": True,
+            "done_reason": _reason(self.finish.reason),
+            **({} if chat else {"context": []}),
+            **metrics,
+        }
         return self._head + encode_line(last)[1:] + b"\n"

@@ -7,28 +7,24 @@ text-embeddings-inference (docs/dialects/rerank.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import WholeReply
-from gateway.core.messages import Generate, ListModels, Op
-from gateway.core.ports import Passthrough, StreamWriter
-from gateway.dialects.rerank.errors import ERRORS, refuse
+from gateway.core.http import Request, Route
+from gateway.core.messages import ListModels, Op
+from gateway.dialects._shared.api import Api
+from gateway.dialects.rerank import replies
+from gateway.dialects.rerank.errors import refuse
 from gateway.dialects.rerank.fields import EXAMPLES, FIELDS
-from gateway.dialects.rerank.replies import write
 from gateway.dialects.rerank.requests import read
 from gateway.wire.json import whole_numbers
 
 
-class Rerank:
+class Rerank(Api):
     """The dialect `rerank`. It generates nothing, so it has no streams."""
 
     name = "rerank"
-    prefixes: tuple[str, ...] = ("",)
+    prefixes = ("",)
     extras: ExtrasPolicy = "pass"
-    routes: tuple[Route, ...] = (
+    routes = (
         Route("POST", "/rerank", "rerank"),
         Route("POST", "/v1/rerank", "rerank_v1"),
         Route("POST", "/v2/rerank", "rerank_v2"),
@@ -37,21 +33,12 @@ class Rerank:
         Route("POST", "/tokenize", "tokenize"),
         Route("POST", "/detokenize", "detokenize"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors: Mapping[Kind, tuple[int, str, str]] = ERRORS
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {}
+    fields, examples = FIELDS, EXAMPLES
+    refuse = staticmethod(refuse)
+    write_scores = staticmethod(replies.write_scores)
+    write_tokens = staticmethod(replies.write_tokens)
+    write_text = staticmethod(replies.write_text)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
         return read(request, self.extras)
-
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        return write(reply, op)
-
-    def writer(self, op: Generate) -> StreamWriter:
-        raise TypeError("nothing here is streamed")
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refuse(error, request)

@@ -8,6 +8,7 @@ from typing import Any
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import own_name, own_words
 from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.core.messages import Op
 from gateway.dialects.rerank.fields import FIELDS
 from gateway.dialects.rerank.requests import OPERATIONS
 from gateway.wire.json import encode, sent_names
@@ -32,7 +33,7 @@ TEI_ERRORS: Mapping[Kind, tuple[int, str]] = {
 """Kind -> (status, error_type) for a client of TEI. Others have our status, and are "Validation"."""
 
 
-def refuse(error: GatewayError, request: Request | None) -> tuple[Response, str]:
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
     """(the answer, its code). A field has the name that the client knows."""
     operation = OPERATIONS.get(request.route, request.route) if request is not None else ""
     fields, sent = FIELDS.get(operation, ()), frozenset[str]()

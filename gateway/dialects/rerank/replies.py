@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.core.http import JSON_TYPE, Response
-from gateway.core.lifecycle import Detokenized, Scores, Tokens, WholeReply
+from gateway.core.lifecycle import Detokenized, Scores, Tokens
 from gateway.core.messages import Op
 from gateway.core.usage import Usage
 from gateway.dialects.rerank.requests import Ranking
@@ -17,20 +17,22 @@ _A_SEARCH = 100
 """Documents that Cohere bills as one search."""
 
 
-def write(reply: WholeReply, op: Op) -> Response:
-    """A whole reply."""
-    if isinstance(reply, Tokens):
-        body: Any = {
-            "count": len(reply.tokens),
-            "max_model_len": reply.max_context,
-            "tokens": reply.tokens,
-            "token_strs": reply.texts,
-        }
-    elif isinstance(reply, Detokenized):
-        body = {"prompt": reply.text}
-    else:
-        assert isinstance(reply, Scores)
-        body = _ranked(reply, op, op.memo) if isinstance(op.memo, Ranking) else _scored(reply, op)
+def write_tokens(reply: Tokens) -> Response:
+    body = {
+        "count": len(reply.tokens),
+        "max_model_len": reply.max_context,
+        "tokens": reply.tokens,
+        "token_strs": reply.texts,
+    }
+    return Response(200, [JSON_TYPE], encode(body))
+
+
+def write_text(reply: Detokenized) -> Response:
+    return Response(200, [JSON_TYPE], encode({"prompt": reply.text}))
+
+
+def write_scores(reply: Scores, op: Op) -> Response:
+    body = _ranked(reply, op, op.memo) if isinstance(op.memo, Ranking) else _scored(reply, op)
     return Response(200, [JSON_TYPE], encode(body))
 
 

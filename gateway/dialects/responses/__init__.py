@@ -6,33 +6,27 @@ the AI SDK and Codex CLI 0.169 as recorded clients (docs/dialects/responses.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy
-from gateway.core.http import Request, Response, Route
-from gateway.core.lifecycle import Reply, TokenCount, WholeReply
+from gateway.core.http import Request, Route
 from gateway.core.messages import Generate, Op, Settled
-from gateway.core.ports import Passthrough, StreamWriter
-from gateway.dialects.responses import kept
-from gateway.dialects.responses.errors import ERRORS, NO_SOCKET, error_object, refuse
+from gateway.core.ports import StreamWriter
+from gateway.dialects._shared.api import Api
+from gateway.dialects.responses import kept, replies, streams
+from gateway.dialects.responses.errors import NO_SOCKET, refuse
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS, KNOWN
-from gateway.dialects.responses.replies import write, write_count
 from gateway.dialects.responses.requests import Given, read_chat, read_count
-from gateway.dialects.responses.streams import StreamWriter as Writer
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.operations import name_deployment
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.sealed import Seal
 
 
-class Responses:
-    """The dialect `responses`."""
+class Responses(Api):
+    """The dialect `responses`. No bytes lane: no backend's workers speak this wire."""
 
     name = "responses"
-    prefixes: tuple[str, ...] = ("", "/openai")
-    extras: ExtrasPolicy = "drop"
-    routes: tuple[Route, ...] = (
+    prefixes = ("", "/openai")
+    routes = (
         Route("POST", "/v1/responses", "chat"),
         Route("POST", "/v1/responses/input_tokens", "count"),
         # Azure's path without a version; the one with it is that of the prefix /openai.
@@ -54,12 +48,10 @@ class Responses:
         Route("POST", "/openai/deployments/{deployment}/responses", "chat", absolute=True),
         Route("POST", "/openai/v1/deployments/{deployment}/responses", "chat", absolute=True),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors = ERRORS
-    # No bytes lane: no backend's workers speak this wire.
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {}
+    fields, examples = FIELDS, EXAMPLES
+    refuse = staticmethod(refuse)
+    write_reply = staticmethod(replies.write)
+    write_count = staticmethod(replies.write_count)
 
     @whole_numbers
     def read(self, request: Request) -> Op | Settled:
@@ -74,22 +66,12 @@ class Responses:
         require_json(request)
         raw = members(request)
         name_deployment(request, raw)
-        extra, dropped = settle_unknown(
-            raw, KNOWN[request.route], self.extras, binding=CONSTRAINTS.get(request.route, ())
-        )
+        binding = CONSTRAINTS.get(request.route, ())
+        extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, binding=binding)
         given = Given(Seal(request.sealing, b"reasoning"), request.recalled)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
         return read_chat(raw, extra, dropped, self.extras, request.id, given)
 
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        if isinstance(reply, TokenCount):
-            return write_count(reply)
-        assert isinstance(reply, Reply)
-        return write(reply, op)
-
     def writer(self, op: Generate) -> StreamWriter:
-        return Writer(op, lambda error, asked: error_object(error, None, asked))
-
-    def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
-        return refuse(error, request, op)
+        return streams.StreamWriter(op)

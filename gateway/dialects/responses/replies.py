@@ -199,6 +199,6 @@ def _item(request: Asked, part: ReplyPart, index: int, is_cut: bool) -> dict[str
     return whole_item(request, begun, part.kind, part.text, join_logprobs(part.logprobs), status)
 
 
-def write_count(count: TokenCount) -> Response:
+def write_count(reply: TokenCount) -> Response:
     """The reply to a token count."""
-    return Response(200, [JSON_TYPE], encode({"object": "response.input_tokens", "input_tokens": count.tokens}))
+    return Response(200, [JSON_TYPE], encode({"object": "response.input_tokens", "input_tokens": reply.tokens}))

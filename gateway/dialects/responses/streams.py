@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartKind, PartStart, Start, UsageReport
-from gateway.core.messages import Generate, Op
-from gateway.core.usage import Usage
+from gateway.core.events import Delta, Event, Finish, PartEnd, PartKind, PartStart, Start
+from gateway.core.messages import Generate
+from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.responses.compaction import compaction_item
+from gateway.dialects.responses.errors import error_object
 from gateway.dialects.responses.replies import (
     begun_item,
     content_part,
@@ -28,8 +28,8 @@ from gateway.wire import sse
 from gateway.wire.json import encode_line, one_line
 from gateway.wire.openai.replies.writing import join_logprobs, shown
 
-# Bytes that an item, and a piece of its text, take beside the text itself, about.
-_ITEM, _PIECE = 1024, 64
+# About how many bytes an item takes in addition to its text.
+_ITEM = 1024
 _DELTAS: dict[PartKind, str] = {
     "thinking": "response.reasoning_text",
     "text": "response.output_text",
@@ -69,21 +69,17 @@ class _Item:
         self.ended = False
 
 
-class StreamWriter:
-    """Canonical events to the events of one stream. Implements core.ports.StreamWriter.
+class StreamWriter(EventWriter):
+    """Canonical events to the events of one stream.
 
     An item is added with its first text (a call at once), so that no item stays empty. Several items may be open at a
     time, but they are finished in order. The last one is finished with the worker's finish reason, which decides its
     status. A summary of the conversation is the one exception: its text is held, and is one item at the end.
     """
 
-    headers = sse.HEADERS
-    clean_end = False
-
-    def __init__(self, op: Generate, tell: Callable[[GatewayError, Op], dict[str, Any]]) -> None:
-        self.buffered_bytes = 0
+    def __init__(self, op: Generate) -> None:
+        super().__init__()
         self._op = op
-        self._tell = tell
         self._asked = asked(op)
         self._model = op.model or ""
         # 0 until the client was told.
@@ -97,7 +93,6 @@ class StreamWriter:
         self._summary: list[str] = []
         self._summarized = False
         self._cut: str | None = None
-        self._usage: Usage | None = None
 
     def write(self, event: Event) -> bytes:
         if type(event) is Delta:
@@ -105,26 +100,27 @@ class StreamWriter:
             if item is None:
                 return self._first(event) if event.text else b""
             return self._delta(item, event)
-        if isinstance(event, PartStart):
-            if event.kind == "tool":
-                return self._add(event.index, "tool", event.call_id, event.name)
-            self._kinds[event.index] = event.kind
-            return b""
-        if isinstance(event, PartEnd):
-            item = self._items.pop(event.index, None)
-            if item is not None:
-                item.ended = True
-            return b""
-        if isinstance(event, Start):
-            self._model = shown(self._op, event.model)
-            return self._begin(event.created)
-        if isinstance(event, Finish):
-            self._cut = cut_by(event.reason)
-            return self._finish_items(last=True) + self._compaction()
-        if isinstance(event, UsageReport):
-            self._usage = event.usage
-            return b""
-        return self._fail(event.error) if isinstance(event, Failed) else self._end()
+        return self.other(event)
+
+    def started(self, event: Start) -> bytes:
+        self._model = shown(self._op, event.model)
+        return self._begin(event.created)
+
+    def part_started(self, event: PartStart) -> bytes:
+        if event.kind == "tool":
+            return self._add(event.index, "tool", event.call_id, event.name)
+        self._kinds[event.index] = event.kind
+        return b""
+
+    def part_ended(self, event: PartEnd) -> bytes:
+        item = self._items.pop(event.index, None)
+        if item is not None:
+            item.ended = True
+        return b""
+
+    def finished(self, event: Finish) -> bytes:
+        self._cut = cut_by(event.reason)
+        return self._finish_items(last=True) + self._compaction()
 
     def keepalive(self) -> bytes:
         """A repeated `response.in_progress`, since idle timers of clients count events. If the response was not begun
@@ -162,7 +158,7 @@ class StreamWriter:
     def _first(self, event: Delta) -> bytes:
         if self._asked.compacts and self._kinds[event.index] == "text":
             self._summary.append(event.text)
-            self.buffered_bytes += len(event.text) + _PIECE
+            self.buffered_bytes += len(event.text) + PIECE
             return b""
         kind = self._kinds.pop(event.index)
         return self._add(event.index, kind, None, None) + self._delta(self._items[event.index], event)
@@ -186,7 +182,7 @@ class StreamWriter:
         text = event.text
         if text:
             item.texts.append(text)
-            self.buffered_bytes += len(text) + _PIECE
+            self.buffered_bytes += len(text) + PIECE
         if event.logprobs is not None and item.kind == "text":
             item.logprobs.append(event.logprobs)
             self.buffered_bytes += len(bytes(event.logprobs))
@@ -211,7 +207,7 @@ class StreamWriter:
 
     def _finish_item(self, item: _Item, status: str) -> bytes:
         text = "".join(item.texts)
-        self.buffered_bytes -= len(text) + _PIECE * len(item.texts)
+        self.buffered_bytes -= len(text) + PIECE * len(item.texts)
         logprobs = join_logprobs(item.logprobs)
         whole = whole_item(self._asked, item.begun, item.kind, text, logprobs, status)
         out = b""
@@ -250,21 +246,21 @@ class StreamWriter:
 
     # -- ends -------------------------------------------------------------------------------------------------------
 
-    def _end(self) -> bytes:
+    def ended(self) -> bytes:
         if self._asked.compacts and not self._summarized and self._cut is None:
-            return self._fail(no_summary())
+            return self.failed(no_summary())
         name = "completed" if self._cut is None else "incomplete"
         response = response_object(
-            self._asked, self._model, self._created, name, self._done, write_usage(self._usage), cut=self._cut
+            self._asked, self._model, self._created, name, self._done, write_usage(self.usage), cut=self._cut
         )
         self._op.keep = to_keep(self._asked, response, self._done)
         return self._event(f"response.{name}", response)
 
-    def _fail(self, error: GatewayError) -> bytes:
+    def failed(self, error: GatewayError) -> bytes:
         """Sends the error twice, because no client reads both: OpenAI's libraries raise at the first event, Codex reads
         the second."""
         out = self._begin(int(time.time()))
-        told = self._tell(error, self._op)
+        told = error_object(error, None, self._op)
         flat = {"code": told["code"], "message": told["message"], "param": told["param"], "error": told}
         out += self._frame("error", flat)
         failed = {"code": told["code"], "message": told["message"]}

@@ -6,7 +6,7 @@ recorded client. Decisions that those leave open: docs/dialects/sagemaker.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -14,9 +14,10 @@ from msgspec import Raw
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.lifecycle import Reply, WholeReply
+from gateway.core.lifecycle import Reply
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
-from gateway.core.ports import Passthrough
+from gateway.dialects._shared.api import Api
+from gateway.dialects._shared.faults import invalid, missing
 from gateway.dialects.sagemaker.errors import exception, refuse
 from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, KNOWN, MAX_PROMPTS, MODEL
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
@@ -39,13 +40,18 @@ from gateway.wire.openai.requests.constraints import CONSTRAINTS
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
 
-class SageMaker:
+def _ping(cards: Sequence[ModelCard]) -> Response:
+    """Whether a model can answer."""
+    return Response(200 if any(card.ready for card in cards) else 503)
+
+
+class SageMaker(Api):
     """The dialect `sagemaker`."""
 
     name = "sagemaker"
-    prefixes: tuple[str, ...] = ("/sagemaker",)
+    prefixes = ("/sagemaker",)
     extras: ExtrasPolicy = "pass"
-    routes: tuple[Route, ...] = (
+    routes = (
         Route("POST", "/invocations", "invocations"),
         Route("GET", "/ping", "ping", open=True),
         # Clients of a container call paths at its root.
@@ -55,30 +61,21 @@ class SageMaker:
         Route("POST", "/endpoints/{name:path}/invocations", "endpoint"),
         Route("POST", "/endpoints/{name:path}/invocations-response-stream", "endpoint_stream"),
     )
-    fields = FIELDS
-    examples = EXAMPLES
-    errors: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
-    key_header = b"authorization"
-    passthrough: Mapping[str, Passthrough] = {}
-
-    # -- requests ---------------------------------------------------------------------------------------------------
+    fields, examples = FIELDS, EXAMPLES
+    lists = {"ping": _ping}
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
-        if request.route == "ping":
-            return ListModels(write=_ping)
+        if request.route in self.lists:
+            return self.listed(request)
         accompany(request)
         # The content type is not checked: boto3 sends none unless its caller sets one.
         raw = members(request)
         if ("messages" in raw) == ("prompt" in raw):
-            raise GatewayError(
-                Kind.BAD_REQUEST,
-                "'messages' and 'prompt' exclude each other"
-                if "prompt" in raw
-                else "cannot find a suitable handler for this request: give 'messages' (chat) or 'prompt' (text)",
-                param="prompt" if "prompt" in raw else "messages",
-                code="invalid_value" if "prompt" in raw else "missing_parameter",
-            )
+            if "prompt" in raw:
+                raise invalid("prompt", "'messages' and 'prompt' exclude each other")
+            message = "cannot find a suitable handler for this request: give 'messages' (chat) or 'prompt' (text)"
+            raise missing("messages", message)
         operation = "chat" if "messages" in raw else "complete"
         unknown = (name for name in raw if name not in KNOWN[operation])
         _, dropped = sort_extras(self.extras, unknown, binding=CONSTRAINTS[operation])
@@ -102,11 +99,7 @@ class SageMaker:
         op.hints, op.view = hints, request.route
         return op
 
-    # -- replies ----------------------------------------------------------------------------------------------------
-
-    def write(self, reply: WholeReply, op: Op) -> Response:
-        assert isinstance(reply, Reply)
-        assert isinstance(op, (Chat, Complete))
+    def write_reply(self, reply: Reply, op: Generate) -> Response:
         chat = isinstance(op, Chat)
         start, extra = reply.start, reply.start.extra or {}
         body: dict[str, Any] = {
@@ -130,16 +123,9 @@ class SageMaker:
         headers = sse.HEADERS if op.view == "invocations" else [*sse.HEADERS, VARIANT]
         return Writer(op, as_is, headers, refusals.error_event, clean_end=False)
 
-    # -- errors -----------------------------------------------------------------------------------------------------
-
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:
             accompany(request)
         if request is None or not is_aws(request):
             return refusals.refusal(error)
         return refuse(error, request)
-
-
-def _ping(cards: Sequence[ModelCard]) -> Response:
-    """True if a model can answer."""
-    return Response(200 if any(card.ready for card in cards) else 503)

@@ -8,11 +8,12 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
+from gateway.core.events import Delta, Event, Finish, PartStart, Start
 from gateway.core.http import Headers
 from gateway.core.lifecycle import ReplyChoice
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
+from gateway.dialects._shared.streams import EventWriter
 from gateway.dialects.sagemaker.fields import MODEL
 from gateway.wire import awsevent, sse
 from gateway.wire.json import encode, encode_line, one_line
@@ -119,13 +120,11 @@ class _Open:
         self.ordinary = after + b',"logprobs":null,"finish_reason":null,"stop_reason":null}]' + end
 
 
-class Writer:
+class Writer(EventWriter):
     """Canonical events to chunks, each wrapped by `frame`. `refuse` writes the last frame of a failed stream.
 
-    The bytes that are the same in every chunk of a part are encoded once. Implements core.ports.StreamWriter.
+    The bytes that are the same in every chunk of a part are encoded once.
     """
-
-    buffered_bytes = 0
 
     def __init__(
         self,
@@ -136,6 +135,7 @@ class Writer:
         *,
         clean_end: bool,
     ) -> None:
+        super().__init__()
         self.headers = headers
         self.clean_end = clean_end
         self._frame = frame
@@ -158,18 +158,14 @@ class Writer:
             if event.logprobs is None and not event.last:
                 return self._frame(part.before + encode_line(event.text) + part.ordinary)
             return self._special(event, part)
-        if isinstance(event, PartStart):
-            return self._part(event)
-        if isinstance(event, Finish):
-            return self._finish(event)
-        if isinstance(event, Start):
-            return self._start(event)
-        if isinstance(event, UsageReport):
-            return self._usage(event.usage) if self._include_usage else b""
-        if isinstance(event, Failed):
-            held = [self._chunk(chunk, logprobs) for chunk, logprobs in self._held.values()]
-            return b"".join(held) + self._refuse(event.error)
-        return b"" if isinstance(event, PartEnd) else self._frame(sse.DONE)
+        return self.other(event)
+
+    def ended(self) -> bytes:
+        return self._frame(sse.DONE)
+
+    def failed(self, error: GatewayError) -> bytes:
+        held = [self._chunk(chunk, logprobs) for chunk, logprobs in self._held.values()]
+        return b"".join(held) + self._refuse(error)
 
     def keepalive(self) -> bytes:
         """A blank line between events, in its own frame if there are frames. Every SSE parser ignores it, and it
@@ -182,7 +178,7 @@ class Writer:
             % (up_to_logprobs, logprobs, reason, stop, self._end)
         )
 
-    def _start(self, event: Start) -> bytes:
+    def started(self, event: Start) -> bytes:
         head = {
             "id": id_of(event.id, self._chat),
             "object": "chat.completion.chunk" if self._chat else "text_completion",
@@ -195,7 +191,7 @@ class Writer:
         role = b'%b{"index":%d,"delta":{"role":"assistant","content":""}'
         return b"".join(self._chunk(role % (self._head, choice), b"null") for choice in range(self._n))
 
-    def _part(self, event: PartStart) -> bytes:
+    def part_started(self, event: PartStart) -> bytes:
         before = b'%b{"index":%d,' % (self._head, event.choice)
         out = b""
         if not self._chat:
@@ -232,12 +228,14 @@ class Writer:
         self._held[event.choice] = (chunk, logprobs)
         return b""
 
-    def _finish(self, event: Finish) -> bytes:
+    def finished(self, event: Finish) -> bytes:
         chunk, logprobs = self._held.pop(event.choice, (b"", b"null"))
         if not chunk:
             empty = b'"delta":{"content":""}' if self._chat else b'"text":""'
             chunk = b'%b{"index":%d,%b' % (self._head, event.choice, empty)
         return self._chunk(chunk, logprobs, encode(event.reason), encode_line(_stop(event.stop_sequence)))
 
-    def _usage(self, usage: Usage) -> bytes:
+    def used(self, usage: Usage) -> bytes:
+        if not self._include_usage:
+            return b""
         return self._frame(self._head + b'],"usage":' + encode(write_usage(usage)) + b"}\n\n")

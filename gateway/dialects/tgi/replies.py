@@ -9,19 +9,18 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.core.events import Delta, End, Event, Failed, Finish, Start, UsageReport
+from gateway.core.errors import GatewayError
+from gateway.core.events import Delta, Event, Start
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Complete
 from gateway.core.usage import Usage
+from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.tgi.errors import error_event
 from gateway.dialects.tgi.requests import View
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.streams.writing import OpenAIStreamWriter
-
-# Bytes of memory that a piece of text takes in addition to its characters.
-_PIECE = 64
 
 
 class _LogprobIn(Struct):
@@ -107,41 +106,26 @@ class ChatWriter(OpenAIStreamWriter):
         return super().write(event)
 
 
-class Writer:
+class Writer(EventWriter):
     """One stream: an event for each token. The last token waits for the end, beside which it stands."""
 
-    headers = sse.HEADERS
-    clean_end = False
-
     def __init__(self, op: Complete) -> None:
-        self.buffered_bytes = 0
+        super().__init__()
         self._op = op
         self._texts: list[str] = []
         self._held: dict[str, Any] | None = None
         self._loose = ""
         self._index = 0
-        self._finish = Finish(0, "stop", "stop")
-        self._usage: Usage | None = None
 
     def write(self, event: Event) -> bytes:
-        if type(event) is Delta:
-            return self._more(event)
-        if isinstance(event, Finish):
-            self._finish = event
-        elif isinstance(event, UsageReport):
-            self._usage = event.usage
-        elif isinstance(event, Failed):
-            return (self._token() if self._held is not None else b"") + error_event(event.error)
-        elif isinstance(event, End):
-            return self._end()
-        return b""
+        return self._more(event) if type(event) is Delta else self.other(event)
 
-    def keepalive(self) -> bytes:
-        return sse.KEEPALIVE
+    def failed(self, error: GatewayError) -> bytes:
+        return (self._token() if self._held is not None else b"") + error_event(error)
 
     def _more(self, event: Delta) -> bytes:
         self._texts.append(event.text)
-        self.buffered_bytes += len(event.text) + _PIECE
+        self.buffered_bytes += len(event.text) + PIECE
         if not event.tokens:
             if self._held is not None:
                 self._held["text"] += event.text
@@ -163,18 +147,18 @@ class Writer:
         self._held = None
         return sse.frame(encode_line(said))
 
-    def _end(self) -> bytes:
-        stop = _stop(self._finish.stop_sequence)
+    def ended(self) -> bytes:
+        stop = _stop(self.finish.stop_sequence)
         before = b""
-        if self._finish.end_token is not None:
+        if self.finish.end_token is not None:
             before = self._token() if self._held is not None else b""
-            self._held = _ended_by(self._finish.end_token, self._loose)
+            self._held = _ended_by(self.finish.end_token, self._loose)
         if self._held is None:
             # A reply without any token: its event needs one, and no token has this id.
             self._held = {"id": -1, "text": self._loose, "logprob": None, "special": not self._loose}
         self._held["text"] += stop
         self._held["special"] = self._held["special"] and not stop
         text = _before(self._op, View.of(self._op.view)) + "".join(self._texts) + stop
-        details = _ending(self._finish.reason, stop, self._usage, self._index + 1, self._op)
-        read = self._usage.input if self._usage is not None else None
+        details = _ending(self.finish.reason, stop, self.usage, self._index + 1, self._op)
+        read = self.usage.input if self.usage is not None else None
         return before + self._token(text, {**details, "input_length": read or 0})

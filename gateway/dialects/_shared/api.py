@@ -1,0 +1,77 @@
+"""The base of all dialects: the defaults that most of them share, and a hook for every kind of whole reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
+
+from gateway.core.errors import Kind
+from gateway.core.fields import ExtrasPolicy
+from gateway.core.http import Request, Response
+from gateway.core.lifecycle import Detokenized, Embeddings, Reply, Scores, TokenCount, Tokens, WholeReply
+from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
+from gateway.core.ports import Dialect, Passthrough, StreamWriter
+from gateway.wire.openai.replies import refusals
+
+Errors = Mapping[Kind, tuple[int, str, str]]
+"""Kind -> (status, type, code), with a row for every Kind."""
+
+
+class Api(Dialect):
+    """One client-side API. By default it drops unknown fields, has OpenAI's errors, takes keys behind `Bearer`, and has
+    no bytes lane.
+
+    lists  route of a list of models, or of a probe -> what writes its reply
+
+    The hooks `write_...` are for the replies that `read` can ask for. Those of other replies raise TypeError: a request
+    of this API never leads to such a reply.
+    """
+
+    extras: ExtrasPolicy = "drop"
+    errors: Errors = refusals.ERRORS
+    key_header = b"authorization"
+    passthrough: Mapping[str, Passthrough] = {}
+    lists: Mapping[str, Callable[[Sequence[ModelCard]], Response]] = {}
+
+    def listed(self, request: Request) -> ListModels:
+        """The request for a route in `lists`; a path may name the model."""
+        return ListModels(write=self.lists[request.route], model=request.params.get("model"))
+
+    def write(self, reply: WholeReply, op: Op) -> Response:
+        match reply:
+            case Reply():
+                assert isinstance(op, (Chat, Complete))
+                return self.write_reply(reply, op)
+            case Embeddings():
+                return self.write_embeddings(reply, op)
+            case TokenCount():
+                return self.write_count(reply)
+            case Scores():
+                return self.write_scores(reply, op)
+            case Tokens():
+                return self.write_tokens(reply)
+            case Detokenized():
+                return self.write_text(reply)
+            case _:
+                assert_never(reply)
+
+    def write_reply(self, reply: Reply, op: Generate) -> Response:
+        raise TypeError("nothing here generates")
+
+    def write_embeddings(self, reply: Embeddings, op: Op) -> Response:
+        raise TypeError("nothing here embeds")
+
+    def write_count(self, reply: TokenCount) -> Response:
+        raise TypeError("nothing here counts tokens")
+
+    def write_scores(self, reply: Scores, op: Op) -> Response:
+        raise TypeError("nothing here scores")
+
+    def write_tokens(self, reply: Tokens) -> Response:
+        raise TypeError("nothing here tokenizes")
+
+    def write_text(self, reply: Detokenized) -> Response:
+        raise TypeError("nothing here detokenizes")
+
+    def writer(self, op: Generate) -> StreamWriter:
+        raise TypeError("nothing here is streamed")

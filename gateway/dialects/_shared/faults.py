@@ -1,0 +1,59 @@
+"""Refusals of values, and the replies that carry errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.core.errors import GatewayError, Kind
+from gateway.core.http import JSON_TYPE, Request, Response
+from gateway.wire.json import encode
+from gateway.wire.openai.replies import refusals
+
+T = TypeVar("T")
+
+
+def invalid(param: str, message: str) -> GatewayError:
+    """The error for a value that the API does not allow."""
+    return GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
+
+
+def wrong(param: str, why: str) -> GatewayError:
+    """The same, with a message that begins with the parameter in quotes."""
+    return invalid(param, f"'{param}' {why}")
+
+
+def wrong_at(place: str, why: str) -> GatewayError:
+    """The same, with a message in Anthropic's and OpenAI's form for a place in a conversation."""
+    return invalid(place, f"{place}: {why}")
+
+
+def missing(param: str, message: str) -> GatewayError:
+    """The error for a required value that is absent."""
+    return GatewayError(Kind.BAD_REQUEST, message, param=param, code="missing_parameter")
+
+
+def unsupported(param: str, message: str) -> GatewayError:
+    """The error for a value that the API allows and no worker can do."""
+    return GatewayError(Kind.UNSUPPORTED, message, param=param)
+
+
+def decoded(decode: Callable[[Any], T], text: bytes | str | msgspec.Raw) -> T | None:
+    """The JSON text decoded, or None if it is not JSON of the decoder's type."""
+    try:
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def refusal(error: GatewayError, status: int, body: Any) -> Response:
+    """The reply with an error: `body` as JSON, and the headers that say when to try again."""
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], encode(body))
+
+
+def add_header_once(request: Request, name: bytes, value: bytes) -> None:
+    """Adds a header to every reply to `request`, unless it is there: a request may be read twice."""
+    if not any(given == name for given, _ in request.reply):
+        request.reply = [*request.reply, (name, value)]
