@@ -21,15 +21,13 @@ from gateway.console import Console, Served, Watched
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, header_value
 from gateway.fleet.pick.prefix import Prefix
-from gateway.observe.caches import CacheFigures, CacheMetrics
 from gateway.observe.exposition import content_type
-from gateway.observe.fleet import ConnectionFigures, FleetMetrics, WorkerFigures
+from gateway.observe.fleet import CacheFigures, ConnectionFigures, FleetMetrics, WorkerFigures
 from gateway.observe.limits import LimitMetrics
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import LoopLag, ProcessMetrics
 from gateway.observe.process_group import ProcessGroup
-from gateway.observe.queues import QueueMetrics
 from gateway.observe.tracing import installed
 from gateway.pipeline import Receive, Scope, Send, request_id
 from gateway.server import HttpError
@@ -73,9 +71,14 @@ class Gateway:
         self._states: list[State] = []
         for collector in (
             self.process,
-            QueueMetrics(self._waiting),
-            CacheMetrics(self._caches, self._picks),
-            FleetMetrics(self._workers, self._connections, lambda: self.state.budget.left if self._states else 0.0),
+            FleetMetrics(
+                self._workers,
+                self._connections,
+                lambda: self.state.budget.left if self._states else 0.0,
+                self._waiting,
+                self._caches,
+                self._picks,
+            ),
         ):
             self.metrics.registry.register(collector)
         self._reloading = asyncio.Lock()

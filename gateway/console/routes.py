@@ -31,9 +31,9 @@ from gateway.console.state import Served, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
-from gateway.observe.limits import Limiter
 from gateway.observe.process_group import ProcessGroup
 from gateway.pipeline import Receive, Runtime, Scope, Send
+from gateway.ratelimit import Limiter
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 

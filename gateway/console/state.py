@@ -15,7 +15,7 @@ from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
 from gateway.fleet.worker import Worker
-from gateway.observe.limits import Limiter
+from gateway.ratelimit import Limiter
 
 
 class WorkerState(Struct, frozen=True):

@@ -14,339 +14,222 @@ from gateway.observe.figure import (
     GENAI_REQUEST_S,
     GENAI_TOKENS,
     LAG_S,
-    P95,
     QUEUE_S,
     REQUEST_S,
-    Figure,
     Group,
-    rate,
+    counter,
+    gauge,
+    histogram,
 )
+
+_GEN_AI = "gen_ai_operation_name gen_ai_provider_name gen_ai_request_model"
 
 GROUPS = (
     Group(
         "Requests",
         (
-            Figure(
-                "dragoman_requests_total",
-                "counter",
-                ("dialect", "operation", "model", "status", "outcome"),
-                "Requests by what became of them. An outcome is `ok`, `refused` (a 4xx), `failed` or `cancelled` "
-                "(the client left).",
-                rate("dragoman_requests_total", "model", "outcome"),
+            counter("dragoman_requests_total", "dialect operation model status outcome", by="model outcome").described(
+                "Requests by what became of them. An outcome is `ok`, `refused` (a 4xx), `failed` or `cancelled` (the"
+                " client left)."
             ),
-            Figure(
-                "dragoman_model_requests_total",
-                "counter",
-                ("model", "outcome"),
+            counter("dragoman_model_requests_total", "model outcome").described(
                 "The same by model and outcome alone. Every configured model has all four series from the start, so "
-                "that its first failure is seen as an increase.",
-                rate("dragoman_model_requests_total", "model", "outcome"),
+                "that its first failure is seen as an increase."
             ),
-            Figure(
-                "dragoman_requests_running",
-                "gauge",
-                ("dialect",),
-                "Requests under way.",
-                "sum(dragoman_requests_running)",
+            gauge("dragoman_requests_running", "dialect", query="sum(dragoman_requests_running)").described(
+                "Requests under way."
             ),
-            Figure(
-                "dragoman_request_seconds",
-                "histogram",
-                ("dialect", "model"),
-                "From the request's head to its end.",
-                P95.format("dragoman_request_seconds"),
-                REQUEST_S,
+            histogram("dragoman_request_seconds", REQUEST_S, "dialect model").described(
+                "From the request's head to its end."
             ),
-            Figure(
-                "dragoman_added_seconds",
-                "histogram",
-                ("dialect", "model"),
+            histogram("dragoman_added_seconds", ADDED_S, "dialect model").described(
                 "What a request took beside the time with its workers: from its head to its end, less the time from "
                 "sending to a worker until that one's reply has ended. The upload of the request and its wait in the "
-                "queue are in it. Only requests that were sent to a worker.",
-                P95.format("dragoman_added_seconds"),
-                ADDED_S,
+                "queue are in it. Only requests that were sent to a worker."
             ),
-            Figure(
-                "dragoman_cancelled_requests_total",
-                "counter",
-                ("model", "phase"),
-                "Requests whose client left, by what it waited for: `reading` (before the model was known, or before a "
-                "limit had decided), `queued` (for a worker), `first_output` (a worker had the request), `streaming` "
-                "(after the first output).",
-                rate("dragoman_cancelled_requests_total", "phase"),
+            counter("dragoman_cancelled_requests_total", "model phase", by="phase").described(
+                "Requests whose client left, by what it waited for: `reading` (before the model was known, or before "
+                "a limit had decided), `queued` (for a worker), `first_output` (a worker had the request), "
+                "`streaming` (after the first output)."
             ),
-            Figure(
-                "dragoman_dropped_fields_total",
-                "counter",
-                ("dialect",),
-                "Request fields that were dropped and named in `x-dragoman-dropped`.",
-                rate("dragoman_dropped_fields_total", "dialect"),
+            counter("dragoman_dropped_fields_total", "dialect").described(
+                "Request fields that were dropped and named in `x-dragoman-dropped`."
             ),
-            Figure(
-                "dragoman_bugs_total",
-                "counter",
-                (),
-                "Requests that failed by a bug of the gateway. Each has a log line `bug`.",
-                "increase(dragoman_bugs_total[1h]) > 0",
+            counter("dragoman_bugs_total", query="increase(dragoman_bugs_total[1h]) > 0").described(
+                "Requests that failed by a bug of the gateway. Each has a log line `bug`."
             ),
         ),
     ),
     Group(
         "Streams and tokens",
         (
-            Figure(
-                "dragoman_first_output_seconds",
-                "histogram",
-                ("dialect", "model"),
-                "Streams: from the request's head to the first output (TTFT).",
-                P95.format("dragoman_first_output_seconds"),
-                REQUEST_S,
+            histogram("dragoman_first_output_seconds", REQUEST_S, "dialect model").described(
+                "Streams: from the request's head to the first output (TTFT)."
             ),
-            Figure(
-                "dragoman_output_gap_seconds",
-                "histogram",
-                ("model",),
+            histogram("dragoman_output_gap_seconds", GAP_S, "model").described(
                 "Streams: between two pieces of output as the gateway passes them on (inter-token latency). Tokens "
-                "that a worker sends together are one piece.",
-                P95.format("dragoman_output_gap_seconds"),
-                GAP_S,
+                "that a worker sends together are one piece."
             ),
-            Figure(
-                "dragoman_tokens_total",
-                "counter",
-                ("model", "direction", "source"),
-                "Tokens, `input` and `output`, counted by the `engine`, by the gateway (`counted`), or `estimated`.",
-                rate("dragoman_tokens_total", "model", "direction"),
+            counter("dragoman_tokens_total", "model direction source", by="model direction").described(
+                "Tokens, `input` and `output`, counted by the `engine`, by the gateway (`counted`), or `estimated`."
             ),
         ),
     ),
     Group(
         "Teams",
         (
-            Figure(
-                "dragoman_team_requests_total",
-                "counter",
-                ("team", "outcome"),
-                "Requests by team and what became of them. `none` is without a team; the first 100 teams have series, "
-                "the others together are `other`.",
-                rate("dragoman_team_requests_total", "team"),
+            counter("dragoman_team_requests_total", "team outcome", by="team").described(
+                "Requests by team and what became of them. `none` is without a team; the first 100 teams have series,"
+                " the others together are `other`."
             ),
-            Figure(
+            counter(
                 "dragoman_team_tokens_total",
-                "counter",
-                ("team", "direction"),
-                "Tokens by team, likewise.",
-                "topk(5, " + rate("dragoman_team_tokens_total", "team") + ")",
-            ),
+                "team direction",
+                query="topk(5, sum by (team) (rate(dragoman_team_tokens_total[5m])))",
+            ).described("Tokens by team, likewise."),
         ),
     ),
     Group(
         "Queue and retries",
         (
-            Figure(
-                "dragoman_queue_length",
-                "gauge",
-                ("model",),
-                "Requests that wait for a worker: all are busy, or, with `queue.cold_start_s`, there is none yet.",
-                "sum by (model) (dragoman_queue_length)",
+            gauge("dragoman_queue_length", "model").described(
+                "Requests that wait for a worker: all are busy, or, with `queue.cold_start_s`, there is none yet."
             ),
-            Figure(
-                "dragoman_queue_wait_seconds",
-                "histogram",
-                ("model",),
-                "How long those that had to wait for a worker did so, whatever ended the wait. A request that found a "
-                "free worker at once is not in it.",
-                P95.format("dragoman_queue_wait_seconds"),
-                QUEUE_S,
+            histogram("dragoman_queue_wait_seconds", QUEUE_S, "model").described(
+                "How long those that had to wait for a worker did so, whatever ended the wait. A request that found a"
+                " free worker at once is not in it."
             ),
-            Figure(
-                "dragoman_queue_refused_total",
-                "counter",
-                ("model", "reason"),
+            counter("dragoman_queue_refused_total", "model reason").described(
                 "Requests that got no worker: the queue was `full`; they had to make room for others (`displaced`); "
                 "their wait would have been too long (`slow`), or was (`late`); no worker could serve them "
-                "(`no_worker`).",
-                rate("dragoman_queue_refused_total", "model", "reason"),
+                "(`no_worker`)."
             ),
-            Figure(
-                "dragoman_retries_total",
-                "counter",
-                ("model",),
-                "Further tries on another worker.",
-                rate("dragoman_retries_total", "model"),
-            ),
-            Figure(
-                "dragoman_detours_total",
-                "counter",
-                ("asked", "model", "why"),
+            counter("dragoman_retries_total", "model").described("Further tries on another worker."),
+            counter("dragoman_detours_total", "asked model why").described(
                 "Requests for one model (`asked`) that another one answered: as its fallback, because it was "
-                "`unavailable`, `overloaded`, or the prompt too long (`context_length`); or by its `split`.",
-                rate("dragoman_detours_total", "asked", "model", "why"),
+                "`unavailable`, `overloaded`, or the prompt too long (`context_length`); or by its `split`."
             ),
-            Figure(
-                "dragoman_hedges_total",
-                "counter",
-                ("model", "won"),
-                "Requests for embeddings that a second worker was asked for because the first was late (`hedge_s`), by "
-                "whose answer came first.",
-                rate("dragoman_hedges_total", "model", "won"),
+            counter("dragoman_hedges_total", "model won").described(
+                "Requests for embeddings that a second worker was asked for because the first was late (`hedge_s`), "
+                "by whose answer came first."
             ),
-            Figure(
-                "dragoman_mirrored_requests_total",
-                "counter",
-                ("model", "to", "result"),
-                "Copies of requests of a model that another one (`to`) got: `answered`, `failed`, `refused` (it cannot "
-                "do it), `skipped` (none of its workers was free, too many copies were under way, the request was "
-                "heavy, or two workers died of copies of it).",
-                rate("dragoman_mirrored_requests_total", "model", "to", "result"),
+            counter("dragoman_mirrored_requests_total", "model to result").described(
+                "Copies of requests of a model that another one (`to`) got: `answered`, `failed`, `refused` (it "
+                "cannot do it), `skipped` (none of its workers was free, too many copies were under way, the request "
+                "was heavy, or two workers died of copies of it)."
             ),
-            Figure(
+            counter(
                 "dragoman_quarantined_requests_total",
-                "counter",
-                ("model",),
-                "Requests that are refused for `breaker.quarantine_s` from now on, because two workers died of them.",
-                "increase(dragoman_quarantined_requests_total[1h]) > 0",
+                "model",
+                query="increase(dragoman_quarantined_requests_total[1h]) > 0",
+            ).described(
+                "Requests that are refused for `breaker.quarantine_s` from now on, because two workers died of them."
             ),
-            Figure(
+            counter(
                 "dragoman_prefills_total",
-                "counter",
-                ("model", "outcome"),
-                "Prompts for a prefill worker, by outcome: `handed` to the worker that generates, `failed` (that worker"
-                " computed the prompt too), `refused` as the worker that generates will refuse them.",
-                'sum by (model) (rate(dragoman_prefills_total{outcome="failed"}[5m]))',
+                "model outcome",
+                query='sum by (model) (rate(dragoman_prefills_total{outcome="failed"}[5m]))',
+            ).described(
+                "Prompts for a prefill worker, by outcome: `handed` to the worker that generates, `failed` (that "
+                "worker computed the prompt too), `refused` as the worker that generates will refuse them."
             ),
-            Figure(
-                "dragoman_retry_budget",
-                "gauge",
-                (),
-                "Retries that may be made now (`retry.budget`, `retry.min_per_second`); below 1 none is made.",
-                "min(dragoman_retry_budget) < 1",
-                across="min",
+            gauge("dragoman_retry_budget", query="min(dragoman_retry_budget) < 1", across="min").described(
+                "Retries that may be made now (`retry.budget`, `retry.min_per_second`); below 1 none is made."
             ),
         ),
     ),
     Group(
         "Workers",
         (
-            Figure(
+            gauge(
                 "dragoman_worker_ready",
-                "gauge",
-                ("model", "worker"),
-                "1 while the worker's health probe succeeds.",
-                "max by (model) (dragoman_worker_ready) == 0",
+                "model worker",
+                query="max by (model) (dragoman_worker_ready) == 0",
                 across="max",
+            ).described("1 while the worker's health probe succeeds."),
+            gauge("dragoman_worker_in_flight", "model worker").described(
+                "Requests of this gateway that the worker has now."
             ),
-            Figure(
-                "dragoman_worker_in_flight",
-                "gauge",
-                ("model", "worker"),
-                "Requests of this gateway that the worker has now.",
-                "sum by (model, worker) (dragoman_worker_in_flight)",
-            ),
-            Figure(
+            gauge(
                 "dragoman_worker_capacity",
-                "gauge",
-                ("model", "worker"),
+                "model worker",
+                query="sum by (model) (dragoman_worker_in_flight) / sum by (model) (dragoman_worker_capacity)",
+            ).described(
                 "Most requests of this gateway that the worker gets at once: configured, or learnt. Absent: no bound "
-                "is known.",
-                "sum by (model) (dragoman_worker_in_flight) / sum by (model) (dragoman_worker_capacity)",
+                "is known."
             ),
-            Figure(
+            gauge(
                 "dragoman_worker_breaker",
-                "gauge",
-                ("model", "worker", "state"),
-                "1 for the state of the worker's breaker and 0 for the others: `closed` (it takes requests), `open` "
-                "(it is left out), `half_open` (its time is over, one request at a time tries it).",
-                'count by (model) (dragoman_worker_breaker{state="open"} == 1)',
+                "model worker state",
+                query='count by (model) (dragoman_worker_breaker{state="open"} == 1)',
                 across="max",
+            ).described(
+                "1 for the state of the worker's breaker and 0 for the others: `closed` (it takes requests), `open` "
+                "(it is left out), `half_open` (its time is over, one request at a time tries it)."
             ),
-            Figure(
+            counter(
                 "dragoman_worker_ejections_total",
-                "counter",
-                ("model", "worker"),
-                "Times that the breaker left the worker out.",
-                "sum by (model) (increase(dragoman_worker_ejections_total[15m]))",
+                "model worker",
+                query="sum by (model) (increase(dragoman_worker_ejections_total[15m]))",
+            ).described("Times that the breaker left the worker out."),
+            gauge("dragoman_upstream_connections", "model state").described(
+                "Connections to workers that are open now, `busy` and `idle`."
             ),
-            Figure(
-                "dragoman_upstream_connections",
-                "gauge",
-                ("model", "state"),
-                "Connections to workers that are open now, `busy` and `idle`.",
-                "sum by (model, state) (dragoman_upstream_connections)",
+            counter("dragoman_upstream_connections_opened_total", "model").described(
+                "Connections to workers that were opened."
             ),
-            Figure(
-                "dragoman_upstream_connections_opened_total",
-                "counter",
-                ("model",),
-                "Connections to workers that were opened.",
-                rate("dragoman_upstream_connections_opened_total", "model"),
-            ),
-            Figure(
+            counter(
                 "dragoman_upstream_connections_reused_total",
-                "counter",
-                ("model",),
-                "Requests that went out on a connection that was open already.",
-                rate("dragoman_upstream_connections_reused_total", "model")
-                + " / ("
-                + rate("dragoman_upstream_connections_reused_total", "model")
-                + " + "
-                + rate("dragoman_upstream_connections_opened_total", "model")
-                + ")",
-            ),
+                "model",
+                query="sum by (model) (rate(dragoman_upstream_connections_reused_total[5m])) / ("
+                "sum by (model) (rate(dragoman_upstream_connections_reused_total[5m])) + "
+                "sum by (model) (rate(dragoman_upstream_connections_opened_total[5m])))",
+            ).described("Requests that went out on a connection that was open already."),
         ),
     ),
     Group(
         "What engines have cached",
         (
-            Figure(
+            gauge(
                 "dragoman_cache_connected",
-                "gauge",
-                ("model", "worker"),
-                "1 while the gateway is connected to where the worker's engine publishes its events.",
-                "min by (model, worker) (dragoman_cache_connected) == 0",
+                "model worker",
+                query="min by (model, worker) (dragoman_cache_connected) == 0",
                 across="min",
-            ),
-            Figure(
+            ).described("1 while the gateway is connected to where the worker's engine publishes its events."),
+            gauge(
                 "dragoman_cache_known",
-                "gauge",
-                ("model", "worker", "state"),
+                "model worker state",
+                query="sum by (model, state) (dragoman_cache_known)",
+                across="max",
+            ).described(
                 "1 for what is known of the worker's cache and 0 for the others: the `whole` of it, a `part` (events "
-                "are missing), nothing that counts (`silent`).",
-                "sum by (model, state) (dragoman_cache_known)",
-                across="max",
+                "are missing), nothing that counts (`silent`)."
             ),
-            Figure(
+            counter(
                 "dragoman_cache_batches_total",
-                "counter",
-                ("model", "worker", "result"),
-                "Batches of events: `read`, `lost` (missed, and the engine no longer has them), `unreadable` (nothing "
-                "is known then but what comes next).",
-                'sum by (model, worker) (increase(dragoman_cache_batches_total{result!="read"}[15m])) > 0',
+                "model worker result",
+                query='sum by (model, worker) (increase(dragoman_cache_batches_total{result!="read"}[15m])) > 0',
+            ).described(
+                "Batches of events: `read`, `lost` (missed, and the engine no longer has them), `unreadable` (nothing"
+                " is known then but what comes next)."
             ),
-            Figure(
+            gauge(
                 "dragoman_cache_blocks",
-                "gauge",
-                ("model", "worker"),
-                "Blocks that the worker's engine is known to have; 131,072 are held at most.",
-                "max by (model, worker) (dragoman_cache_blocks)",
+                "model worker",
+                query="max by (model, worker) (dragoman_cache_blocks)",
                 across="max",
+            ).described("Blocks that the worker's engine is known to have; 131,072 are held at most."),
+            gauge("dragoman_cache_bytes", "model worker", query="sum by (instance) (dragoman_cache_bytes)").described(
+                "Memory of the gateway that they take."
             ),
-            Figure(
-                "dragoman_cache_bytes",
-                "gauge",
-                ("model", "worker"),
-                "Memory of the gateway that they take.",
-                "sum by (instance) (dragoman_cache_bytes)",
-            ),
-            Figure(
+            counter(
                 "dragoman_cache_picks_total",
-                "counter",
-                ("model", "by"),
-                "Picks among workers by what decided: what an `engine` told of its cache, what a worker was `sent`, or "
-                "`none` of both: a session, a place, the load.",
-                'sum by (model) (rate(dragoman_cache_picks_total{by="engine"}[5m]))'
+                "model by",
+                query='sum by (model) (rate(dragoman_cache_picks_total{by="engine"}[5m]))'
                 " / sum by (model) (rate(dragoman_cache_picks_total[5m]))",
+            ).described(
+                "Picks among workers by what decided: what an `engine` told of its cache, what a worker was `sent`, "
+                "or `none` of both: a session, a place, the load."
             ),
         ),
         "Of models with [`kv_events`](routing.md#what-engines-have-cached).",
@@ -354,173 +237,93 @@ GROUPS = (
     Group(
         "Limits and accounting",
         (
-            Figure(
-                "dragoman_limit_decisions_total",
-                "counter",
-                ("limit", "mode", "decision"),
+            counter("dragoman_limit_decisions_total", "limit mode decision", by="limit decision").described(
                 "What each limit decided: `admitted`, `refused`, or `shadowed` (a shadow limit would have refused). "
                 "The mode is `strict` (the limits' store decided), `local` (this process alone) or `closed` (refused "
-                "because the store is down and the limit says so). A limit that is open meanwhile decides nothing. "
-                "Of a request that one limit refuses, the others decide nothing.",
-                rate("dragoman_limit_decisions_total", "limit", "decision"),
+                "because the store is down and the limit says so). A limit that is open meanwhile decides nothing. Of"
+                " a request that one limit refuses, the others decide nothing."
             ),
-            Figure(
-                "dragoman_limits_refused_total",
-                "counter",
-                ("limit",),
-                "Requests refused by a limit.",
-                rate("dragoman_limits_refused_total", "limit"),
+            counter("dragoman_limits_refused_total", "limit").described("Requests refused by a limit."),
+            counter("dragoman_limits_shadowed_total", "limit").described(
+                "Requests that a shadow limit would have refused."
             ),
-            Figure(
-                "dragoman_limits_shadowed_total",
-                "counter",
-                ("limit",),
-                "Requests that a shadow limit would have refused.",
-                rate("dragoman_limits_shadowed_total", "limit"),
+            gauge("dragoman_limits_strict", query="min(dragoman_limits_strict) == 0", across="min").described(
+                "1 while the limits' store decides, 0 while this gateway decides alone."
             ),
-            Figure(
-                "dragoman_limits_strict",
-                "gauge",
-                (),
-                "1 while the limits' store decides, 0 while this gateway decides alone.",
-                "min(dragoman_limits_strict) == 0",
-                across="min",
+            counter("dragoman_limits_alone_total", query="sum(rate(dragoman_limits_alone_total[5m]))").described(
+                "Requests that this gateway decided alone, because Redis was down or too slow."
             ),
-            Figure(
-                "dragoman_limits_alone_total",
-                "counter",
-                (),
-                "Requests that this gateway decided alone, because Redis was down or too slow.",
-                "sum(rate(dragoman_limits_alone_total[5m]))",
+            gauge("dragoman_limits_replicas", query="min(dragoman_limits_replicas)", across="max").described(
+                "Gateways on the same counters, as last known."
             ),
-            Figure(
-                "dragoman_limits_replicas",
-                "gauge",
-                (),
-                "Gateways on the same counters, as last known.",
-                "min(dragoman_limits_replicas)",
-                across="max",
-            ),
-            Figure(
-                "dragoman_limits_in_flight",
-                "gauge",
-                (),
-                "Requests here that hold slots of a limit.",
-                "sum(dragoman_limits_in_flight)",
-            ),
-            Figure(
+            gauge("dragoman_limits_in_flight").described("Requests here that hold slots of a limit."),
+            counter(
                 "dragoman_accounting_records_total",
-                "counter",
-                ("result",),
-                "Usage records, `written` and `lost`.",
-                'increase(dragoman_accounting_records_total{result="lost"}[1h]) > 0',
-            ),
+                "result",
+                query='increase(dragoman_accounting_records_total{result="lost"}[1h]) > 0',
+            ).described("Usage records, `written` and `lost`."),
         ),
         "Absent without limits, and without accounting.",
     ),
     Group(
         "The process",
         (
-            Figure(
-                "dragoman_connections",
-                "gauge",
-                (),
-                "Client connections that are open now, idle ones included.",
-                "sum(dragoman_connections)",
+            gauge("dragoman_connections").described("Client connections that are open now, idle ones included."),
+            counter("dragoman_refused_connections_total", "status").described(
+                "Ended by the server itself, before a dialect saw a whole request: 400, 408, 431, 503."
             ),
-            Figure(
-                "dragoman_refused_connections_total",
-                "counter",
-                ("status",),
-                "Ended by the server itself, before a dialect saw a whole request: 400, 408, 431, 503.",
-                rate("dragoman_refused_connections_total", "status"),
-            ),
-            Figure(
-                "dragoman_loop_lag_seconds",
-                "histogram",
-                (),
+            histogram("dragoman_loop_lag_seconds", LAG_S, by="instance", share=0.99).described(
                 "How late the event loop came to a timer, ten times a second: what waits for the loop waits in every "
-                "stream.",
-                "histogram_quantile(0.99, sum by (le, instance) (rate(dragoman_loop_lag_seconds_bucket[5m])))",
-                LAG_S,
+                "stream."
             ),
-            Figure(
-                "dragoman_shed_requests_total",
-                "counter",
-                ("reason",),
+            counter("dragoman_shed_requests_total", "reason").described(
                 "Requests that were refused to protect this process: the event loop was late (`lag`); their key had "
-                "too many `streams` or `connections` open.",
-                rate("dragoman_shed_requests_total", "reason"),
+                "too many `streams` or `connections` open."
             ),
-            Figure(
-                "dragoman_log_lines_lost_total",
-                "counter",
-                (),
-                "Lines of the log that were dropped because standard output took none for too long.",
-                "increase(dragoman_log_lines_lost_total[1h]) > 0",
+            counter("dragoman_log_lines_lost_total", query="increase(dragoman_log_lines_lost_total[1h]) > 0").described(
+                "Lines of the log that were dropped because standard output took none for too long."
             ),
-            Figure("dragoman_draining", "gauge", (), "1 while shutting down.", "sum(dragoman_draining)", across="max"),
-            Figure(
-                "dragoman_reloads_total",
-                "counter",
-                ("result",),
-                "Reloads of the configuration, `done` and `refused`.",
-                'increase(dragoman_reloads_total{result="refused"}[1h]) > 0',
-            ),
-            Figure(
-                "dragoman_build_info",
-                "gauge",
-                ("version", "python"),
-                "Always 1: which version runs, and on which Python.",
-                "count by (version) (dragoman_build_info)",
-                across="max",
-            ),
+            gauge("dragoman_draining", across="max").described("1 while shutting down."),
+            counter(
+                "dragoman_reloads_total", "result", query='increase(dragoman_reloads_total{result="refused"}[1h]) > 0'
+            ).described("Reloads of the configuration, `done` and `refused`."),
+            gauge(
+                "dragoman_build_info", "version python", query="count by (version) (dragoman_build_info)", across="max"
+            ).described("Always 1: which version runs, and on which Python."),
         ),
     ),
     Group(
         "OpenTelemetry's names",
         (
-            Figure(
+            histogram(
                 "gen_ai_server_request_duration_seconds",
-                "histogram",
-                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "error_type"),
-                "From the request's head to its end.",
-                "histogram_quantile(0.95, sum by (le, gen_ai_request_model) "
-                "(rate(gen_ai_server_request_duration_seconds_bucket[5m])))",
                 GENAI_REQUEST_S,
-            ),
-            Figure(
-                "gen_ai_server_time_to_first_token_seconds",
-                "histogram",
-                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"),
-                "Streams: from the request's head to the first output.",
-                "histogram_quantile(0.95, sum by (le, gen_ai_request_model) "
-                "(rate(gen_ai_server_time_to_first_token_seconds_bucket[5m])))",
-                GENAI_FIRST_S,
-            ),
-            Figure(
+                _GEN_AI + " error_type",
+                by="gen_ai_request_model",
+            ).described("From the request's head to its end."),
+            histogram(
+                "gen_ai_server_time_to_first_token_seconds", GENAI_FIRST_S, _GEN_AI, by="gen_ai_request_model"
+            ).described("Streams: from the request's head to the first output."),
+            histogram(
                 "gen_ai_server_time_per_output_token_seconds",
-                "histogram",
-                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"),
-                "Streams that are whole: from the first output to the end, for each token behind the first.",
-                "histogram_quantile(0.5, sum by (le, gen_ai_request_model) "
-                "(rate(gen_ai_server_time_per_output_token_seconds_bucket[5m])))",
                 GENAI_GAP_S,
-            ),
-            Figure(
+                _GEN_AI,
+                by="gen_ai_request_model",
+                share=0.5,
+            ).described("Streams that are whole: from the first output to the end, for each token behind the first."),
+            histogram(
                 "gen_ai_client_token_usage",
-                "histogram",
-                ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_token_type"),
-                "Tokens of a request, `input` and `output`.",
-                "sum by (gen_ai_request_model, gen_ai_token_type) (rate(gen_ai_client_token_usage_sum[5m]))",
                 GENAI_TOKENS,
-            ),
+                _GEN_AI + " gen_ai_token_type",
+                query="sum by (gen_ai_request_model, gen_ai_token_type) (rate(gen_ai_client_token_usage_sum[5m]))",
+            ).described("Tokens of a request, `input` and `output`."),
         ),
-        "With `metrics.genai: true`, for dashboards made for the "
-        "[semantic conventions](https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/): their metrics, "
-        "attributes and buckets, spelt as Prometheus spells them. `gen_ai_provider_name` is `dragoman`; an operation "
-        "is `chat`, `text_completion` or `embeddings`, or the name of another route; `error_type` is the status of "
-        "what is not `ok` (the outcome if there was none), else empty. Only requests whose model is known.",
+        "With `metrics.genai: true`, for dashboards made for the [semantic "
+        "conventions](https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/): their metrics, "
+        "attributes and buckets, spelt as Prometheus spells them. `gen_ai_provider_name` is `dragoman`; an "
+        "operation is `chat`, `text_completion` or `embeddings`, or the name of another route; `error_type` is "
+        "the status of what is not `ok` (the outcome if there was none), else empty. Only requests whose model is"
+        " known.",
     ),
 )
 

@@ -35,41 +35,38 @@ _OPEN = b"application/openmetrics-text"
 _END = b"# EOF\n"
 
 
-def counter(name: str) -> CounterMetricFamily:
-    """An empty family of the counter `name`. Raises KeyError for a metric that is not described."""
+def family(name: str, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    """The counter or gauge `name` with `samples`: (the values of its labels, its value). Raises KeyError for a metric
+    that is not described."""
     figure = FIGURES[name]
-    return CounterMetricFamily(figure.family, figure.text, labels=figure.labels)
+    kind = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
+    made = kind(figure.family, figure.text, labels=figure.labels)
+    for labels, value in samples:
+        made.add_metric(labels, value)
+    return made
 
 
-def gauge(name: str) -> GaugeMetricFamily:
-    """As `counter`."""
+def histogram(name: str, series: Iterable[tuple[Sequence[str], Histogram]]) -> Metric:
+    """As `family`; each series with its exemplars."""
     figure = FIGURES[name]
-    return GaugeMetricFamily(name, figure.text, labels=figure.labels)
-
-
-def histogram(name: str) -> HistogramMetricFamily:
-    """As `counter`."""
-    figure = FIGURES[name]
-    return HistogramMetricFamily(name, figure.text, labels=figure.labels)
+    made = HistogramMetricFamily(name, figure.text, labels=figure.labels)
+    bounds = [*map(str, map(float, figure.bounds)), "+Inf"]
+    for labels, numbers in series:
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+        for index, (bound, count) in enumerate(zip(bounds, accumulate(numbers.counts), strict=True)):
+            exemplar = numbers.exemplars.get(index)
+            if exemplar is None:
+                buckets.append((bound, float(count)))
+            else:
+                trace, value, at = exemplar
+                buckets.append((bound, float(count), Exemplar({"trace_id": trace}, value, at)))
+        made.add_metric(labels, buckets, numbers.total)
+    return made
 
 
 def new_histogram(name: str) -> Histogram:
     """Plain numbers for one series of the histogram `name`, in the metric's own unit."""
     return Histogram(FIGURES[name].bounds)
-
-
-def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], figures: Histogram) -> None:
-    """Adds one series, with its exemplars."""
-    bounds = [*map(str, map(float, figures.bounds)), "+Inf"]
-    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
-    for index, (bound, count) in enumerate(zip(bounds, accumulate(figures.counts), strict=True)):
-        exemplar = figures.exemplars.get(index)
-        if exemplar is None:
-            buckets.append((bound, float(count)))
-        else:
-            trace, value, at = exemplar
-            buckets.append((bound, float(count), Exemplar({"trace_id": trace}, value, at)))
-    family.add_metric(labels, buckets, figures.total)
 
 
 def content_type(accept: bytes) -> bytes:
@@ -81,10 +78,10 @@ def slices(registry: Collector | CollectorRegistry, accept: bytes) -> Iterator[b
     """The text, one small piece after the other. What one metric shows is of one moment."""
     wants_open = _OPEN in accept
     write = partial(openmetrics.generate_latest, version="1.0.0") if wants_open else generate_latest
-    for family in registry.collect():
-        for first in range(0, len(family.samples), _SAMPLES) or (0,):
-            part = copy(family)
-            part.samples = family.samples[first : first + _SAMPLES]
+    for whole in registry.collect():
+        for first in range(0, len(whole.samples), _SAMPLES) or (0,):
+            part = copy(whole)
+            part.samples = whole.samples[first : first + _SAMPLES]
             text = write(_Fixed([part]))
             if wants_open:
                 text = text.removesuffix(_END)

@@ -65,7 +65,4 @@ class GenAi:
 
     def collect(self) -> Iterator[Metric]:
         for name, series in self._series.items():
-            family = exposition.histogram(name)
-            for labels, figures in series.items():
-                exposition.add_histogram(family, labels, figures)
-            yield family
+            yield exposition.histogram(name, series.items())

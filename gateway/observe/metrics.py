@@ -7,8 +7,8 @@ counters and histograms cost some 10 µs a request, a tenth of all that a reques
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
@@ -18,6 +18,7 @@ from gateway.core.figures import ConnectionCounts, Histogram
 from gateway.core.ports import RequestRecord
 from gateway.observe import exposition
 from gateway.observe.catalogue import FIGURES
+from gateway.observe.exposition import family
 from gateway.observe.genai import GenAi
 from gateway.observe.process_group import ProcessGroup
 
@@ -231,95 +232,64 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         self._count()
-        running = exposition.gauge("dragoman_requests_running")
-        for dialect, count in self._running.items():
-            running.add_metric([dialect], count)
-        yield running
-        yield self._counter(
-            "dragoman_requests_total",
-            lambda key: (key.dialect, key.operation, key.model, str(key.status), key.outcome),
-            lambda one: one.count,
-        )
-        yield self._outcomes()
+        yield family("dragoman_requests_running", (((dialect,), count) for dialect, count in self._running.items()))
+        for name, parts in _COUNTERS.items():
+            sums: dict[tuple[str, ...], int] = {}
+            for labels, count in chain.from_iterable(map(parts, self._series.values())):
+                if count:
+                    sums[labels] = sums.get(labels, 0) + count
+            yield family(name, sums.items())
+        outcomes = dict.fromkeys(product(self._models, _OUTCOMES), 0)
+        for series in self._series.values():
+            if (place := (series.key.model, series.key.outcome)) in outcomes:
+                outcomes[place] += series.count
+        yield family("dragoman_model_requests_total", outcomes.items())
         for name, pick in _TIMES.items():
-            family = exposition.histogram(name)
-            for labels, times in self._times.items():
-                if any(pick(times).counts):
-                    exposition.add_histogram(family, labels, pick(times))
-            yield family
-        for name, figures in (
+            times = ((labels, pick(one)) for labels, one in self._times.items())
+            yield exposition.histogram(name, (each for each in times if any(each[1].counts)))
+        for name, by_model in (
             ("dragoman_output_gap_seconds", self._gaps),
             ("dragoman_queue_wait_seconds", self._waits),
         ):
-            family = exposition.histogram(name)
-            for model, one in figures.items():
-                exposition.add_histogram(family, [model], one)
-            yield family
-        lag = exposition.histogram("dragoman_loop_lag_seconds")
-        exposition.add_histogram(lag, [], self.loop_lag)
-        yield lag
-        yield self._tokens("dragoman_tokens_total", lambda key, direction: (key.model, direction, key.source or ""))
-        yield self._counter(
-            "dragoman_team_requests_total", lambda key: (key.team or "", key.outcome), lambda one: one.count
-        )
-        yield self._tokens("dragoman_team_tokens_total", lambda key, direction: (key.team or "", direction))
-        yield self._counter(
-            "dragoman_cancelled_requests_total",
-            lambda key: (key.model, key.phase or ""),
-            lambda one: one.count if one.key.phase is not None else 0,
-        )
-        yield self._counter("dragoman_dropped_fields_total", lambda key: (key.dialect,), lambda one: one.dropped)
-        detours = exposition.counter("dragoman_detours_total")
-        for way, count in self._detours.items():
-            detours.add_metric(way, count)
-        yield detours
-        opened = exposition.counter("dragoman_upstream_connections_opened_total")
-        reused = exposition.counter("dragoman_upstream_connections_reused_total")
-        for model, counts in self._connections.items():
-            opened.add_metric([model], counts.opened)
-            reused.add_metric([model], counts.reused)
-        yield from (opened, reused)
+            yield exposition.histogram(name, (((model,), one) for model, one in by_model.items()))
+        yield exposition.histogram("dragoman_loop_lag_seconds", [((), self.loop_lag)])
+        yield family("dragoman_detours_total", self._detours.items())
+        connections = self._connections.items()
+        yield family("dragoman_upstream_connections_opened_total", (((name,), one.opened) for name, one in connections))
+        yield family("dragoman_upstream_connections_reused_total", (((name,), one.reused) for name, one in connections))
         if self._genai is not None:
             yield from self._genai.collect()
 
-    def _counter(
-        self, name: str, labels: Callable[[_Key], tuple[str, ...]], amount: Callable[[_Series], int]
-    ) -> Metric:
-        """The sums of `amount` by `labels`; those that are 0 are left out."""
-        sums: dict[tuple[str, ...], int] = {}
-        for series in self._series.values():
-            if count := amount(series):
-                values = labels(series.key)
-                sums[values] = sums.get(values, 0) + count
-        family = exposition.counter(name)
-        for values, total in sums.items():
-            family.add_metric(values, total)
-        return family
 
-    def _outcomes(self) -> Metric:
-        sums = dict.fromkeys(product(self._models, _OUTCOMES), 0)
-        for series in self._series.values():
-            place = (series.key.model, series.key.outcome)
-            if place in sums:
-                sums[place] += series.count
-        family = exposition.counter("dragoman_model_requests_total")
-        for values, total in sums.items():
-            family.add_metric(values, total)
-        return family
-
-    def _tokens(self, name: str, labels: Callable[[_Key, str], tuple[str, ...]]) -> Metric:
-        sums: dict[tuple[str, ...], int] = {}
-        for series in self._series.values():
-            for direction, count in (("input", series.input), ("output", series.output)):
-                if count:
-                    values = labels(series.key, direction)
-                    sums[values] = sums.get(values, 0) + count
-        family = exposition.counter(name)
-        for values, total in sums.items():
-            family.add_metric(values, total)
-        return family
+_Parts = Iterable[tuple[tuple[str, ...], int]]
+"""What is added to the counter with these labels."""
 
 
+def _requests(one: _Series) -> _Parts:
+    key = one.key
+    yield (key.dialect, key.operation, key.model, str(key.status), key.outcome), one.count
+
+
+def _tokens(one: _Series) -> _Parts:
+    yield (one.key.model, "input", one.key.source or ""), one.input
+    yield (one.key.model, "output", one.key.source or ""), one.output
+
+
+def _team_tokens(one: _Series) -> _Parts:
+    yield (one.key.team or "", "input"), one.input
+    yield (one.key.team or "", "output"), one.output
+
+
+_COUNTERS: dict[str, Callable[[_Series], _Parts]] = {
+    "dragoman_requests_total": _requests,
+    "dragoman_tokens_total": _tokens,
+    "dragoman_team_requests_total": lambda one: [((one.key.team or "", one.key.outcome), one.count)],
+    "dragoman_team_tokens_total": _team_tokens,
+    "dragoman_cancelled_requests_total": lambda one: (
+        [((one.key.model, one.key.phase), one.count)] if one.key.phase is not None else ()
+    ),
+    "dragoman_dropped_fields_total": lambda one: [((one.key.dialect,), one.dropped)],
+}
 _TIMES: dict[str, Callable[[_Times], Histogram]] = {
     "dragoman_request_seconds": lambda one: one.whole,
     "dragoman_added_seconds": lambda one: one.added,

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.figures import Histogram
-from gateway.observe import exposition
+from gateway.observe.exposition import family
 from gateway.observe.log import Log
 
 _EVERY_S = 0.1
@@ -27,16 +27,10 @@ class ProcessMetrics(Collector):
         self._build = (version("dragoman"), platform.python_version())
 
     def collect(self) -> Iterator[Metric]:
-        build = exposition.gauge("dragoman_build_info")
-        build.add_metric(self._build, 1)
-        yield build
-        lost = exposition.counter("dragoman_log_lines_lost_total")
-        lost.add_metric([], self._log.lost)
-        yield lost
+        yield family("dragoman_build_info", [(self._build, 1)])
+        yield family("dragoman_log_lines_lost_total", [((), self._log.lost)])
         if self.connections is not None:
-            connections = exposition.gauge("dragoman_connections")
-            connections.add_metric([], self.connections())
-            yield connections
+            yield family("dragoman_connections", [((), self.connections())])
 
 
 class LoopLag:

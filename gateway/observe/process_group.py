@@ -1,12 +1,12 @@
-"""Metrics and state of several processes that share an address: whichever of them is asked shows those of all.
+"""Metrics and state of several processes that share an address: whichever is asked shows those of all.
 
-Each process listens on a Unix socket in a folder that they share. It answers `_METRICS` with what its registry
-collects, as MessagePack of `_Answer`, and `_STATE` with what it says of its state. One that does not answer in time
-shows no gauges this time.
+Each process listens on a Unix socket in a folder that they share. Its answer to `_METRICS` is an `_Answer`, the
+families that its registry collects, as MessagePack; its answer to `_STATE` is its state. A process that does not answer
+in time shows no gauges this time.
 
-Counters never fall when a process dies or is slow: at every scrape the one that is scraped writes into the folder what
-it was told (`_Kept`), and adds what it finds there of processes that no longer answer. What a process counted after the
-last scrape before its death is lost.
+Counters never fall when a process dies or is slow: at every scrape the scraped process writes the counters of the
+others into the folder (`_Kept`), and adds what it finds there of processes that no longer answer. The counts between
+the last scrape and the death of a process are lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,33 +24,44 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observe.catalogue import FIGURES
-from gateway.observe.figure import Across
+from gateway.observe.figure import Combine
 
 _ANSWER_S = 1.0
 _METRICS, _STATE = b"m", b"s"
-"""What is asked for: the one byte of a question."""
+"""The one byte of a question."""
+
+_COMBINE: dict[Combine, Callable[[Iterable[float]], float]] = {"sum": sum, "min": min, "max": max}
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+"""The name of a sample and its labels."""
 
 
 class _Family(msgspec.Struct, array_like=True):
-    """One metric of one process. samples are (name, labels, value)."""
+    """One metric of one process."""
 
     name: str
     text: str
     kind: str
-    samples: list[tuple[str, dict[str, str], float]]
+    samples: list[tuple[_Series, float]]
+
+    @property
+    def across(self) -> Combine:
+        figure = FIGURES.get(self.name) or FIGURES.get(f"{self.name}_total")
+        return figure.across if figure is not None else "sum"
 
 
 class _Answer(msgspec.Struct, array_like=True):
-    """What the process `life` collects. A number's next process has a greater one."""
+    """What a process collects. began is a clock reading at its start: the next process of its number has a greater
+    one."""
 
-    life: int
+    began: int
     families: list[_Family]
 
 
 class _Kept(msgspec.Struct, array_like=True):
-    """The counters of one number: those of `life` as they were last seen, and of all before it together."""
+    """The counters of one number: those of the process that began then as they were last seen, and the sums of all
+    processes before it."""
 
-    life: int = 0
+    began: int = 0
     seen: list[_Family] = []
     before: list[_Family] = []
 
@@ -72,13 +83,13 @@ class ProcessGroup:
         self.count = count
         self._folder = folder
         self._number = number
-        self._life = time.monotonic_ns()
+        self._began = time.monotonic_ns()
         self._server: asyncio.Server | None = None
         # Two scrapes at once would write one file of this process's.
         self._keeping = threading.Lock()
 
     async def start(self, registry: CollectorRegistry, state: Callable[[], bytes]) -> None:
-        """Answers the others from now on; `state` gives its state. Takes over the socket of a process that died."""
+        """Answers the others from now on; `state` returns its state. Takes over the socket of a process that died."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
@@ -100,126 +111,112 @@ class ProcessGroup:
     async def together(self, registry: CollectorRegistry) -> Collector:
         """What `registry` and the other processes show now, and the counters of those that are gone. Exemplars are left
         out."""
-        told = asyncio.gather(*(self._asked(number) for number in range(self.count) if number != self._number))
+        asking = asyncio.gather(*map(self._metrics_of, self._others()))
         answers = {self._number: await self._own(registry)}
-        answers.update({number: answer for number, answer in await told if answer is not None})
-        return _Together(await asyncio.to_thread(self._kept, answers))
+        for number, answer in zip(self._others(), await asking, strict=True):
+            if answer is not None:
+                answers[number] = answer
+        return _Together(_combined(await asyncio.to_thread(self._kept, answers)))
 
     async def states(self) -> list[bytes]:
-        """What the other processes say of their state; those that do not answer in time are left out."""
-        others = (_ask(self._socket(number), _STATE) for number in range(self.count) if number != self._number)
-        return [said for said in await asyncio.gather(*others) if said]
+        """The states of the other processes; those that do not answer in time are left out."""
+        states = await asyncio.gather(*(self._ask(number, _STATE) for number in self._others()))
+        return [state for state in states if state]
+
+    def _others(self) -> list[int]:
+        return [number for number in range(self.count) if number != self._number]
 
     async def _own(self, registry: CollectorRegistry) -> _Answer:
-        return _Answer(self._life, [family async for family in _families(registry)])
+        families = []
+        for metric in registry.collect():
+            samples = [((one.name, tuple(one.labels.items())), float(one.value)) for one in metric.samples]
+            families.append(_Family(metric.name, metric.documentation, metric.type, samples))
+            await asyncio.sleep(0)  # the event loop has its turn between two of them
+        return _Answer(self._began, families)
 
-    async def _asked(self, number: int) -> tuple[int, _Answer | None]:
+    async def _metrics_of(self, number: int) -> _Answer | None:
         try:
-            return number, _answer.decode(await _ask(self._socket(number), _METRICS))
+            return _answer.decode(await self._ask(number, _METRICS))
         except msgspec.DecodeError:
-            return number, None
+            return None
+
+    async def _ask(self, number: int, question: bytes) -> bytes:
+        """The answer of another process; empty if it is not there, or does not answer in time."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                reader, writer = await asyncio.open_unix_connection(self._socket(number))
+                try:
+                    writer.write(question)
+                    return await reader.read()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return b""
 
     def _socket(self, number: int) -> Path:
         return self._folder / f"{number}.sock"
 
     def _kept(self, answers: Mapping[int, _Answer]) -> list[list[_Family]]:
-        """All that is to be shown. Writes the counters of `answers` into the folder, and reads there what is in none of
-        them.
+        """All families to show. Writes the counters of `answers` into the folder, and reads there those of processes
+        without an answer.
 
-        Several processes may do so at a time: whoever finds an earlier life than that which answered puts away what was
-        seen of it, and all who do so write the same.
+        Several processes may do so at a time. If one finds the counters of an earlier process than the one that
+        answered, it adds them to `before`, and all that do so write the same.
         """
-        with self._keeping:
-            return self._kept_alone(answers)
-
-    def _kept_alone(self, answers: Mapping[int, _Answer]) -> list[list[_Family]]:
         found = []
-        for number in range(self.count):
-            path, answer = self._folder / f"{number}.counters", answers.get(number)
-            try:
-                kept = _counters.decode(path.read_bytes())
-            except (OSError, msgspec.DecodeError):
-                kept = _Kept()
-            if answer is None or answer.life < kept.life:
-                found += [kept.before, kept.seen]
-                continue
-            before = kept.before if kept.life == answer.life else _summed([kept.before, kept.seen])
-            found += [before, answer.families]
-            new = path.with_suffix(f".{self._number}.new")
-            with contextlib.suppress(OSError):  # a full disk: counters may fall, and are shown all the same
-                new.write_bytes(_encode(_Kept(answer.life, _summed([answer.families]), before)))
-                new.replace(path)
+        with self._keeping:
+            for number in range(self.count):
+                path, answer = self._folder / f"{number}.counters", answers.get(number)
+                try:
+                    kept = _counters.decode(path.read_bytes())
+                except (OSError, msgspec.DecodeError):
+                    kept = _Kept()
+                if answer is None or answer.began < kept.began:
+                    found += [kept.before, kept.seen]
+                    continue
+                before = kept.before
+                if kept.began != answer.began:
+                    before = _combined([kept.before, kept.seen])
+                found += [before, answer.families]
+                new = path.with_suffix(f".{self._number}.new")
+                with contextlib.suppress(OSError):  # a full disk: counters may fall, and are shown all the same
+                    new.write_bytes(_encode(_Kept(answer.began, _only_counters(answer.families), before)))
+                    new.replace(path)
         return found
 
 
-def _summed(processes: Iterable[Sequence[_Family]]) -> list[_Family]:
-    """The counters of several processes, each the sum; what is no counter is left out."""
-    kinds: dict[str, _Family] = {}
-    values: dict[str, dict[_Series, float]] = {}
-    for families in processes:
-        for family in families:
-            if family.kind not in ("counter", "histogram") or _across(family.name) != "sum":
-                continue
-            kinds[family.name] = family
-            series = values.setdefault(family.name, {})
-            for name, labels, value in family.samples:
-                if not name.endswith("_created"):
-                    at = name, tuple(labels.items())
-                    series[at] = series.get(at, 0.0) + value
+def _only_counters(families: Iterable[_Family]) -> list[_Family]:
+    """Those that only grow, without the times of their creation."""
     return [
-        _Family(name, one.text, one.kind, [(of, dict(pairs), value) for (of, pairs), value in values[name].items()])
-        for name, one in kinds.items()
+        _Family(one.name, one.text, one.kind, [each for each in one.samples if not each[0][0].endswith("_created")])
+        for one in families
+        if one.kind in ("counter", "histogram") and one.across == "sum"
     ]
 
 
-async def _families(registry: CollectorRegistry) -> AsyncIterator[_Family]:
-    """The event loop has its turn between two of them."""
-    for metric in registry.collect():
-        samples = [(sample.name, dict(sample.labels), float(sample.value)) for sample in metric.samples]
-        yield _Family(metric.name, metric.documentation, metric.type, samples)
-        await asyncio.sleep(0)
-
-
-async def _ask(path: Path, what: bytes) -> bytes:
-    """Nothing from a process that is not there, or does not answer in time."""
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            reader, writer = await asyncio.open_unix_connection(path)
-            try:
-                writer.write(what)
-                return await reader.read()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return b""
+def _combined(processes: Iterable[Sequence[_Family]]) -> list[_Family]:
+    """Each family once: of each series the sum over the processes, or what `Figure.across` says."""
+    first: dict[str, _Family] = {}
+    values: dict[str, dict[_Series, list[float]]] = {}
+    for families in processes:
+        for family in families:
+            first.setdefault(family.name, family)
+            series = values.setdefault(family.name, {})
+            for at, value in family.samples:
+                series.setdefault(at, []).append(value)
+    return [
+        _Family(name, one.text, one.kind, [(at, _COMBINE[one.across](found)) for at, found in values[name].items()])
+        for name, one in first.items()
+    ]
 
 
 class _Together(Collector):
-    """Each figure once: the sum over the processes, or what `Figure.across` says."""
-
-    def __init__(self, processes: Iterable[Sequence[_Family]]) -> None:
-        self._metrics: dict[str, Metric] = {}
-        values: dict[str, dict[_Series, list[float]]] = {}
-        for families in processes:
-            for family in families:
-                if family.name not in self._metrics:
-                    self._metrics[family.name] = Metric(family.name, family.text, family.kind)
-                series = values.setdefault(family.name, {})
-                for name, labels, value in family.samples:
-                    series.setdefault((name, tuple(labels.items())), []).append(value)
-        for family_name, found in values.items():
-            combine = _COMBINE[_across(family_name)]
-            for (name, pairs), numbers in found.items():
-                self._metrics[family_name].add_sample(name, dict(pairs), combine(numbers))
+    def __init__(self, families: Sequence[_Family]) -> None:
+        self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        return self._metrics.values()
-
-
-_Series = tuple[str, tuple[tuple[str, str], ...]]
-_COMBINE: dict[str, Callable[[Iterable[float]], float]] = {"sum": sum, "min": min, "max": max}
-
-
-def _across(family: str) -> Across:
-    figure = FIGURES.get(family) or FIGURES.get(f"{family}_total")
-    return figure.across if figure is not None else "sum"
+        for family in self._families:
+            metric = Metric(family.name, family.text, family.kind)
+            for (name, labels), value in family.samples:
+                metric.add_sample(name, dict(labels), value)
+            yield metric

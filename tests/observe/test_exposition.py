@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics import parser as open_parser
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.core.figures import Histogram
 from gateway.core.ports import RequestRecord
 from gateway.observe import exposition
 from gateway.observe.metrics import Metrics
@@ -100,16 +99,18 @@ def test_a_traced_request_is_an_exemplar_of_its_bucket_in_openmetrics_alone() ->
 
 
 def test_a_metric_that_is_not_described_cannot_be_made() -> None:
-    for make in (exposition.counter, exposition.gauge, exposition.histogram, exposition.new_histogram):
+    for make in (exposition.family, exposition.histogram):
         with pytest.raises(KeyError):
-            make("dragoman_secret")
+            make("dragoman_secret", [])
+    with pytest.raises(KeyError):
+        exposition.new_histogram("dragoman_secret")
 
 
 def test_an_empty_histogram_is_whole() -> None:
-    family = exposition.histogram("dragoman_loop_lag_seconds")
-    exposition.add_histogram(family, [], Histogram((1.0,)))
-    assert [(sample.name, sample.value) for sample in family.samples] == [
-        ("dragoman_loop_lag_seconds_bucket", 0.0),
+    shown = exposition.histogram(
+        "dragoman_loop_lag_seconds", [((), exposition.new_histogram("dragoman_loop_lag_seconds"))]
+    )
+    assert [(sample.name, sample.value) for sample in shown.samples[-3:]] == [
         ("dragoman_loop_lag_seconds_bucket", 0.0),
         ("dragoman_loop_lag_seconds_count", 0.0),
         ("dragoman_loop_lag_seconds_sum", 0.0),

@@ -25,13 +25,13 @@ ARROWS: dict[str, set[str]] = {
     "fleet": CORE | {"config", "redis", "resolve"},
     "redis": CORE | {"config"},
     "transport": CORE | {"drive", "resolve"},
-    "observe": CORE | {"config"},
+    "observe": CORE | {"config", "ratelimit"},
     "config": CORE,
     "auth": CORE | {"config"},
     "server": CORE | {"config", "drive"},
     "ratelimit": CORE | {"config", "drive", "redis"},
     "pipeline": CORE | {"auth", "config", "drive", "translation", "wire"},
-    "console": CORE | {"config", "fleet", "observe", "pipeline", "translation"},
+    "console": CORE | {"config", "fleet", "observe", "pipeline", "ratelimit", "translation"},
 }
 EVERYTHING = {"app", "cli"}
 
