@@ -9,14 +9,12 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from gateway.core.errors import Busy, GatewayError, Kind
+from gateway.core.estimate import CHARACTERS, OUTPUT
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.queue import Queue, Waiter, Without
 from gateway.fleet.speed import Speed
-from gateway.fleet.worker import Worker
+from gateway.fleet.worker import OUTPUT_COSTS, Worker
 
-# What a request is taken to cost where its policy reads no prompts: bytes of a token, and four times the output.
-_BYTES_PER_TOKEN = 4
-_OUTPUT = 1024
 # Kinds of requests whose speed is remembered while none of them waits.
 _SPEEDS = 64
 
@@ -148,7 +146,8 @@ class Waiting:
         if cold and (without or not policy.cold_start_s):
             self._on_refuse("no_worker")
             raise no_worker()
-        tokens = routing.prompt + routing.output or routing.size // _BYTES_PER_TOKEN + _OUTPUT
+        # If the policy reads no prompts, the size of the body has to do.
+        tokens = routing.prompt + routing.output or routing.size // CHARACTERS + OUTPUT_COSTS * OUTPUT
         request = Request(routing.tenant, priority, tokens, routing.size, without, bool(tried))
         request.lacking, request.lacks, request.tried = lacking, lacks, frozenset(tried)
         if not tried:  # a retry has waited already, and the retry budget bounds how many there are

@@ -9,19 +9,16 @@ redis      counters in Redis
 report     the state of one caller's limits, for `dragoman limits`
 """
 
-from gateway.ratelimit.estimate import Estimator
 from gateway.ratelimit.gate import Limiting
 from gateway.ratelimit.limiter import Limiter
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Cost, Decision, Lease, Limited, Outcome, Rule, RuleState, Subject
+from gateway.ratelimit.model import Decision, Lease, Limited, Outcome, Rule, RuleState, Subject
 from gateway.ratelimit.report import table, unseen
 from gateway.ratelimit.rules import Limits, estimator, rules
 from gateway.ratelimit.store import Store, StoreDown
 
 __all__ = [
-    "Cost",
     "Decision",
-    "Estimator",
     "Lease",
     "Limited",
     "Limiter",

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from gateway.config import Config
 from gateway.core.errors import Kind
+from gateway.core.estimate import Cost
 from gateway.core.http import Headers
 from gateway.core.messages import QUESTIONS, Op
 from gateway.core.ports import Permit as AnyPermit
@@ -18,7 +19,7 @@ from gateway.core.ports import RequestRecord
 from gateway.ratelimit.addresses import Scope, client_address
 from gateway.ratelimit.limiter import Limiter
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Cost, Decision, Lease, Limited, LimitKind, Outcome, Plan, Subject, Verdict
+from gateway.ratelimit.model import Decision, Lease, Limited, LimitKind, Outcome, Plan, Subject, Verdict
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.rules import KINDS, Limits, estimator

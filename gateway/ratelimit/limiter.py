@@ -18,10 +18,11 @@ from typing import Any
 from weakref import ref
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.estimate import Cost
 from gateway.core.rounds import going_on
 from gateway.drive import Answer
 from gateway.ratelimit.memory import MemoryStore
-from gateway.ratelimit.model import Cost, Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
+from gateway.ratelimit.model import Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
 from gateway.ratelimit.plan import Plans, Replaced, RuleIndex, scaled
 from gateway.ratelimit.store import Settlement, Store, StoreDown
 

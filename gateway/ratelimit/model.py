@@ -83,25 +83,6 @@ class Rule(Struct, frozen=True, kw_only=True):
         return all(getattr(subject, one) in values for one, values in self.match.items())
 
 
-class Cost(Struct, frozen=True):
-    """The tokens that a request may use.
-
-    tokens   the reservation: prompt and output
-    least    a lower bound (0: unknown); a request whose `least` is above a token limit can never be admitted
-    prompt   the estimate of the prompt
-    choices  the number of outputs that it asks for
-    each     the most tokens that each of these may have
-    field    vLLM's name of the field that asks for more than one; "" if `choices` is 1. A request whose choices may
-             have more tokens together than a token limit can never be admitted"""
-
-    tokens: int = 0
-    least: int = 0
-    prompt: int = 0
-    choices: int = 1
-    each: int = 0
-    field: str = ""
-
-
 class RuleState(Struct):
     """One counter as a client may see it.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gateway.config import Config
+from gateway.core.estimate import Estimator
 from gateway.ratelimit.addresses import canonical
-from gateway.ratelimit.estimate import Estimator
 from gateway.ratelimit.model import Dimension, LimitKind, Rule
 from gateway.ratelimit.plan import RuleIndex
 

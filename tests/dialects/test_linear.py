@@ -18,9 +18,9 @@ import pytest
 
 from gateway import backends, dialects
 from gateway.core.errors import GatewayError
+from gateway.core.estimate import Estimator
 from gateway.core.messages import QUESTIONS
 from gateway.core.ports import Capabilities, Settings
-from gateway.ratelimit.estimate import Estimator
 from gateway.translation import totals
 from gateway.translation.ability import refuse_beyond
 from tests.chaos.hostile import KINDS

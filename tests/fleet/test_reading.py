@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.estimate import IMAGE
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.pick.reading import ENDS, IMAGE, OPENING, STEP, WHOLE, describe, home_of, session_of
+from gateway.fleet.pick.reading import ENDS, OPENING, STEP, WHOLE, describe, home_of, session_of
 from gateway.fleet.pick.seen import Seen
 from gateway.fleet.worker import Worker
 from tests.clients import DIALECTS, Way, ways

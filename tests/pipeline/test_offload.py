@@ -16,13 +16,13 @@ import pytest
 
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.estimate import Estimator
 from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.openai import OpenAI
 from gateway.fleet.pool import Pool
 from gateway.pipeline import offload as threads
 from gateway.pipeline import run
 from gateway.pipeline.offload import SLICE_S, Share, offload
-from gateway.ratelimit import Estimator
 from gateway.wire.openai.streams.passthrough import Passthrough
 from tests.harness import Stack, until
 from tests.server.raw import Raw, chat, post, scripted

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.ratelimit import Cost, Limiter, MemoryStore, Rule, Store, Subject
+from gateway.core.estimate import Cost
+from gateway.ratelimit import Limiter, MemoryStore, Rule, Store, Subject
 from gateway.ratelimit.redis import batcher
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.redis import RedisSettings, Servers, connect

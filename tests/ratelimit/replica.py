@@ -11,7 +11,8 @@ import random
 import sys
 import time
 
-from gateway.ratelimit import Cost, Limited, Limiter, Rule, Subject
+from gateway.core.estimate import Cost
+from gateway.ratelimit import Limited, Limiter, Rule, Subject
 from gateway.ratelimit.redis import batcher as skewed
 from gateway.ratelimit.redis.store import RedisSettings, RedisStore
 

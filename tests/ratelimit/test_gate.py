@@ -21,7 +21,8 @@ from gateway.auth import new_key
 from gateway.cli import main
 from gateway.config import load
 from gateway.core.errors import Kind
-from gateway.ratelimit import Cost, Decision, Limiter, Limiting, Limits, Rule, Subject, rules
+from gateway.core.estimate import Cost
+from gateway.ratelimit import Decision, Limiter, Limiting, Limits, Rule, Subject, rules
 from gateway.ratelimit.addresses import client_address
 from gateway.ratelimit.gate import duration
 from tests.clients import CHAT, DIALECTS, REQUESTS, WAYS, Way

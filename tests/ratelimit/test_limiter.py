@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.estimate import Cost
 from gateway.drive import Answer
-from gateway.ratelimit import Cost, Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject
+from gateway.ratelimit import Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.redis.store import RedisStore
 from gateway.ratelimit.store import StoreDown

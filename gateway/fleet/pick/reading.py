@@ -22,6 +22,7 @@ from itertools import accumulate
 
 from msgspec import Raw
 
+from gateway.core.estimate import CHARACTERS, IMAGE, OUTPUT, rough
 from gateway.core.http import Headers
 from gateway.core.messages import (
     Audio,
@@ -43,12 +44,6 @@ from gateway.core.messages import (
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.worker import OUTPUT_COSTS
 
-CHARACTERS = 4
-"""Of a token, on average."""
-OUTPUT = 256
-"""Tokens that a reply is taken to have, unless its client bounds it lower."""
-IMAGE = 1_024
-"""Tokens that an image or a sound is taken for."""
 WHOLE = 16_384
 SAMPLE = 512
 FRONT = 1_024
@@ -88,19 +83,15 @@ def describe(op: Op, routing: RoutingFacts, salt: str | None, prompt: bool) -> N
         _chat(op, routing, salt, prompt)
     elif isinstance(op, Complete):
         _complete(op, routing, salt, prompt)
-    elif isinstance(op, Embed):
-        routing.prompt = sum([_length(one) for one in op.inputs])
-    elif isinstance(op, Score):
-        pairs = len(op.documents) // len(op.queries)
-        routing.prompt = sum(map(_length, op.documents)) + pairs * sum(map(_length, op.queries))
+    elif isinstance(op, (Embed, Score)):
+        routing.prompt = rough(op)
     else:
         assert isinstance(op, Question)
 
 
 def _chat(op: Chat, routing: RoutingFacts, salt: str | None, prompt: bool) -> None:
     if not prompt:
-        size = sum([len(part.text) if type(part) is Text else _size(part) for one in op.messages for part in one.parts])
-        routing.prompt = size // CHARACTERS + 1
+        routing.prompt = rough(op)
         routing.output = _output(op.max_output)
         return
     pieces = [_tool(tool.name, tool.description, tool.parameters) for tool in op.tools] if op.tools else []
@@ -200,7 +191,7 @@ def _sample(pieces: Sequence[str], index: int, at: int) -> str:
 
 
 def _complete(op: Complete, routing: RoutingFacts, salt: str | None, prompt: bool) -> None:
-    routing.prompt = sum([_length(one) for one in op.prompts])
+    routing.prompt = rough(op)
     routing.output = _output(op.max_output) * op.n * len(op.prompts)
     if not prompt or not op.prompts:
         return
@@ -215,10 +206,6 @@ def _complete(op: Complete, routing: RoutingFacts, salt: str | None, prompt: boo
 
 def _output(cap: int | None) -> int:
     return OUTPUT_COSTS * (OUTPUT if cap is None else min(OUTPUT, cap))
-
-
-def _length(text: str | tuple[int, ...]) -> int:
-    return len(text) // CHARACTERS + 1 if isinstance(text, str) else len(text)
 
 
 def _tool(name: str, description: str | None, parameters: Raw | None) -> str:
@@ -236,12 +223,6 @@ def _part(part: Part, pieces: list[str]) -> int:
         pieces.append(_digest(part))
         return 1
     return 0
-
-
-def _size(part: Part) -> int:
-    if isinstance(part, (Text, Thinking, Refusal)):
-        return len(part.text)
-    return len(part.arguments) if isinstance(part, ToolCall) else IMAGE * CHARACTERS
 
 
 def _digest(part: Image | Audio | Opaque) -> str:

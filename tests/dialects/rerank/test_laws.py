@@ -13,10 +13,10 @@ import yaml
 from gateway import backends, dialects
 from gateway.auth import new_key
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.estimate import Estimator
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.messages import Score
 from gateway.core.ports import Capabilities, Settings
-from gateway.ratelimit.estimate import Estimator
 from gateway.translation.offline import Refused, send
 from tests.harness import Stack
 

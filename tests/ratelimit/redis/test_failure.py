@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.ratelimit import Cost, Lease, Limited, Limiter, Rule, Subject
+from gateway.core.estimate import Cost
+from gateway.ratelimit import Lease, Limited, Limiter, Rule, Subject
 from gateway.ratelimit.redis.patience import Patience
 from gateway.ratelimit.redis.store import RedisSettings, RedisStore
 from tests.ports import free_port

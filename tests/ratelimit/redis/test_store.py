@@ -18,7 +18,8 @@ import msgspec
 import pytest
 from redis.crc import key_slot
 
-from gateway.ratelimit import Cost, Limited, Limiter, Rule, Subject
+from gateway.core.estimate import Cost
+from gateway.ratelimit import Limited, Limiter, Rule, Subject
 from gateway.ratelimit.model import Plan
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, pack, unpack

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from gateway.core.estimate import Cost, Estimator
 from gateway.core.messages import (
     Audio,
     Beams,
@@ -25,7 +26,6 @@ from gateway.core.messages import (
     Tool,
     ToolCall,
 )
-from gateway.ratelimit import Cost, Estimator
 
 EXACT = Estimator(bytes_per_token=1)
 
@@ -66,7 +66,7 @@ def test_the_text_of_all_parts_counts_as_one(parts: list[list[str]], each: float
             8 + 1024 + 1500,
             0,
         ),
-        (Chat(model="m", messages=(Message("assistant", (ToolCall("i", "abc", "{}"),)),), max_output=0), 8 + 8 + 3, 0),
+        (Chat(model="m", messages=(Message("assistant", (ToolCall("i", "abc", "{}"),)),), max_output=0), 8 + 8 + 2, 0),
         (Chat(model="m", messages=(), tools=(Tool("abc", "abc", Raw(b"{}")),), max_output=0), 8 + 3, 0),
     ],
 )
