@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -144,25 +143,8 @@ def test_what_is_left_out_says_why() -> None:
 # -- the same, however it comes -------------------------------------------------------------------------------------
 
 
-@contextmanager
-def named(case: Case) -> Iterator[None]:
-    """A failure says which case it is."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"case: {case}")
-        raise
-
-
-@every
-def test_streamed_is_buffered_for_us(cases: list[Case], record_property: Count) -> None:
-    for case in cases:
-        with named(case):
-            streamed_is_buffered(case)
-    record_property("cases", len(cases))
-
-
-def streamed_is_buffered(case: Case) -> None:
+def streamed_is_buffered(case: Case) -> int:
+    """For us: the events of a stream, folded, are those of the whole reply."""
     backend, op = BACKENDS[case.backend], case.op()
     if "logprobs" not in case.scenario.asks:
         op.logprobs = None  # a dialect may ask for them by itself
@@ -171,18 +153,11 @@ def streamed_is_buffered(case: Case) -> None:
     whole = fold(backend.read(case.worker.whole(case.scenario), op))
     assert content(streamed) == content(whole)
     assert content(streamed, ids=False) == content(case.scenario.reply(), ids=False)
+    return 1
 
 
-@every
-def test_streamed_is_buffered_for_the_client(cases: list[Case], record_property: Count) -> None:
-    count = 0
-    for case in cases:
-        with named(case):
-            count += client_hears_the_same(case)
-    record_property("cases", count)
-
-
-def client_hears_the_same(case: Case) -> int:
+def client_reads_the_same(case: Case) -> int:
+    """From a stream and from a whole reply, and it is what the scenario holds."""
     client, backend, dialect = case.client, BACKENDS[case.backend], DIALECTS[case.client.dialect]
     wanted = visible(client, expected(case))
     out, lane, _ = run(case, case.frames)
@@ -204,16 +179,8 @@ def client_hears_the_same(case: Case) -> int:
     return 1
 
 
-@every
-def test_blocks_may_be_cut_anywhere(cases: list[Case], record_property: Count) -> None:
-    count = 0
-    for case in cases:
-        with named(case):
-            count += blocks_do_not_matter(case)
-    record_property("cases", count)
-
-
 def blocks_do_not_matter(case: Case) -> int:
+    """The stream is the same if its blocks are cut elsewhere."""
     stream = b"".join(case.frames)
     whole, _, _ = run(case, [stream])
     random = Random(str(case))
@@ -246,16 +213,7 @@ def test_text_may_be_cut_at_every_byte(case: Case, record_property: Count) -> No
     record_property("cases", len(stream))
 
 
-@every
-def test_what_is_written_reads_back(cases: list[Case], record_property: Count) -> None:
-    count = 0
-    for case in cases:
-        with named(case):
-            count += reads_back(case)
-    record_property("cases", count)
-
-
-def reads_back(case: Case) -> int:
+def what_is_written_reads_back(case: Case) -> int:
     """Where the client's stream is a wire that a backend reads, the same events come of it."""
     readers = [name for name in BACKENDS if wire_of(name, case.client.operation) == case.client.speaks]
     if not readers or {choice.reason for choice in case.scenario.reply().choices} & set(case.client.words):
@@ -283,13 +241,14 @@ def _in_openais_words(found: Any, stop: bool) -> Any:
     return (created, [choice[:-1] for choice in choices], ends, *usage)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.lane == "bytes"], ids=str)
-def test_both_lanes_say_the_same(case: Case, record_property: Count) -> None:
+def both_lanes_say_the_same(case: Case) -> int:
+    if case.lane != "bytes":
+        return 0
     by_bytes, lane, _ = run(case, case.frames)
     by_events, other, _ = run(Case(case.client, case.backend, case.scenario), case.frames)
     assert visible(case.client, case.client.hear(by_bytes)) == visible(case.client, case.client.hear(by_events))
     assert (lane.usage, lane.done) == (other.usage, other.done)
-    record_property("cases", 1)
+    return 1
 
 
 # -- a cut never looks complete -------------------------------------------------------------------------------------
@@ -307,16 +266,7 @@ def assert_incomplete(case: Case, out: bytes, lane: Lane, events: list[Event], m
     assert {index for index, choice in heard.choices.items() if choice.finish is not None} <= finished
 
 
-@every
-def test_a_cut_never_looks_complete(cases: list[Case], record_property: Count) -> None:
-    count = 0
-    for case in cases:
-        with named(case):
-            count += cut_everywhere(case)
-    record_property("cases", count)
-
-
-def cut_everywhere(case: Case) -> int:
+def a_cut_never_looks_complete(case: Case) -> int:
     """After every frame and at some bytes, by a lost connection and by a clean end."""
     frames = case.frames
     stream = b"".join(frames)
@@ -341,8 +291,7 @@ def cut_everywhere(case: Case) -> int:
     return len(places)
 
 
-@one_each
-def test_an_error_amid_a_stream_is_told(case: Case, record_property: Count) -> None:
+def an_error_amid_a_stream_is_told(case: Case) -> int:
     frames = case.frames
     count = 0
     for place in range(len(frames)):
@@ -354,25 +303,23 @@ def test_an_error_amid_a_stream_is_told(case: Case, record_property: Count) -> N
         assert lane.error.blame is Blame.WORKER
         assert "boom" not in lane.error.message, "a worker's 5xx words are not the client's business"
         count += 1
-    record_property("cases", count)
+    return count
 
 
-@one_each
-def test_an_error_first_writes_nothing(case: Case, record_property: Count) -> None:
+def an_error_first_writes_nothing(case: Case) -> int:
     """A 200 whose first frame is an error: nothing is written, so that it can still be an error status."""
     out, lane, _ = run(case, [case.worker.broken("boom"), case.frames[-1]])
     assert out == b""
     assert lane.error is not None
     assert refused(case, lane.error) >= 400
-    record_property("cases", 1)
+    return 1
 
 
-@one_each
-def test_nothing_and_a_page_are_no_reply(case: Case, record_property: Count) -> None:
+def nothing_and_a_page_are_no_reply(case: Case) -> int:
     bodies = (b"", b"\n\n", b"<html><body>Bad Gateway</body></html>", b"null\n\n")
     for body in bodies:
         is_no_reply(case, body)
-    record_property("cases", 2 * len(bodies))
+    return 2 * len(bodies)
 
 
 def is_no_reply(case: Case, body: bytes) -> None:
@@ -394,32 +341,29 @@ def is_no_reply(case: Case, body: bytes) -> None:
     assert "<" not in caught.value.message
 
 
-@one_each
-def test_only_the_terminal_mark_is_no_reply(case: Case, record_property: Count) -> None:
+def only_the_terminal_mark_is_no_reply(case: Case) -> int:
     if not case.worker.mark:
-        pytest.skip("this wire has no frame for it")
+        return 0  # this wire has no frame for it
     out, lane, _ = run(case, [case.frames[-1]])
     assert out == b""
     assert_incomplete(case, out, lane, [])
-    record_property("cases", 1)
+    return 1
 
 
-@one_each
-def test_the_mark_before_the_finish_is_a_cut(case: Case, record_property: Count) -> None:
+def the_mark_before_the_finish_is_a_cut(case: Case) -> int:
     """An engine that dies may still say [DONE]."""
     if not case.worker.mark:
-        pytest.skip("this wire has no frame for it")
+        return 0  # this wire has no frame for it
     frames = case.frames
     out, lane, watched = run(case, [*frames[:2], frames[-1]])
     assert_incomplete(case, out, lane, watched.seen)
-    record_property("cases", 1)
+    return 1
 
 
 _JUNK = (b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"{}", b'{"choices":7}')
 
 
-@one_each
-def test_junk_amid_a_stream_is_an_error(case: Case, record_property: Count) -> None:
+def junk_amid_a_stream_is_an_error(case: Case) -> int:
     frames = case.frames
     # Of wires without a mark of their own, every member of an event may be absent.
     junks = _JUNK if case.worker.mark else _JUNK[:4]
@@ -428,21 +372,20 @@ def test_junk_amid_a_stream_is_an_error(case: Case, record_property: Count) -> N
         assert_incomplete(case, out, lane, [])
         assert lane.error is not None
         assert lane.error.blame is Blame.WORKER
-    record_property("cases", len(junks))
+    return len(junks)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.scenario.name == "two choices"], ids=str)
-def test_every_choice_must_finish(case: Case, record_property: Count) -> None:
-    """The terminal mark after one of two choices is no end."""
-    if not case.worker.mark:
-        pytest.skip("this wire has no frame for it")
+def every_choice_must_finish(case: Case) -> int:
+    """The terminal mark after one of two choices is not an end."""
+    if not case.worker.mark or case.scenario.name != "two choices":
+        return 0
     frames = case.frames
     ended = next(place for place, frame in enumerate(frames) if b'"length"' in frame)
     blocks = [*frames[: ended + 1], frames[-1]]
     _, _, watched = run(Case(case.client, case.backend, case.scenario), blocks)
     out, lane, _ = run(case, blocks)
     assert_incomplete(case, out, lane, watched.seen)
-    record_property("cases", 1)
+    return 1
 
 
 # -- errors before a reply ------------------------------------------------------------------------------------------
@@ -468,12 +411,11 @@ def refused(case: Case, error: GatewayError) -> int:
     return response.status
 
 
-@one_each
-def test_a_workers_refusal_is_told(case: Case, record_property: Count) -> None:
+def a_workers_refusal_is_told(case: Case) -> int:
     """A 4xx about the request keeps its words and is no fault of the worker; of anything else only the kind is told."""
     for status, words, blame, quoted in _FAULTS:
         refusal_is_told(case, status, words, blame, quoted)
-    record_property("cases", len(_FAULTS))
+    return len(_FAULTS)
 
 
 def refusal_is_told(case: Case, status: int, words: str, blame: Blame, quoted: bool) -> None:
@@ -493,19 +435,17 @@ def refusal_is_told(case: Case, status: int, words: str, blame: Blame, quoted: b
 _PAGES = (b"<html><body>nginx</body></html>", b"", b"\xff", b"{}", b"[1]", b'"no"', b"null")
 
 
-@one_each
-def test_a_page_is_never_quoted(case: Case, record_property: Count) -> None:
+def a_page_is_never_quoted(case: Case) -> int:
     pages = list(itertools.product((400, 404, 500, 502, 503), _PAGES))
     for status, body in pages:
         error = BACKENDS[case.backend].fault(Response(status, [(b"content-type", b"text/html")], body))
         assert "html" not in error.message
         assert error.message
         assert refused(case, error) >= 400
-    record_property("cases", len(pages))
+    return len(pages)
 
 
-@one_each
-def test_every_kind_of_error_has_its_form(case: Case, record_property: Count) -> None:
+def every_kind_of_error_has_its_form(case: Case) -> int:
     """Before a stream and within it, with everything said and with nothing."""
     errors = [GatewayError(kind, "sentence") for kind in Kind]
     for kind in Kind:
@@ -520,7 +460,53 @@ def test_every_kind_of_error_has_its_form(case: Case, record_property: Count) ->
         heard = case.client.hear(before + lane.fail(error))
         assert "sentence" in (heard.error or "")
         assert not heard.complete
-    record_property("cases", len(errors))
+    return len(errors)
+
+
+# -- the laws, each for every pair ----------------------------------------------------------------------------------
+
+LAWS = (
+    streamed_is_buffered,
+    client_reads_the_same,
+    blocks_do_not_matter,
+    what_is_written_reads_back,
+    both_lanes_say_the_same,
+    a_cut_never_looks_complete,
+    every_choice_must_finish,
+)
+FAILURES = (
+    an_error_amid_a_stream_is_told,
+    an_error_first_writes_nothing,
+    nothing_and_a_page_are_no_reply,
+    only_the_terminal_mark_is_no_reply,
+    the_mark_before_the_finish_is_a_cut,
+    junk_amid_a_stream_is_an_error,
+    a_workers_refusal_is_told,
+    a_page_is_never_quoted,
+    every_kind_of_error_has_its_form,
+)
+
+
+def held(laws: tuple[Callable[[Case], int], ...], cases: list[Case]) -> int:
+    """How many checks the laws made. A failure names its law and its case."""
+    count = 0
+    for law, case in itertools.product(laws, cases):
+        try:
+            count += law(case)
+        except BaseException as error:
+            error.add_note(f"{law.__name__}: {case}")
+            raise
+    return count
+
+
+@every
+def test_every_law_holds_for_every_scenario(cases: list[Case], record_property: Count) -> None:
+    record_property("cases", held(LAWS, cases))
+
+
+@one_each
+def test_every_failure_is_told(case: Case, record_property: Count) -> None:
+    record_property("cases", held(FAILURES, [case]))
 
 
 # -- the lifecycle holds, whatever comes ----------------------------------------------------------------------------

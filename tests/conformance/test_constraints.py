@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -116,10 +117,7 @@ def outcome(way: Way, backend: str, policy: ExtrasPolicy | None, members: dict[s
     return Sent({*crossing.op.dropped, *crossing.outgoing.dropped}, set(optional), to)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("way", ROUTES.values(), ids=str)
-def test_a_constraint_is_obeyed_or_refused(way: Way, backend: str, policy: ExtrasPolicy | None) -> None:
+def assert_obeyed_or_refused(way: Way, backend: str, policy: ExtrasPolicy | None) -> None:
     if isinstance(outcome(way, backend, policy, {}), int):
         assert backend != "vllm"  # others make no embeddings, or tell no token ids
         return
@@ -137,6 +135,29 @@ def test_a_constraint_is_obeyed_or_refused(way: Way, backend: str, policy: Extra
             else:
                 wrong[name] = found.named
     assert wrong == {}
+
+
+@pytest.mark.parametrize("way", ROUTES.values(), ids=str)
+def test_every_dialect_keeps_constraints_under_every_policy(way: Way) -> None:
+    for policy in POLICIES:
+        assert_obeyed_or_refused(way, "vllm", policy)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_obeys_or_refuses(backend: str) -> None:
+    """In requests that are passed on as they came, and in those that are written from the canonical form."""
+    for way in ROUTES.values():
+        if way.dialect in ("openai", "friendli"):
+            assert_obeyed_or_refused(way, backend, None)
+
+
+PAIRS = [(way, backend, policy) for way in ROUTES.values() for backend in BACKENDS for policy in POLICIES]
+
+
+@pytest.mark.parametrize(("way", "backend", "policy"), Random(5).sample(PAIRS, 32), ids=str)
+def test_a_drawn_pair_obeys_or_refuses(way: Way, backend: str, policy: ExtrasPolicy | None) -> None:
+    """The same pairs in each run."""
+    assert_obeyed_or_refused(way, backend, policy)
 
 
 def test_each_constraint_has_a_sample() -> None:
