@@ -27,7 +27,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.config import Config, Listen, load
 from gateway.observe.log import Log
 from gateway.server import OperationsListener, Server, server
-from workers.simulated import Simulated
+from tests.simulated import Simulated
 
 T = TypeVar("T")
 

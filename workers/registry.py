@@ -13,10 +13,12 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,6 +34,8 @@ RENEW_S = 0.5
 LEASE_S = 6.0
 NOTICE_S = 2.0
 """Seconds after which every gateway has read a changed record."""
+Load = Callable[[], Awaitable[tuple[int, int]]]
+"""Returns how many requests run and wait."""
 _CALL_S = 1.0
 _LOOKS = 4
 """Looks at the load that fit into a lease."""
@@ -52,52 +56,26 @@ def index_of(namespace: str) -> str:
     return f"{{{namespace}-workers}}"
 
 
+@dataclass
 class WorkerEntry:
-    """The record of one worker; `load` and `draining` change while it runs."""
+    """The record of one worker; its load and `draining` change while it runs."""
 
-    def __init__(
-        self,
-        address: str,
-        models: tuple[str, ...],
-        engine: str,
-        version: str = "",
-        max_model_len: int | None = None,
-        capacity: int | None = None,
-        abilities: dict[str, bool] | None = None,
-        flags: tuple[str, ...] = (),
-    ) -> None:
-        self.id = secrets.token_hex(8)
-        self.address = address
-        self.models = models
-        self.engine = engine
-        self.version = version
-        self.max_model_len = max_model_len
-        self.capacity = capacity
-        self.abilities = abilities or {}
-        self.flags = flags
-        self.draining = False
-        self.running = 0
-        self.waiting = 0
-        self.started = int(time.time())
+    address: str
+    models: tuple[str, ...]
+    engine: str
+    version: str = ""
+    max_model_len: int | None = None
+    capacity: int | None = None
+    abilities: dict[str, bool] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    draining: bool = False
+    load: dict[str, int] = field(default_factory=lambda: {"running": 0, "waiting": 0})
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    started: int = field(default_factory=lambda: int(time.time()))
 
     def text(self) -> str:
         """The record as JSON."""
-        value: dict[str, Any] = {
-            "format": FORMAT,
-            "id": self.id,
-            "address": self.address,
-            "models": self.models,
-            "engine": self.engine,
-            "version": self.version,
-            "max_model_len": self.max_model_len,
-            "capacity": self.capacity,
-            "abilities": self.abilities,
-            "flags": self.flags,
-            "draining": self.draining,
-            "load": {"running": self.running, "waiting": self.waiting},
-            "started": self.started,
-        }
-        return json.dumps(value, separators=(",", ":"))
+        return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
 
 class Place:
@@ -168,7 +146,7 @@ class Lease:
         self,
         place: Place,
         record: WorkerEntry,
-        look: Callable[[], Awaitable[tuple[int, int]]],
+        look: Load,
         *,
         lease_s: float = LEASE_S,
         renew_s: float = RENEW_S,
@@ -197,9 +175,8 @@ class Lease:
 
     async def leave(self) -> None:
         """Deletes the record. If the registry cannot be reached, the record expires with its lease."""
-        self._leaving = (
-            True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
-        )
+        # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12.
+        self._leaving = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -219,7 +196,8 @@ class Lease:
             # worker would be lost to the fleet while it serves.
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(self._lease_ms / 1000 / _LOOKS):
-                    self.record.running, self.record.waiting = await self._look()
+                    running, waiting = await self._look()
+                self.record.load = {"running": running, "waiting": waiting}
             await self.write()
 
     async def _try(self, job: Callable[[Redis], Awaitable[None]]) -> bool:
@@ -263,18 +241,30 @@ class Lease:
             await pipe.execute()
 
 
+async def until_stopped(entry: WorkerEntry, given: argparse.Namespace, place: Place | None, load: Load) -> None:
+    """From when a worker listens at the address of `entry` until it may end: after a signal, and the drain if it
+    registers. Raises OSError or ValueError if it has no address to register."""
+    stop, hurry = ending()
+    here, lease = entry.address, None
+    if place is not None:
+        parts = urlsplit(here)
+        entry.address = advertised(given, place, parts.scheme, parts.hostname or "", parts.port or 0)
+        lease = Lease(place, entry, load, lease_s=given.lease)
+        await lease.join()
+    print(f"listening on {here}", flush=True)
+    await stop.wait()
+    if lease is not None:
+        await wind_down(lease, load, grace_s=given.grace, hurry=hurry)
+        await lease.leave()
+
+
 async def wind_down(
-    lease: Lease | None,
-    busy: Callable[[], Awaitable[int]],
-    *,
-    grace_s: float,
-    hurry: asyncio.Event,
-    notice_s: float = NOTICE_S,
+    lease: Lease | None, load: Load, *, grace_s: float, hurry: asyncio.Event, notice_s: float = NOTICE_S
 ) -> bool:
-    """Drains: tells the gateways, then waits up to `grace_s` seconds for the running requests. False if some were still
+    """Drains: marks the record, then waits up to `grace_s` seconds for the running requests. False if some were still
     running at the end.
 
-    busy   the number of running and waiting requests; if it raises, the wait ends
+    load   running and waiting requests; if it raises, the wait ends
     hurry  ends the wait at once
     """
     loop = asyncio.get_running_loop()
@@ -285,7 +275,7 @@ async def wind_down(
             return False
     while True:
         try:
-            if not await busy():
+            if not any(await load()):
                 return True
         except (OSError, ValueError):
             return True
@@ -301,6 +291,15 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def ending() -> tuple[asyncio.Event, asyncio.Event]:
+    """Two events of this process: the first SIGTERM or SIGINT (drain), and the next one (hurry)."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):  # on Windows
+            asyncio.get_running_loop().add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
+    return stop, hurry
 
 
 def add_flags(out: argparse.ArgumentParser) -> None:

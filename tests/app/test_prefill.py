@@ -13,7 +13,7 @@ import pytest
 
 from tests.clients import WAYS, Way
 from tests.harness import Stack
-from workers.simulated.ledger import Entry
+from tests.simulated.ledger import Entry
 
 GENERATING = [way for way in WAYS if way.operation in ("chat", "complete")]
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello " * 300}], "max_tokens": 20}

@@ -16,7 +16,7 @@ from gateway.config import Config
 from gateway.dialects import REGISTRY
 from tests.clients import QUERY
 from tests.harness import Stack
-from workers.simulated import Entry
+from tests.simulated import Entry
 
 CANARY = "canary-7f3a"
 CREDENTIALS = {

@@ -150,7 +150,7 @@ async def house(
         try:
             for number, flags in enumerate(workers):
                 port = free_port()
-                words = ["gateway.cli", "worker", "simulated", "--port", str(port), "--ledger", "200000", *flags]
+                words = ["tests.simulated", "--port", str(port), "--ledger", "200000", *flags]
                 found.workers.append(await start(found.folder, f"worker{number}", *words, port=port))
             addresses = await front(found) if front is not None else [one.address for one in found.workers]
             models = dict(config.get("models", {}))

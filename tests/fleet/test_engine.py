@@ -12,7 +12,7 @@ from gateway.core.ports import Gauges
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.engine import Scraper, hear_load, read_load
 from gateway.fleet.worker import HALF_LIFE_S, OTHERS, EngineLoad, Worker
-from workers.simulated import Simulated
+from tests.simulated import Simulated
 
 GAUGES = Gauges("vllm:num_requests_running", "vllm:num_requests_waiting")
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.

@@ -17,10 +17,10 @@ from gateway.fleet.blocks import MOST_BYTES, Blocks
 from tests.app.asking import key
 from tests.harness import Stack, until
 from tests.ports import free_port
-from workers.simulated.kv_events import Publisher
-from workers.simulated.requests import Refused
-from workers.simulated.server import Simulated
-from workers.simulated.tokenizer import encode
+from tests.simulated.kv_events import Publisher
+from tests.simulated.requests import Refused
+from tests.simulated.server import Simulated
+from tests.simulated.tokenizer import encode
 
 WORKER: dict[str, Any] = {"kv_events_port": 0, "max_model_len": 32_768}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -455,7 +455,7 @@ def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: p
     def refuse(worker: Any, body: bytes) -> Any:
         raise Refused(500, "InternalServerError", "no", None)
 
-    monkeypatch.setattr("workers.simulated.extras.tokenize", refuse)
+    monkeypatch.setattr("tests.simulated.extras.tokenize", refuse)
     assert ask(stack, chat("one"))[1] == "prefix;why=home;matched=0.00"
     assert tokenized(stack) == 1
     monkeypatch.undo()
@@ -464,6 +464,6 @@ def test_tokens_that_cannot_be_had_are_done_without(stack: Stack, monkeypatch: p
 
 
 def test_the_gateway_listens_without_libzmq() -> None:
-    modules = "sys, gateway.app, gateway.fleet.kv_events, gateway.cli, workers.simulated"
+    modules = "sys, gateway.app, gateway.fleet.kv_events, gateway.cli, tests.simulated"
     code = f"import {modules}; sys.exit('zmq' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.harness import Stack
-from workers.simulated.jobs import Plain
+from tests.simulated.jobs import Plain
 
 
 @pytest.mark.parametrize("asks", [True, False])

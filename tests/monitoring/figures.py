@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from gateway.observe.catalogue import FIGURES
+from workers.simulated.engine import Engine
 from workers.simulated.metrics import Metrics
+from workers.simulated.options import Options
 
 _SAMPLE = re.compile(r"^(?P<name>vllm:\w+)\{(?P<labels>.*)\} \S+$", re.MULTILINE)
 OF_TARGETS = {"namespace", "job", "instance", "pod"}
@@ -25,7 +28,10 @@ def _gateway() -> dict[str, set[str]]:
 
 
 def _vllm() -> dict[str, set[str]]:
-    page = Metrics().render("m", 1, running=0, waiting=0, usage=0, queries=0, hits=0, rejections=0)
+    loop = asyncio.new_event_loop()
+    engine = Engine(Options(), loop)
+    loop.close()
+    page = Metrics().render(engine)
     return {sample["name"]: set(re.findall(r'(\w+)="', sample["labels"])) for sample in _SAMPLE.finditer(page)}
 
 

@@ -115,7 +115,7 @@ async def seen(enough: Callable[[Mapping[str, Any], Sequence[Series]], bool] = w
             for port, (events, replay) in publishing.items():
                 flags[port] = ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
             for port, own in flags.items():
-                words = ["gateway.cli", "worker", "simulated", "--port", str(port), *own]
+                words = ["tests.simulated", "--port", str(port), *own]
                 at.others.append(await start(at.folder, f"other{port}", *words, port=port))
             return [worker.address for worker in at.workers]
 

@@ -21,7 +21,7 @@ from tests.clients import WAYS, Way, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, raw_request, scripted
 from tests.ports import free_port
-from workers.simulated import Entry, Simulated
+from tests.simulated import Entry, Simulated
 
 KEYS = {"one": "k-one", "narrow": "k-narrow"}
 ONE, NARROW = ({"authorization": f"Bearer {key}"} for key in KEYS.values())

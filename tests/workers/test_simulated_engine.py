@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from workers.simulated import Simulated, main, tokenizer
+from tests.simulated import Simulated, main, tokenizer
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ async def test_control(client: httpx.AsyncClient) -> None:
 @asynccontextmanager
 async def started(*flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """The worker as a process, which is gone after the block whatever became of it."""
-    command = (sys.executable, "-m", "workers.simulated", *flags)
+    command = (sys.executable, "-m", "tests.simulated", *flags)
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

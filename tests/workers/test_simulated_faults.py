@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from workers.simulated import Simulated
-from workers.simulated.faults import parse
+from tests.simulated import Simulated
+from tests.simulated.faults import parse
 
 
 @pytest.fixture

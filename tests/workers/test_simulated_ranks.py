@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from workers.simulated import Simulated
+from tests.simulated import Simulated
 
 
 async def test_they_are_answered_as_vllm_answers_them() -> None:

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from workers.simulated import Simulated
+from tests.simulated import Simulated
 
 CHAT = {"model": "sim", "messages": [{"role": "user", "content": "Tell me something."}]}
 

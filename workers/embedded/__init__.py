@@ -25,13 +25,9 @@
   silent for 30 s gets a comment line.
 * A client that leaves a stream stops its generation at the next token. One that leaves a plain request is noticed after
   a second without any result from the engine: at once on an otherwise idle worker, not while others get tokens.
-* A request without a limit has that of the server (`n_predict`), and so has one with -1. Its threads wait for each
-  other in OpenMP's barriers: `OMP_WAIT_POLICY=passive` makes them sleep there.
+* A request without a limit has that of the server (`n_predict`), and so has one with -1.
 * It cannot drain: ending it, or its listener, cuts the running streams. So a server of our own is in front of it
   (`front.py`), and llama.cpp's listens on a free loopback port.
-* SIGTERM and SIGINT end the process while it loads. Later the first one drains: connections are refused, running
-  requests have `--grace` seconds, and the process ends with status 0, or 3 when some had to be cut. Another one ends it
-  at once.
 """
 
 from workers.embedded.cli import main

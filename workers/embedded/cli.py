@@ -12,8 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from workers.embedded.front import Server, bound, server
+from workers.embedded.front import Front
 from workers.embedded.threads import default_threads
+from workers.serving import Server, bound, server
 
 # The sampling that SmolLM2-135M-Instruct's model card recommends: at llama.cpp's own 0.8 so small a model rambles. Even
 # greedy it repeats itself to the end of its context, on some CPUs and not on others: hence the penalty and the cap.
@@ -122,9 +123,7 @@ def main(argv: list[str]) -> int:
     host = f"[{given.host}]" if ":" in given.host else given.host
     port = listener.getsockname()[1]
     front = signals.server = server(
-        engine.listening_address,
-        given.grace,
-        lambda: print(f"listening on http://{host}:{port}", flush=True),
+        Front(engine.listening_address), given.grace, lambda: print(f"listening on http://{host}:{port}", flush=True)
     )
     asyncio.run(front.serve(sockets=[listener]))
     # llama.cpp's own way down waits for running generations; there is nothing to save, so leave at once.

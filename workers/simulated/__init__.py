@@ -1,13 +1,10 @@
-"""A simulated GPU worker: vLLM 0.33's OpenAI server to the field, with a timing model, scripts and faults.
+"""A simulated GPU worker: the part of vLLM 0.33's OpenAI server that a trial needs, with a timing model and no model.
 
-`dragoman worker simulated` runs it; tests use `async with Simulated(...) as sim`. The modules: `requests` (what vLLM
-takes and refuses), `plan` (what a reply says), `render` (vLLM's bytes), `engine` (slots, cache, clock), `jobs`
-(answering), `faults`, `ledger`, `metrics`, `http` (connections), `server` (routes and control).
+`dragoman worker simulated` runs it. Its modules: `requests` (what is asked), `answers` (what is replied), `engine`
+(slots, cache, clock), `metrics`, `server` (the ASGI application), `options` and `cli`. `Simulated.routes` takes other
+paths, and each part a subclass: tests/simulated extends options, engine and metrics, and answers on raw sockets.
 """
 
 from workers.simulated.cli import main
-from workers.simulated.ledger import Entry
-from workers.simulated.options import Options
-from workers.simulated.server import Simulated
 
-__all__ = ["Entry", "Options", "Simulated", "main"]
+__all__ = ["main"]

@@ -1,60 +1,55 @@
-"""The options of a simulated worker. By default every delay is 0: it answers as fast as it can."""
+"""The options of a simulated worker, and its command line. By default every delay is 0."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 from dataclasses import dataclass
+from typing import Any, Self
+
+
+def option(default: Any, told: str, /, *flags: str, **given: Any) -> Any:
+    """A field of `Options` with its flags (by default its own name) and their help; `given` goes to argparse."""
+    return dataclasses.field(default=default, metadata={"flags": flags, "help": told, **given})
 
 
 @dataclass
 class Options:
-    """Settings of one simulated worker; the command line has one flag for each.
+    """Settings of one simulated worker; the command line has one flag for each."""
 
-    models                served names; the first is the one that replies carry
-    adapters              LoRA adapters that are loaded at the start
-    host, port            where it listens; port 0 takes a free one
-    max_model_len         context length, tokens
-    strict_context        answer 400 when prompt + max_tokens exceed the context, instead of shortening max_tokens
-    prefill_us_per_token  time to read one prompt token that the prefix cache lacks, microseconds; prompts queue for it
-    itl_ms                time between two tokens of one sequence, milliseconds; all running sequences step together
-    slots                 sequences that run at once; others wait in order of arrival
-    kv_blocks             blocks of 16 tokens that running sequences and the prefix cache share
-    prefix_cache          remember prompt blocks
-    kv_transfer           has a KV connector: hands computed prompts to other workers, and reads theirs (`kv`)
-    kv_events_port        publishes what its prefix cache holds there, as vLLM does; 0 takes a free port
-    kv_replay_port        and sends what was published again to who asks there; 0 takes a free port
-    queue_limit           requests that may wait before others are answered 503 (None: no limit)
-    loading_s             seconds after the start during which /health and generation answer 503
-    output_tokens         length of an unscripted reply that nothing else limits; 0 draws 8 to 32 from the prompt
-    reasoning             unscripted chat replies think first, as with a reasoning parser
-    token_details         report cached prompt tokens (vLLM's --enable-prompt-tokens-details)
-    embedding_dims        length of an embedding
-    keep_alive_s          idle seconds after which a connection is closed (vLLM: 5); 0 closes after each reply
-    fault                 a fault applied to every request, in the grammar of `faults`
-    ledger                requests remembered; 0 remembers none (counters still count)
-    exit_on_die           the fault `die` ends the process; otherwise it drops all connections and stops listening
-    """
+    models: tuple[str, ...] = option(("sim",), "served model name; may be repeated; replies carry the first", "--model")
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(0, "port; 0 takes a free one", default=8000)
+    max_model_len: int = option(8192, "context length, tokens")
+    prefill_us_per_token: float = option(0.0, "time to read a prompt token that is not cached, microseconds")
+    itl_ms: float = option(0.0, "time between two tokens of a reply, milliseconds; all replies step together")
+    slots: int = option(256, "sequences that run at once; others wait in order of arrival")
+    kv_blocks: int = option(65536, "KV blocks of 16 tokens that running sequences and the prefix cache share")
+    prefix_cache: bool = option(True, "compute every prompt token", "--no-prefix-cache")
+    queue_limit: int | None = option(
+        None, "most requests that wait", "--queue-limit", "--max-num-queued-reqs", type=int
+    )
+    loading_s: float = option(0.0, "seconds of 503 after the start")
+    output_tokens: int = option(0, "natural length of a reply; 0 draws 8 to 32 from the prompt")
+    token_details: bool = option(False, "report cached prompt tokens in usage")
+    embedding_dims: int = option(64, "length of an embedding")
 
-    models: tuple[str, ...] = ("sim",)
-    adapters: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
-    port: int = 0
-    max_model_len: int = 8192
-    strict_context: bool = False
-    prefill_us_per_token: float = 0.0
-    itl_ms: float = 0.0
-    slots: int = 256
-    kv_blocks: int = 65536
-    prefix_cache: bool = True
-    kv_transfer: bool = False
-    kv_events_port: int | None = None
-    kv_replay_port: int = 0
-    queue_limit: int | None = None
-    loading_s: float = 0.0
-    output_tokens: int = 0
-    reasoning: bool = False
-    token_details: bool = False
-    embedding_dims: int = 64
-    keep_alive_s: float = 5.0
-    fault: str = ""
-    ledger: int = 10_000
-    exit_on_die: bool = False
+    @classmethod
+    def add_flags(cls, out: argparse.ArgumentParser) -> None:
+        """Adds a flag for each option, with its default."""
+        for one in dataclasses.fields(cls):
+            given = {"dest": one.name, "default": one.default, **one.metadata}
+            flags = given.pop("flags") or ("--" + one.name.replace("_", "-"),)
+            if isinstance(one.default, bool):
+                given["action"] = "store_false" if one.default else "store_true"
+            elif isinstance(one.default, tuple):
+                given |= {"action": "append", "metavar": "NAME", "default": None}
+            else:
+                given = {"type": type(one.default), **given, "help": given["help"] + " (%(default)s)"}
+            out.add_argument(*flags, **given)
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Self:
+        """The options that a command line names."""
+        named = {one.name: getattr(given, one.name) for one in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in named.items() if value is not None})

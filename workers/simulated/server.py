@@ -1,237 +1,163 @@
-"""The simulated worker: its routes, its start and its end."""
+"""The simulated worker as an ASGI application, which speaks vLLM's wire."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import uuid
-from types import TracebackType
+import base64
+import random
+import struct
+import time
+import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
-from workers.simulated import answers, control, extras, faults, ranks, render
-from workers.simulated.engine import Engine
-from workers.simulated.http import Connection, Request
-from workers.simulated.kv import Connector
-from workers.simulated.ledger import Entry, Ledger
-from workers.simulated.metrics import Metrics
+from workers.serving import Message, Receive, Send, answered, received, whole
+from workers.simulated import tokenizer
+from workers.simulated.answers import Reply, Sequences, draw
+from workers.simulated.engine import Engine, chain
+from workers.simulated.metrics import Entry, Metrics
 from workers.simulated.options import Options
-from workers.simulated.requests import Refused
+from workers.simulated.requests import Asked, Refused, check_context, read
 
-GENERATION = {
-    "/v1/chat/completions": answers.chat,
-    "/v1/completions": answers.complete,
-    "/v1/embeddings": extras.embed,
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), ranks.rerank),
-    **dict.fromkeys(("/score", "/v1/score"), ranks.score),
-}
-KNOWN = {*GENERATION, "/tokenize", "/detokenize", *extras.ADAPTERS, "/v1/models", "/version", "/load", "/metrics"}
+_MOST_BYTES = 256 << 20
+Handler = Callable[[Asked, Send], Awaitable[None]]
 
 
 class Simulated:
-    """One worker that speaks vLLM's wire. `async with Simulated(itl_ms=5) as sim:` listens on `sim.url`.
+    """One worker, made in the event loop that serves it.
 
-    Options are the fields of `Options`, by keyword or as a whole. `stop` and `start` again keep the port.
+    routes: the answer to each method and path. Whoever needs others adds them there, or puts them in their place.
     """
 
-    def __init__(self, options: Options | None = None, **settings: Any) -> None:
-        self.options = options or Options(**settings)
-        self.adapters = list(self.options.adapters)
-        self.connector = Connector(self.options, str(uuid.uuid4()))
-        self.keep_alive = self.options.keep_alive_s
-        self.ledger = Ledger(self.options.ledger)
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._loop = asyncio.get_running_loop()
+        self.engine = Engine(options, self._loop)
         self.metrics = Metrics()
-        self.defaults = faults.Defaults(faults.parse(self.options.fault) if self.options.fault else None)
-        self.connections: set[Connection] = set()
-        self.memo: dict[bytes, answers.Prepared] = {}
-        self.numbers = 0
-        self.port = self.options.port
-        self.kv_ports = self.options.kv_events_port, self.options.kv_replay_port
-        self.health = 200
-        self.serving = True
-        self.server: asyncio.Server | None = None
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.dead = asyncio.Event()
-        self.loading: asyncio.TimerHandle | None = None
+        self._ready_at = self._loop.time() + options.loading_s
+        self.routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): self.generate,
+            ("POST", "/v1/completions"): self.generate,
+            ("POST", "/v1/embeddings"): self.embed,
+            ("POST", "/tokenize"): self.tokenize,
+            ("GET", "/v1/models"): self.models,
+            ("GET", "/version"): self.version,
+            ("GET", "/health"): self.health,
+            ("GET", "/metrics"): self.figures,
+        }
 
-    @property
-    def url(self) -> str:
-        """Base address, without a slash at its end."""
-        return f"http://{self.options.host}:{self.port}"
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            body = await received(receive, _MOST_BYTES)
+        except ConnectionError:
+            return
+        await answered(receive, self._answer(scope["method"], scope["path"], body, send))
 
-    async def __aenter__(self) -> Simulated:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Listen. Raises OSError when the address cannot be had."""
-        self.loop = asyncio.get_running_loop()
-        self.engine = Engine(self.options, self.loop)
-        self.memo.clear()  # it holds what belongs to the engine before
-        events, replay = self.kv_ports
-        if events is not None:
-            from workers.simulated.kv_events import Publisher  # imports an extra
-
-            publisher = self.engine.publisher = Publisher(self.options.host, events, replay)
-            self.kv_ports = publisher.port, publisher.replay_port
-        self.dead.clear()
-        self.server = await self.loop.create_server(self._connection, self.options.host, self.port, backlog=2048)
-        self.port = self.server.sockets[0].getsockname()[1]
-        if self.options.loading_s:
-            self.health, self.serving = 503, False
-            self.loading = self.loop.call_later(self.options.loading_s, self._loaded)
+    async def _answer(self, method: str, path: str, body: bytes, send: Send) -> None:
+        try:
+            handler = self.routes.get((method, path))
+            if handler is None:
+                raise Refused(404, "Not Found", "Not Found")
+            await handler(read(body or b"{}"), send)
+        except Refused as refused:
+            await whole(send, refused.status, refused.body(), b"application/json")
 
     def _loaded(self) -> None:
-        self.health, self.serving = 200, True
-
-    async def stop(self) -> None:
-        """Drop every connection and stop listening, at once."""
-        self.die(leave=False)
-        for task in list(self.tasks):
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        # Closed transports report it on the next turn: nothing may outlive the worker.
-        await self.ledger.wait(connections=0)
-
-    def die(self, leave: bool = True) -> None:
-        """End as a killed process does: listener and connections go away."""
-        if leave and self.options.exit_on_die:
-            os._exit(1)
-        if self.loading is not None:
-            self.loading.cancel()
-        if self.server is not None:
-            self.server.close()
-            self.server = None
-        self.engine.close()
-        for connection in list(self.connections):
-            connection.reset()
-        self.dead.set()
-
-    async def wait(self, timeout: float = 20.0, **wanted: int) -> None:  # noqa: ASYNC109 (its error names the counters)
-        """Wait until counters are as wanted, e.g. running=0, aborted=3. Raises TimeoutError."""
-        await self.ledger.wait(timeout, **wanted)
-
-    def fault(self, spec: str, count: int | None = None, skip: int = 0, path: str = "") -> None:
-        """Set the default fault; an empty one sets none. Raises ValueError."""
-        self.defaults = faults.Defaults(faults.parse(spec) if spec else None, count, skip, path)
-
-    def go_on(self) -> None:
-        """End the silence of all requests that stall for ever."""
-        self.engine.go_on()
-
-    def reset(self) -> None:
-        """Forget the ledger, the counters, the default fault, the prefix cache and a set state."""
-        self.ledger.reset()
-        self.metrics = Metrics()
-        self.engine.forget()
-        self.engine.queries = self.engine.hits = self.engine.rejections = 0
-        self.defaults = faults.Defaults()
-        self.health, self.serving = 200, True
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The generation requests of the ledger, oldest first."""
-        return [entry for entry in self.ledger.entries if entry.generation]
-
-    # the connections' calls
-
-    def _connection(self) -> Connection:
-        self.numbers += 1
-        return Connection(self, self.numbers)
-
-    def opened(self, connection: Connection) -> None:
-        self.connections.add(connection)
-        self.ledger.connections += 1
-        self.ledger.check()
-
-    def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self.ledger.connections -= 1
-        self.ledger.check()
-
-    def request(self, connection: Connection, request: Request) -> None:
-        """Answer a request, or start to."""
-        path = request.path
-        generate = GENERATION.get(path) if request.method == "POST" else None
-        if path.startswith("/sim/"):
-            control.answer(self, connection, request, path)
-            return
-        entry = self.ledger.open(
-            request.method, path, request.headers, request.body, connection.number, generate is not None
-        )
-        try:
-            if generate is None:
-                self._other(connection, request, path, entry)
-                return
-            self._admit(request)
-            generate(self, connection, request, entry)
-        except Refused as refused:
-            body = render.error(refused.status, refused.kind, refused.message, refused.param)
-            self._answer(connection, entry, refused.status, body)
-
-    def _admit(self, request: Request) -> None:
-        if not self.serving:
+        if self._loop.time() < self._ready_at:
             raise Refused(503, "ServiceUnavailableError", "The model is still loading.")
-        kind = request.header(b"content-type") or b""
-        if kind.split(b";")[0].strip().lower() != b"application/json":
-            message = "['Unsupported Media Type: Only `application/json` is allowed']"
-            raise Refused(400, "Bad Request", message)
 
-    def _answer(self, connection: Connection, entry: Entry, status: int, body: bytes, kind: bytes = b"") -> None:
-        entry.status = status
-        connection.answering = None
-        self.ledger.close(entry, "completed")
-        connection.answer(status, body, kind or b"application/json")
+    def _model(self, asked: Asked) -> str:
+        """The name that the reply carries. Raises Refused for a model that is not served."""
+        self._loaded()
+        if asked.model and asked.model not in self.options.models:  # vLLM takes no model at all, too
+            raise Refused(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
+        return self.options.models[0]
 
-    def _other(self, connection: Connection, request: Request, path: str, entry: Entry) -> None:
-        """Answer any request that generates nothing. Raises Refused."""
-        post = request.method == "POST"
-        if path in ("/health", "/ping"):
-            self._answer(connection, entry, self.health, b"")
-            return
-        if post and path == "/tokenize":
-            body: Any = extras.tokenize(self, request.body)
-        elif post and path == "/detokenize":
-            body = extras.detokenize(self, request.body)
-        elif post and path in extras.ADAPTERS:
-            self._answer(connection, entry, 200, extras.change_adapters(self, path, request.body), b"text/plain")
-            return
-        elif post:
-            body = None
-        elif path == "/v1/models":
-            body = extras.models(self)
-        elif path == "/version":
-            body = {"version": "0.33.0"}
-        elif path == "/load":
-            body = {"server_load": self.ledger.running}
-        elif path == "/metrics":
-            text = self.metrics_text().encode()
-            self._answer(connection, entry, 200, text, b"text/plain; version=0.0.4; charset=utf-8")
-            return
-        else:
-            body = None
-        if body is None:
-            status, phrase = (405, "Method Not Allowed") if path in KNOWN else (404, "Not Found")
-            self._answer(connection, entry, status, render.error(status, phrase, phrase))
-            return
-        self._answer(connection, entry, 200, msgspec.json.encode(body))
+    async def generate(self, asked: Asked, send: Send) -> None:
+        """POST /v1/chat/completions, /v1/completions."""
+        options, model, chat = self.options, self._model(asked), asked.messages is not None
+        limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+        if limit is None and not chat:
+            limit = 16
+        entry = Entry(time.monotonic())
+        choices = []
+        for text, count in asked.prompts():
+            room = check_context(count, limit, options.max_model_len)
+            entry.prompt_tokens += count
+            entry.cached_tokens += self.engine.cached(chain(text, asked.cache_salt or ""), count)
+            choices += [draw(text, asked, index, room, options.output_tokens) for index in range(asked.n or 1)]
+        read, made = entry.prompt_tokens, sum(choice.tokens for choice in choices)
+        usage: dict[str, Any] = {"prompt_tokens": read, "total_tokens": read + made, "completion_tokens": made}
+        if options.token_details:
+            usage["prompt_tokens_details"] = {"cached_tokens": entry.cached_tokens}
+        reply = Reply(chat, model, choices, usage)
+        await self._send(Sequences(self.engine, choices, entry), reply, asked, send)
 
-    def metrics_text(self) -> str:
-        """What /metrics answers."""
-        engine = self.engine
-        return self.metrics.render(
-            self.options.models[0],
-            self.options.kv_blocks,
-            running=engine.running,
-            waiting=len(engine.queue),
-            usage=engine.usage,
-            queries=engine.queries,
-            hits=engine.hits,
-            rejections=engine.rejections,
-        )
+    async def _send(self, job: Sequences, reply: Reply, asked: Asked, send: Send) -> None:
+        longest = max(choice.tokens for choice in reply.choices)
+        finishes = ["abort"] * len(reply.choices)
+        try:
+            async for at in job.tokens(longest):
+                if asked.stream and not at:
+                    headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                if asked.stream:
+                    await send({"type": "http.response.body", "body": reply.chunk(at), "more_body": True})
+            if asked.stream:
+                wanted = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+                await send({"type": "http.response.body", "body": reply.end(wanted)})
+            else:
+                await whole(send, 200, reply.whole(), b"application/json")
+            finishes = [choice.finish for choice in reply.choices]
+        finally:
+            self.engine.release(job)
+            self.metrics.finish(job.entry, job.scheduled, job.admitted, finishes)
+
+    async def embed(self, asked: Asked, send: Send) -> None:
+        """POST /v1/embeddings: vectors that depend on the text only."""
+        model, size = self._model(asked), self.options.embedding_dims
+        rows: list[dict[str, Any]] = []
+        prompts = asked.prompts()
+        for index, (text, _) in enumerate(prompts):
+            drawn = random.Random(zlib.crc32(text.encode("utf-8", "surrogatepass")))
+            vector: Any = [drawn.uniform(-1, 1) / size for _ in range(size)]
+            if asked.encoding_format == "base64":
+                vector = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
+            rows.append({"index": index, "object": "embedding", "embedding": vector})
+        tokens = sum(count for _, count in prompts)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        await _json(send, {"object": "list", "model": model, "data": rows, "usage": usage})
+
+    async def tokenize(self, asked: Asked, send: Send) -> None:
+        """POST /tokenize."""
+        tokens = [zlib.crc32(piece.encode()) >> 1 for piece in tokenizer.split(asked.prompts()[0][0])]
+        await _json(send, {"count": len(tokens), "max_model_len": self.options.max_model_len, "tokens": tokens})
+
+    async def models(self, asked: Asked, send: Send) -> None:
+        """GET /v1/models."""
+        shared = {"object": "model", "owned_by": "vllm", "max_model_len": self.options.max_model_len}
+        await _json(send, {"object": "list", "data": [{"id": name, **shared} for name in self.options.models]})
+
+    async def version(self, asked: Asked, send: Send) -> None:
+        """GET /version."""
+        await _json(send, {"version": "0.33.0"})
+
+    async def health(self, asked: Asked, send: Send) -> None:
+        """GET /health."""
+        self._loaded()
+        await whole(send, 200, b"")
+
+    async def figures(self, asked: Asked, send: Send) -> None:
+        """GET /metrics."""
+        page = self.metrics.render(self.engine).encode()
+        await whole(send, 200, page, b"text/plain; version=0.0.4; charset=utf-8")
+
+    async def load(self) -> tuple[int, int]:
+        """How many sequences run, and how many requests wait."""
+        return self.engine.running, len(self.engine.queue)
+
+
+async def _json(send: Send, body: Any) -> None:
+    await whole(send, 200, msgspec.json.encode(body), b"application/json")

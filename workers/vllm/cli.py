@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from workers.registry import Lease, Place, WorkerEntry, add_flags, advertised, place_of, wind_down
+from workers.registry import Lease, Place, WorkerEntry, add_flags, advertised, ending, place_of, wind_down
 from workers.vllm.engine import Engine, Unable
 from workers.vllm.facts import PROCESSORS, abilities, flag, takes_processors, telling
 
@@ -75,18 +75,14 @@ class _Worker:
         self._engine = engine
         self._place = place
         self._address = address
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
+        stop, hurry = ending()
         lease: Lease | None = None
         try:
             self._engine.launch()
             died = asyncio.create_task(self._engine.ended())
-            stopped = asyncio.create_task(self._stop.wait())
+            stopped = asyncio.create_task(stop.wait())
             ready = asyncio.create_task(self._engine.healthy())
             await asyncio.wait(
                 (died, stopped, ready), timeout=self._given.start_timeout, return_when=asyncio.FIRST_COMPLETED
@@ -108,7 +104,7 @@ class _Worker:
             await asyncio.wait((died, stopped), return_when=asyncio.FIRST_COMPLETED)
             if died.done():
                 return self._dead(died.result())
-            return await self._drain(lease, died)
+            return await self._drain(lease, died, hurry)
         except Unable as error:
             say(str(error))
             return 2
@@ -120,14 +116,10 @@ class _Worker:
                 await lease.leave()
             await self._engine.stop()
 
-    def _signalled(self) -> None:
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
-
     async def _record(self) -> WorkerEntry:
         cards = await self._engine.cards()
         sequences = flag(self._flags, "max-num-seqs")
+        positional = next((word for word in self._flags[:1] if not word.startswith("-")), None)
         return WorkerEntry(
             self._address,
             tuple(card.id for card in cards),
@@ -135,22 +127,19 @@ class _Worker:
             await self._engine.version(),
             next((card.max_model_len for card in cards if card.max_model_len is not None), None),
             int(sequences) if sequences and sequences.isdigit() else None,
-            abilities(self._flags, flag(self._flags, "model") or self._positional()),
+            abilities(self._flags, flag(self._flags, "model") or positional),
             telling(self._flags),
         )
 
-    def _positional(self) -> str | None:
-        return self._flags[0] if self._flags and not self._flags[0].startswith("-") else None
-
-    async def _drain(self, lease: Lease | None, died: asyncio.Task[int]) -> int:
+    async def _drain(self, lease: Lease | None, died: asyncio.Task[int], hurry: asyncio.Event) -> int:
         say("draining")
 
-        async def busy() -> int:
+        async def load() -> tuple[int, int]:
             if died.done():
                 raise OSError("the engine ended")
-            return sum(await self._engine.load())
+            return await self._engine.load()
 
-        whole = await wind_down(lease, busy, grace_s=self._given.grace, hurry=self._hurry)
+        whole = await wind_down(lease, load, grace_s=self._given.grace, hurry=hurry)
         if died.done():
             return self._dead(died.result())
         say("drained" if whole else "requests were still running")

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from workers.simulated import tokenizer
-from workers.simulated.plan import Plan, Step
-from workers.simulated.requests import Chat, Complete, Generate
+from tests.simulated import tokenizer
+from tests.simulated.plan import Plan, Step
+from tests.simulated.requests import Chat, Complete, Generate, Refused
 
 FINGERPRINT = "vllm-0.33.0-51d5ca7e"
 _encode = msgspec.json.encode
@@ -25,7 +25,7 @@ def text(value: object) -> str:
 
 def error(status: int, kind: str, message: str, param: str | None = None) -> bytes:
     """vLLM's error body."""
-    return _encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
+    return Refused(status, kind, message, param).body()
 
 
 def token_text(token: int, as_id: bool | None) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from workers.simulated import render
-from workers.simulated.faults import BEFORE, CROWDED, HEADERS, crowded
-from workers.simulated.http import head
-from workers.simulated.jobs import BLOCK, Exchange
+from tests.simulated import render
+from tests.simulated.faults import BEFORE, CROWDED, HEADERS, crowded
+from tests.simulated.http import head
+from tests.simulated.jobs import BLOCK, Exchange
 
 BURST = 256
 _SSE = b"content-type: text/event-stream; charset=utf-8\r\n"

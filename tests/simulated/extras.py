@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from workers.simulated import requests as wire
-from workers.simulated import tokenizer
-from workers.simulated.answers import Worker, check_model, fault_of, identify, launch, prompt_of
-from workers.simulated.http import Connection, Request
-from workers.simulated.jobs import Plain
-from workers.simulated.ledger import Entry
-from workers.simulated.plan import Plan
-from workers.simulated.requests import Chat
+from tests.simulated import requests as wire
+from tests.simulated import tokenizer
+from tests.simulated.answers import Worker, check_model, fault_of, identify, launch, prompt_of
+from tests.simulated.http import Connection, Request
+from tests.simulated.jobs import Plain
+from tests.simulated.ledger import Entry
+from tests.simulated.plan import Plan
+from tests.simulated.requests import Chat
 
 ADAPTERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 _created = int(time.time())

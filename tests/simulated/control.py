@@ -17,8 +17,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from workers.simulated.http import Connection, Request
-from workers.simulated.ledger import Ledger
+from tests.simulated.http import Connection, Request
+from tests.simulated.ledger import Ledger
 
 
 class Worker(Protocol):

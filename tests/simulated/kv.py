@@ -13,9 +13,9 @@ import zlib
 from collections import deque
 from typing import Any
 
-from workers.simulated import tokenizer
-from workers.simulated.options import Options
-from workers.simulated.requests import Generate, bad
+from tests.simulated import tokenizer
+from tests.simulated.options import Options
+from tests.simulated.requests import Generate, bad
 
 _BLOCK_CHARS = 16 * tokenizer.CHARS
 _NAME = "kv_transfer_params"

@@ -7,15 +7,14 @@ import time
 from collections import deque
 from typing import Any
 
-from msgspec import Struct
+from workers.simulated import metrics
 
 
-class Entry(Struct, gc=False):
-    """One request. Times are `time.monotonic()` seconds.
+class Entry(metrics.Entry, kw_only=True, gc=False):
+    """One request.
 
     headers  names in lower case
     state    running, completed, aborted (the client left first) or failed (a fault ended it)
-    tokens   completion tokens made so far, over all choices
     status   the status sent, or 0 when none was
     kv       its part in an exchange between workers: prefill, decode, or "" for none
     """
@@ -27,15 +26,10 @@ class Entry(Struct, gc=False):
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
     connection: int
-    started: float
     generation: bool = True
     state: str = "running"
     status: int = 0
     ended: float = 0.0
-    first_token: float = 0.0
-    tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
     fault: str = ""
     kv: str = ""
 
@@ -65,7 +59,17 @@ class Ledger:
     ) -> Entry:
         """Record a received request."""
         self.numbers += 1
-        entry = Entry(self.numbers, "", method, path, headers, body, connection, time.monotonic(), generation)
+        entry = Entry(
+            time.monotonic(),
+            number=self.numbers,
+            id="",
+            method=method,
+            path=path,
+            headers=headers,
+            body=body,
+            connection=connection,
+            generation=generation,
+        )
         self.entries.append(entry)
         if generation:
             self.received += 1

@@ -1,9 +1,6 @@
 """The content of a reply, decided before its first token: invented text, a script, or the smallest value that a grammar
 allows.
 
-Invented text depends on the prompt, the seed and the choice's index only, so it is the same in every process. It is a
-slice of one fixed cycle of four-character words, which is cheap and splits into the same tokens again.
-
 A script is the last user message (or the prompt) when it starts with `sim:` and JSON follows, or the body field `sim`:
 
   text, reasoning   the text, and the thinking          tool_calls   [{"name", "arguments", "id"}]
@@ -22,23 +19,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
-import zlib
 from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from workers.simulated import tokenizer
-from workers.simulated.requests import Generate, Refused, Script, schema, script_decoder
-
-_CYCLE = 4096
-_letters = random.Random(33)
-_WORDS = [" " + "".join(_letters.choices("abcdefghijklmnoprstuvw", k=3)) for _ in range(_CYCLE)]
-_TEXT = "".join(_WORDS)
-_BYTES = [word.encode() for word in _WORDS]
+from tests.simulated import tokenizer
+from tests.simulated.requests import Generate, Refused, Script, schema, script_decoder
+from workers.simulated import answers
 
 
 class Step(Struct):
@@ -63,7 +53,6 @@ class Plan(Struct):
     stop_reason: str | int | None = None
     eos: bool = True
     words: list[bytes] = field(default_factory=list)
-    start: int = 0
     steps: list[Step] = field(default_factory=list)
     reasoning: str | None = None
     text: str = ""
@@ -142,22 +131,10 @@ def round_of(messages: Sequence[tuple[str, str]], offered: Container[str]) -> Sc
 
 def draw(prompt: str, request: Generate, index: int, limit: int, words: int) -> Plan:
     """An invented reply of at most `limit` tokens; `words` is its natural length, 0 to draw that too."""
-    seed = zlib.crc32(prompt.encode("utf-8", "surrogatepass"), (request.seed or 0) + index * 2654435761 & 0xFFFFFFFF)
-    natural = words or 8 + seed % 25
-    natural = max(natural, request.min_tokens)
-    if request.ignore_eos:
-        natural = limit
-    start = (seed >> 8) % _CYCLE
-    length = min(natural, limit)
-    if start + length <= _CYCLE:
-        pieces = _BYTES[start : start + length]
-        text = _TEXT[4 * start : 4 * (start + length)]
-    else:
-        turns = (start + length) // _CYCLE + 1
-        pieces = (_BYTES * turns)[start : start + length]
-        text = (_TEXT * turns)[4 * start : 4 * (start + length)]
-    ended = natural < limit
-    return Plan(finish="stop" if ended else "length", eos=ended, words=pieces, text=text)
+    drawn = answers.draw(prompt, request, index, limit, words)
+    said = drawn.text.encode()
+    words_of = [said[at : at + 4] for at in range(0, len(said), 4)]
+    return Plan(finish=drawn.finish, eos=drawn.ended, words=words_of, text=drawn.text)
 
 
 def scripted(script: Script, index: int, prompt: str, limit: int, ignore_eos: bool) -> Plan:
@@ -259,7 +236,7 @@ def stopped(plan: Plan, stops: list[str], tokens: list[int], keep: bool) -> Plan
 
 def _ended(plan: Plan, steps: list[Step], reason: str | int, eos: bool = False) -> Plan:
     text = "".join([step.text for step in steps if step.kind == "content"])
-    return Plan("stop", reason, eos, [], 0, steps, plan.reasoning, text, [])
+    return Plan("stop", reason, eos, [], steps, plan.reasoning, text, [])
 
 
 def constrained(request: Generate) -> str | None:

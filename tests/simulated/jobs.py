@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from workers.simulated import render
-from workers.simulated.engine import Engine
-from workers.simulated.faults import BEFORE, CROWDED, HEADERS, Fault, crowded
-from workers.simulated.http import Connection, head
-from workers.simulated.ledger import Entry, Ledger
-from workers.simulated.metrics import Metrics
+from tests.simulated import render
+from tests.simulated.engine import Engine
+from tests.simulated.faults import BEFORE, CROWDED, HEADERS, Fault, crowded
+from tests.simulated.http import Connection, head
+from tests.simulated.ledger import Entry, Ledger
+from tests.simulated.metrics import Metrics
 
 BLOCK = 64 * 1024
 _NO_FAULT = Fault("")

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from workers.simulated import requests as wire
-from workers.simulated import tokenizer
-from workers.simulated.answers import Worker, check_model, fault_of, identify, launch
-from workers.simulated.http import Connection, Request
-from workers.simulated.jobs import Plain
-from workers.simulated.ledger import Entry
-from workers.simulated.plan import Plan, script_of
+from tests.simulated import requests as wire
+from tests.simulated import tokenizer
+from tests.simulated.answers import Worker, check_model, fault_of, identify, launch
+from tests.simulated.http import Connection, Request
+from tests.simulated.jobs import Plain
+from tests.simulated.ledger import Entry
+from tests.simulated.plan import Plan, script_of
 
 _SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 
