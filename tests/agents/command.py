@@ -64,7 +64,7 @@ def conversation(
     *rounds: Mapping[str, Any], words: str = "Do as you are told.", asked: Mapping[str, Any] | None = None
 ) -> str:
     """A prompt by which the simulated worker replies with one round after the other, and to messages with the words of
-    `asked` as those say. The scripts are those of workers/simulated/plan.py."""
+    `asked` as those say. The scripts are those of tests/simulated/plan.py."""
     return f"{words} sim:" + json.dumps({"rounds": rounds, "asked": asked or {}})
 
 
