@@ -224,7 +224,7 @@ class Gateway:
             self._lead(model)
         for model, address in old.workers.keys() - self.state.workers.keys():
             self.metrics.worker_left(model, address)
-        await old.runtime.running.empty(None)
+        await old.runtime.active.empty(None)
         self._states.remove(old)
         await old.close()
         await old.services.close([state.services for state in self._states])
@@ -235,12 +235,12 @@ class Gateway:
         self.draining = True
         self.metrics.draining.set(1)
         for state in self._states:
-            state.runtime.running.draining = True
+            state.runtime.active.draining = True
         relay = self.state.config.relay
         await asyncio.sleep(relay.notice_s)
         await self._idle(relay.drain_s - relay.notice_s)
         for state in self._states:
-            for run in list(state.runtime.running.runs):
+            for run in list(state.runtime.active.requests):
                 run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down", retry_after=1.0))
         await self._idle(_LAST_WORDS_S)
 
@@ -255,7 +255,7 @@ class Gateway:
         return [(b"x-request-id", name.encode()), *browsers]
 
     async def _idle(self, timeout_s: float) -> None:
-        await asyncio.gather(*(state.runtime.running.empty(timeout_s) for state in self._states))
+        await asyncio.gather(*(state.runtime.active.empty(timeout_s) for state in self._states))
 
     async def close(self) -> None:
         self._lag.stop()

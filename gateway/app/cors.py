@@ -19,7 +19,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 METHODS = b"GET, HEAD, POST"
 EXPOSED = (
     *("x-request-id", "request-id", "x-dragoman-dropped", "retry-after", "retry-after-ms", "x-should-retry"),
-    *("www-authenticate", "x-dragoman-model", "x-dragoman-detour"),
+    *("www-authenticate", "x-dragoman-model", "x-dragoman-routed"),
     *(f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")),
     *("x-ms-error-code", "azureml-model-deployment", "apim-request-id", "x-ms-client-request-id"),
     *("x-amzn-requestid", "x-amzn-errortype", "x-amzn-invoked-production-variant", "x-amz-retry-after"),

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
-from gateway.app.detours import quarantine_of
 from gateway.app.fetching import fetch
 from gateway.app.memory import room_for_bodies
+from gateway.app.other_models import quarantine_of
 from gateway.app.prepared import Prepared
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
@@ -23,7 +23,7 @@ from gateway.observe.tracing import Tracing
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.quarantine import Quarantine
-from gateway.pipeline.shelf import MemoryShelf, RedisShelf, Shelf
+from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore, ResponseStore
 from gateway.ratelimit import Limiting
 from gateway.redis import RedisSettings, connect
 
@@ -52,7 +52,7 @@ class Host:
 class _Nothing:
     """What there is before the first configuration."""
 
-    tracing = limiting = tokens = shelf = quarantine = listening = None
+    tracing = limiting = tokens = response_store = quarantine = listening = None
 
 
 _NOTHING = _Nothing()
@@ -64,7 +64,7 @@ class Services:
     To make them changes nothing that `before` uses; `take_effect` does, once the new configuration has started.
     """
 
-    CLOSABLE = ("stream", "shelf", "tokens", "limiting", "tracing", "listening")
+    CLOSABLE = ("stream", "response_store", "tokens", "limiting", "tracing", "listening")
 
     def __init__(self, config: Config, prepared: Prepared, host: Host, before: Services | None) -> None:
         self._config = config
@@ -86,9 +86,9 @@ class Services:
                 lambda: connect(RedisSettings.of(config.redis)),
                 lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
             )
-        self.shelf: Shelf | None = _shelf_of(
+        self.response_store: ResponseStore | None = _response_store_of(
             config,
-            known.shelf,
+            known.response_store,
             lambda why: log.event("warning", "responses not stored", reason=why),
         )
         self.quarantine: Quarantine | None = quarantine_of(config, known.quarantine, host.metrics, log)
@@ -113,8 +113,8 @@ class Services:
             self.limiting.use(config, self._limits)
         if self.quarantine is not None:
             self.quarantine.hold_s, self.quarantine.death_of = config.breaker.quarantine_s, death_of
-        if isinstance(self.shelf, MemoryShelf):
-            self.shelf.ttl_s, self.shelf.max_bytes = config.store.ttl_s, config.store.max_bytes
+        if isinstance(self.response_store, MemoryResponseStore):
+            self.response_store.ttl_s, self.response_store.max_bytes = config.store.ttl_s, config.store.max_bytes
 
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""
@@ -140,16 +140,18 @@ def _cache_changed(log: Log, model: str, worker: Worker, live: bool) -> None:
         log.event("warning", "cache of worker unknown", model=model, worker=worker.address)
 
 
-def _shelf_of(config: Config, known: Shelf | None, failed: Callable[[str], None]) -> Shelf | None:
-    """Where responses are stored. What is in memory stays over a reload: `known` is the shelf before it. failed: told
-    why one could not be stored."""
+def _response_store_of(
+    config: Config, known: ResponseStore | None, failed: Callable[[str], None]
+) -> ResponseStore | None:
+    """The store of responses. Responses in memory stay over a reload: `known` is the store before it. failed: called
+    with the reason why one could not be stored."""
     options = config.store
     if options.where == "nowhere":
         return None
     if options.where == "redis":
         assert config.redis is not None  # the configuration was checked
         namespace = config.redis.namespace
-        return RedisShelf(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
-    if not isinstance(known, MemoryShelf):
-        return MemoryShelf(options.ttl_s, options.max_bytes)
+        return RedisResponseStore(options.ttl_s, lambda: connect(RedisSettings.of(config.redis)), failed, namespace)
+    if not isinstance(known, MemoryResponseStore):
+        return MemoryResponseStore(options.ttl_s, options.max_bytes)
     return known

@@ -12,8 +12,8 @@ from typing import cast
 from msgspec.structs import replace
 
 from gateway import backends
-from gateway.app.detours import detours, mirrors
 from gateway.app.observer import FleetObserver, Observer
+from gateway.app.other_models import mirrors, other_models
 from gateway.app.prepared import Prepared
 from gateway.app.services import Host, Services
 from gateway.auth import Keyring
@@ -32,7 +32,7 @@ from gateway.fleet.fleets import Fleets
 from gateway.fleet.loads import Loads
 from gateway.fleet.served import small_body
 from gateway.fleet.worker import Worker
-from gateway.pipeline import Running, Runtime, ServedModel
+from gateway.pipeline import ActiveRequests, Runtime, ServedModel
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import Prefill
 from gateway.pipeline.prompt_tokens import ask_tokens
@@ -108,7 +108,7 @@ class State:
             earn=budget.earn,
             may_retry=budget.spend,
             clock=clock,
-            running=Running(),
+            active=ActiveRequests(),
             guard=host.guard,
             caps=host.caps,
             estimate=estimate,
@@ -117,7 +117,7 @@ class State:
             gate=services.limiting if prepared.limits.any else None,
             watchers=watchers,
             stages=() if services.quarantine is None else (services.quarantine.check,),
-            shelf=services.shelf,
+            response_store=services.response_store,
             log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
         )
 
@@ -158,7 +158,7 @@ class State:
             gaps=self._metrics.gaps(name),
             aliases=options.aliases,
             paths=frozenset(options.paths) if options.paths is not None else None,
-            detours=detours(self.config, name),
+            other_models=other_models(self.config, name),
             hedge_s=options.hedge_s,
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
             prefill=prefill,
@@ -275,7 +275,7 @@ class State:
             prefill=None if prefill is None else replace(prefill, pool=cast(Pool, pools[1])),
             aliases=(),
             adapter=adapter,
-            detours=None,
+            other_models=None,
             watchers=Watchers(*(one for one in served.watchers.all if not isinstance(one, Mirror))),
             stages=(),
         )

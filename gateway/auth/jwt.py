@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from gateway.config import Jwt
 from gateway.config.kinds import checked_name
+from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.rounds import going_on
 
 _KINDS = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC = ("kty", "n", "e", "crv", "x", "y")
@@ -191,7 +191,7 @@ class JwtVerifier:
                     async with asyncio.timeout(_EVERY_S - _RETRY_S):
                         await self._unknown.wait()
             self._unknown.clear()
-            with going_on("keys of tokens"):
+            with keep_running("keys of tokens"):
                 await self._refresh(fetch, url)
 
     async def _refresh(self, fetch: Fetch, url: str) -> None:

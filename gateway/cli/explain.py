@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway import backends, dialects
-from gateway.app.detours import detours
+from gateway.app.other_models import other_models
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.cli.translate import header
@@ -111,7 +111,7 @@ def _split(config: Config, asked: str, options: argparse.Namespace) -> tuple[str
     """The model that a request for `asked` goes to, and whether chance decided."""
     if options.key is not None and options.key not in config.keys:
         raise ValueError("there is no such key; there are " + (", ".join(config.keys) or "none"))
-    found = detours(config, asked)
+    found = other_models(config, asked)
     if found is None or found.split is None:
         return asked, False
     drawn: list[float] = []

@@ -20,7 +20,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.cli import processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Detached, Fault, Listen, TooSlow, Watch, load
-from gateway.core.rounds import going_on
+from gateway.core.background import keep_running
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
 from gateway.redis import split_address
@@ -179,7 +179,7 @@ class _Serving:
         await self._server.listening.wait()
         while not self._gateway.draining:
             await asyncio.sleep(_LOOK_S)
-            with going_on("watched files"), contextlib.suppress(TooSlow):  # the next look says more
+            with keep_running("watched files"), contextlib.suppress(TooSlow):  # the next look says more
                 if await self._reader(self._watch.changed):
                     self._log.event("info", "keys changed")
                     await self._reload()

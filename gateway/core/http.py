@@ -6,9 +6,8 @@ No framework and no socket. Header names are lower-case bytes, as ASGI and httpt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gateway.core.sealing import Sealing
 
@@ -28,6 +27,23 @@ def path_parameter(value: str) -> str:
     return value.replace("%2F", "/").replace("%25", "%")
 
 
+class HeadCache(Struct):
+    """What was learnt from the head of a request alone. Requests whose heads are equal but for Content-Length share it.
+
+    request_id  the client's own id of the request; None without one, and while `context` is None
+    context     the headers of the client's trace; None before they were read
+    caller      who calls, by the room that found it out
+    uncoded     the body has no content coding
+    json        the content type is JSON
+    """
+
+    request_id: str | None = None
+    context: Headers | None = None
+    caller: object = None
+    uncoded: bool = False
+    json: bool = False
+
+
 class Request(Struct):
     """One HTTP request, from a client or to a worker.
 
@@ -37,11 +53,11 @@ class Request(Struct):
     query    raw query string without "?"
     body     the whole body
     id       on the client's side the id that the gateway gave this request
-    memory   on the client's side what was learnt from the head alone: `HEAD_MEMORY`, or a dict of its own
+    head     on the client's side what was learnt from the head alone
     reply    on the client's side the dialect's headers for any reply: whole, streamed or an error. Its `read` and
              `refuse` may set them
-    recalled on the client's side what is stored for this caller under the names that the dialect's `read` asked for
-             (`Recall`), None for a name that is not there; None where nothing is stored
+    stored on the client's side what is stored for this caller under the names that the dialect's `read` asked for
+             (`NeedsStored`), None for a name that is not there; None where nothing is stored
     sealing  on the client's side gives what the caller's texts are sealed by; None while the caller is not known
     dropped  on the worker's side the names of what the client asked for and this request does not carry
     """
@@ -54,9 +70,9 @@ class Request(Struct):
     route: str = ""
     params: dict[str, str] = {}
     id: str = ""
-    memory: dict[str, Any] = {}
+    head: HeadCache = field(default_factory=lambda: HeadCache())
     reply: Headers = []
-    recalled: Mapping[str, bytes | None] | None = None
+    stored: Mapping[str, bytes | None] | None = None
     sealing: Callable[[], Sealing] | None = None
     dropped: tuple[str, ...] = ()
 
@@ -65,9 +81,9 @@ class Request(Struct):
         return header_value(self.headers, name)
 
 
-class Recall(Exception):
+class NeedsStored(Exception):
     """Raised by a dialect's `read`: the request refers to stored texts of these names. It is to be read again, with
-    them in `recalled`."""
+    them in `stored`."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(len(names))
@@ -126,9 +142,8 @@ class Route(Struct, frozen=True):
 
 JSON_TYPE = (b"content-type", b"application/json")
 
-HEAD_MEMORY = "dragoman.head"
-"""A key of an ASGI scope: a dict for what a handler has learnt from the request's head alone. Requests whose heads are
-equal but for Content-Length share it. It may be absent."""
+HEAD_CACHE = "dragoman.head"
+"""A key of an ASGI scope: a `HeadCache`. It may be absent."""
 
 REPLY_HEADERS = "dragoman.reply_headers"
 """A key of an ASGI scope: `Headers` that every reply to this request carries, whatever it is. It may be absent."""

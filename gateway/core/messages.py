@@ -11,8 +11,8 @@ backend forwards them, so that unknown nested fields are not lost.
 `hints` are model names from the path and the headers. The first one that the gateway serves is the model; if it serves
 none, `model` decides. `view` is the dialect's own name for the form of the reply; only the dialect reads it.
 
-`keep` is what the dialect wants stored for this caller, by name, once the reply is complete. `memo` is what the dialect
-remembers of the request for its reply; only the dialect reads it.
+`to_store` is what the dialect wants stored for this caller, by name, once the reply is complete. `memo` is what the
+dialect remembers of the request for its reply; only the dialect reads it.
 
 `cache_key` is the client's name for prompts that share a beginning, where the dialect has one that reaches no worker.
 
@@ -188,7 +188,7 @@ class Operation(Struct, kw_only=True):
     wire: str | None = None
     salt: str | None = None
     memo: Any = None
-    keep: Mapping[str, bytes] | None = None
+    to_store: Mapping[str, bytes] | None = None
     cache_key: str | None = None
 
 
@@ -328,7 +328,7 @@ class ListModels(Struct, kw_only=True):
 
 
 @final
-class Settled(Struct, frozen=True):
+class AnsweredFromStore(Struct, frozen=True):
     """A request that is answered from what is stored, without a worker. forgets: names of what is to be removed from
     there before the client gets `reply`."""
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.config import Config
+from gateway.core.background import keep_running
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.rounds import going_on
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pool import Pool
 from gateway.fleet.served import Served
@@ -155,7 +155,7 @@ class Adapters:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            with going_on("adapters"):
+            with keep_running("adapters"):
                 await self.look()
 
     def offer(self, model: str) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
+from gateway.core.background import keep_running
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Gauges
-from gateway.core.rounds import going_on
 from gateway.fleet.capacity import forget, learn
 from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 
@@ -127,11 +127,11 @@ class Scraper:
         failures = 0
         while True:
             failures += 1
-            with going_on("a worker's load"):
+            with keep_running("a worker's load"):
                 if await self.look(model, worker, gauges):
                     failures = 0
             if failures >= 2 and worker.reported is not None:
-                with going_on("a worker's load"):
+                with keep_running("a worker's load"):
                     self._lose(model, worker)
             await asyncio.sleep(self._interval_s)
 

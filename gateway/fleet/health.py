@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import httpx
 from msgspec import Struct
 
+from gateway.core.background import keep_running
 from gateway.core.errors import causes, out_of_descriptors
-from gateway.core.rounds import going_on
 from gateway.fleet.worker import Worker
 
 _MISSES = 3
@@ -133,7 +133,7 @@ class Health:
             except TimeoutError:
                 pass
             wake.clear()
-            with going_on("health probe"):
+            with keep_running("health probe"):
                 await self._probe(model, worker)
 
     async def _status(self, client: httpx.AsyncClient, url: str) -> int:

@@ -12,7 +12,7 @@ from contextlib import aclosing, closing, suppress
 from urllib.parse import urlsplit
 
 from gateway.config.routing import KvEvents
-from gateway.core.rounds import going_on
+from gateway.core.background import keep_running
 from gateway.fleet.blocks import MOST_BYTES, Blocks, Malformed, fingerprint
 from gateway.fleet.worker import Worker
 from gateway.fleet.zmtp import Peer, Unfit
@@ -83,7 +83,7 @@ class Listener:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            with going_on("cache events"):
+            with keep_running("cache events"):
                 await self._listen()
             await asyncio.sleep(_AGAIN_S)
 

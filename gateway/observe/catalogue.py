@@ -105,7 +105,7 @@ GROUPS = (
                 "(`no_worker`)."
             ),
             counter("dragoman_retries_total", "model").described("Further tries on another worker."),
-            counter("dragoman_detours_total", "asked model why").described(
+            counter("dragoman_routed_total", "asked model why").described(
                 "Requests for one model (`asked`) that another one answered: as its fallback, because it was "
                 "`unavailable`, `overloaded`, or the prompt too long (`context_length`); or by its `split`."
             ),

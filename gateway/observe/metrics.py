@@ -102,7 +102,7 @@ class Metrics:
         self._series: dict[tuple[Any, ...], _Series] = {}
         self._times: dict[tuple[str, str], _Times] = {}
         self._teams: set[str] = set()
-        self._detours: dict[tuple[str, str, str], int] = {}
+        self._routed: dict[tuple[str, str, str], int] = {}
         self._genai = GenAi() if genai else None
         self._gaps: dict[str, Histogram] = {}
         self._waits: dict[str, Histogram] = {}
@@ -198,8 +198,8 @@ class Metrics:
         if record.dropped:
             series.dropped += len(record.dropped)
         if record.asked is not None:
-            way = (record.asked, record.model, record.detour or "")
-            self._detours[way] = self._detours.get(way, 0) + 1
+            way = (record.asked, record.model, record.routed or "")
+            self._routed[way] = self._routed.get(way, 0) + 1
         if self._genai is not None:
             self._genai.add(record)
 
@@ -253,7 +253,7 @@ class Metrics:
         ):
             yield exposition.histogram(name, (((model,), one) for model, one in by_model.items()))
         yield exposition.histogram("dragoman_loop_lag_seconds", [((), self.loop_lag)])
-        yield family("dragoman_detours_total", self._detours.items())
+        yield family("dragoman_routed_total", self._routed.items())
         connections = self._connections.items()
         yield family("dragoman_upstream_connections_opened_total", (((name,), one.opened) for name, one in connections))
         yield family("dragoman_upstream_connections_reused_total", (((name,), one.reused) for name, one in connections))

@@ -4,7 +4,7 @@ run.py          the steps of one request, top to bottom; `Endpoint` is what rout
 call.py         the material of one request, with one owner
 runtime.py      what the requests of one configuration share, and which are under way
 models.py       the models: which one a request means
-detours.py      other models: fallback, split
+other_models.py  fallback and split
 attempts.py     the attempts: pick a worker, send, learn, retry; strategies.py says which kind a request needs:
 hedge.py        a second worker if the first is late
 prefill.py      one worker computes the prompt, another one generates
@@ -27,6 +27,6 @@ from gateway.pipeline.client import Receive, Scope, Send
 from gateway.pipeline.models import ServedModel
 from gateway.pipeline.request_ids import request_id
 from gateway.pipeline.run import Endpoint
-from gateway.pipeline.runtime import Running, Runtime
+from gateway.pipeline.runtime import ActiveRequests, Runtime
 
-__all__ = ["Endpoint", "Receive", "Running", "Runtime", "Scope", "Send", "ServedModel", "request_id"]
+__all__ = ["ActiveRequests", "Endpoint", "Receive", "Runtime", "Scope", "Send", "ServedModel", "request_id"]

@@ -160,7 +160,7 @@ class Call:
         self.outgoing.forget()
         self.reply.request.body = b""
         self.routing.forget_prompt()
-        if runtime.shelf is not None:
+        if runtime.response_store is not None:
             return  # the dialect leaves in `op` what is to be stored
         self.op = None
         client = self.client
@@ -179,10 +179,10 @@ class Call:
             self.permit.settle(self.record)
         if self.early is not None:
             self.early.settle(self.record)
-        op, shelf = self.op, self.runtime.shelf
-        if shelf is not None and op is not None and op.keep is not None:
-            texts, op.keep = op.keep, None
-            shelf.put(self.principal.tenant, texts)
+        op, response_store = self.op, self.runtime.response_store
+        if response_store is not None and op is not None and op.to_store is not None:
+            texts, op.to_store = op.to_store, None
+            response_store.put(self.principal.tenant, texts)
 
     def used(self) -> Usage | None:
         """The usage that the worker reported; if it reported none, an estimate; None if that cannot be known either.

@@ -14,7 +14,7 @@ from gateway.core.figures import Histogram
 from gateway.core.http import Headers, Response
 from gateway.core.messages import PLACEHOLDERS, ListModels, ModelCard, Op
 from gateway.core.ports import Backend, Capabilities, Deadlines, Handover, Pool, Transport
-from gateway.pipeline.detours import UNAVAILABLE, Detours
+from gateway.pipeline.other_models import UNAVAILABLE, OtherModels
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ServedModel(Struct):
     created  Unix seconds, for lists of models
     paths    the workers' paths that may be used; None for all
     gaps     seconds between two pieces of output of its streams, counted by the pump
-    detours  to other models; None where there are none
+    other_models  to other models; None where there are none
     watchers  of its requests: `Runtime.watchers`, and those of the model
     stages   that its requests pass before a worker is picked, after `Runtime.stages`
     hedge_s  seconds after which a second worker is asked for embeddings; None for never
@@ -59,7 +59,7 @@ class ServedModel(Struct):
     gaps: Histogram
     aliases: tuple[str, ...] = ()
     paths: frozenset[str] | None = None
-    detours: Detours | None = None
+    other_models: OtherModels | None = None
     watchers: Watchers = NOBODY
     stages: tuple[Stage, ...] = ()
     hedge_s: float | None = None
@@ -129,11 +129,11 @@ def list_models(
 
 def _ready(models: Mapping[str, ServedModel], served: ServedModel, principal: Principal) -> bool:
     """Whether a worker can serve its requests now, be it as its fallback."""
-    detours = served.detours
+    other_models = served.other_models
     return served.pool.ready or (
-        detours is not None
-        and UNAVAILABLE in detours.on
-        and any(models[name].pool.ready and principal.may_use(models[name].name) for name in detours.fallback)
+        other_models is not None
+        and UNAVAILABLE in other_models.on
+        and any(models[name].pool.ready and principal.may_use(models[name].name) for name in other_models.fallback)
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.figures import Histogram
 from gateway.core.ports import Exchange, Lane
-from gateway.drive import Signal
+from gateway.light_task import OneTimeEvent
 from gateway.pipeline.reply import ClientReply
 
 # After the terminal mark only the end of the framing is due. A worker that withholds it costs its connection, not our
@@ -60,7 +60,7 @@ class Pump:
         self._write: Callable[[bytes], None] = reply.write
         loop = asyncio.get_running_loop()
         # There is something to send, or there will be nothing.
-        self._opened = Signal()  # no future: what waits for a first token goes on in the round that brought it
+        self._opened = OneTimeEvent()  # no future: what waits for a first token goes on in the round that brought it
         # The client's stream is to be ended: nothing more of the worker's is passed on.
         self._over: asyncio.Future[None] = loop.create_future()
         # The worker's body has ended.

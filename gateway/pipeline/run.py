@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.auth import ANONYMOUS, PendingAuth, Principal
 from gateway.core.byte_budget import SMALL
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.fields import own_names
-from gateway.core.http import HEAD_MEMORY, REPLY_HEADERS, Headers, Recall, Request, Route
-from gateway.core.messages import ListModels, Op, Settled
+from gateway.core.http import HEAD_CACHE, REPLY_HEADERS, HeadCache, NeedsStored, Request, Route
+from gateway.core.messages import AnsweredFromStore, ListModels, Op
 from gateway.core.ports import Dialect, RequestRecord
-from gateway.drive import Running, running
+from gateway.light_task import AnyTask, current_task
 from gateway.pipeline.call import Call
 from gateway.pipeline.client import Receive, Scope, Send, connect
 from gateway.pipeline.deadlines import MARGIN_S, Waits, client_waits, for_request, sooner
-from gateway.pipeline.detours import CONTEXT_LENGTH, NONE, SPLIT, Detours, detour_headers, reason_of
 from gateway.pipeline.models import ServedModel, list_models, resolve_model
 from gateway.pipeline.offload import Share, offload
+from gateway.pipeline.other_models import CONTEXT_LENGTH, NONE, SPLIT, OtherModels, reason_of, routed_headers
 from gateway.pipeline.quarantine import CODE as QUARANTINED
 from gateway.pipeline.reply import ClientReply
 from gateway.pipeline.request_ids import given_context, given_id, new_id
@@ -30,10 +30,15 @@ from gateway.translation.ability import refuse_beyond
 from gateway.wire.bulk import is_heavy
 
 _NOBODY = PendingAuth(ANONYMOUS)
-# In a head's memory: (runtime, dialect, PendingAuth, how long its client waits).
-_IDENTITY = "identity"
-# In a head's memory: (the client's own id of the request, or None; the headers of its trace).
-_NAMED = "named"
+
+
+class _KnownCaller(NamedTuple):
+    """Who sent a head: the same for the next request with it, while configuration and dialect are the same."""
+
+    runtime: Runtime
+    dialect: str
+    pending: PendingAuth
+    waits: Waits | None
 
 
 class Endpoint:
@@ -52,17 +57,17 @@ class Endpoint:
         self.default_model = default_model
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        return Run(self, scope, receive, send).go()
+        return RequestHandler(self, scope, receive, send).run()
 
 
-class Run:
+class RequestHandler:
     """One request under way.
 
     Match the route, authenticate, read the body, let the dialect read it, find the model, pass the limits, send it to
     a worker and its reply to the client, record what became of it.
     """
 
-    _task: Running | None = None
+    _task: AnyTask | None = None
     _deadline: asyncio.TimerHandle | None = None
     # When nobody waits for it any more, in seconds of the runtime's clock.
     _until: float | None = None
@@ -72,7 +77,7 @@ class Run:
     _waits: Waits | None = None
     # Whose stored texts it may refer to; the bytes of those that it does refer to.
     _owner = ""
-    _recalled_bytes = 0
+    _stored_bytes = 0
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
         runtime, dialect = endpoint.runtime, endpoint.dialect
@@ -80,17 +85,12 @@ class Run:
         self.endpoint = endpoint
         self.runtime = runtime
         self.scope = scope
-        memory = scope.get(HEAD_MEMORY)
-        if memory is None:
-            memory = {}
-        named: tuple[str | None, Headers] | None = memory.get(_NAMED)
-        if named is None:
-            named = memory[_NAMED] = (
-                given_id(headers, runtime.known),
-                given_context(headers, runtime.known),
-            )
-        given, context = named
-        self.record = record = RequestRecord(given or new_id(), dialect.name)
+        head: HeadCache = scope.get(HEAD_CACHE) or HeadCache()
+        context = head.context
+        if context is None:
+            head.request_id = given_id(headers, runtime.known)
+            context = head.context = given_context(headers, runtime.known)
+        self.record = record = RequestRecord(head.request_id or new_id(), dialect.name)
         self.route = route = endpoint.routes.get(method)
         self.request = Request(
             method,
@@ -101,7 +101,7 @@ class Run:
             route.name if route is not None else "",
             scope.get("path_params") or {},
             record.id,
-            memory,
+            head,
         )
         self.client = connect(scope, receive, send, runtime.extension, record.id)
         self.reply = ClientReply(
@@ -116,9 +116,9 @@ class Run:
         self.reply.headers += scope.get(REPLY_HEADERS, ())
         self.call = Call(runtime, self.client, self.reply, record, context)
 
-    async def go(self) -> None:
-        self._task = running()
-        self.runtime.running.add(self)
+    async def run(self) -> None:
+        self._task = current_task()
+        self.runtime.active.add(self)
         self.runtime.observer.begun(self.record.dialect)
         for begun in self.call.watchers.begun:
             begun(self.call)
@@ -158,11 +158,11 @@ class Run:
         if is_heavy(request.body):
             await self._admit_large(principal)
         # A coroutine fewer where there is nothing to wait for, which is nearly always.
-        simple = self.call.share is None and runtime.shelf is None
+        simple = self.call.share is None and runtime.response_store is None
         asked = endpoint.dialect.read(request) if simple else await self._read(principal)
-        if type(asked) is Settled:
-            if asked.forgets and runtime.shelf is not None:
-                await runtime.shelf.remove(self._owner, asked.forgets)
+        if type(asked) is AnsweredFromStore:
+            if asked.forgets and runtime.response_store is not None:
+                await runtime.response_store.remove(self._owner, asked.forgets)
             await self.reply.respond(asked.reply)
             return
         if asked.dropped:
@@ -180,10 +180,10 @@ class Run:
         op.salt = principal.salt
         record.stream = op.stream
         del asked, op  # `Call.drop_prompt` lets go of it, which no frame may prevent
-        if served.detours is None:
+        if served.other_models is None:
             await self._ask(served)
         else:
-            await self._ask_in_turn(served, served.detours)
+            await self._ask_in_turn(served, served.other_models)
 
     async def _ask(self, served: ServedModel) -> None:
         """Has `served` answer the request. Raises GatewayError if it cannot."""
@@ -212,7 +212,7 @@ class Run:
         else:
             routing = await offload(describe, call.asked, headers, share=share)
         routing.tenant, routing.until = call.principal.tenant, self._until
-        routing.size = len(self.request.body) + self._recalled_bytes
+        routing.size = len(self.request.body) + self._stored_bytes
         call.routing = routing
         for stage in served.stages:
             await stage(call)
@@ -244,30 +244,30 @@ class Run:
             self._set_deadline(op.timeout, served.total_s, patience)
         return waits
 
-    async def _ask_in_turn(self, served: ServedModel, detours: Detours) -> None:
+    async def _ask_in_turn(self, served: ServedModel, other_models: OtherModels) -> None:
         """Has the model answer that `served` is split to; where that one cannot, its fallbacks, one after the other.
         Raises what was wrong with the first."""
         models, record, reply, call, named = self.runtime.models, self.record, self.reply, self.call, served.name
         principal = call.principal
         begun = reply.mark()
-        other = detours.split.choose(self.request.headers, principal) if detours.split is not None else None
+        other = other_models.split.choose(self.request.headers, principal) if other_models.split is not None else None
         if other is not None:
             served = models[other]
-            detours = served.detours or NONE
-            self._detour(named, other, SPLIT)
-        if detours.fallback:
+            other_models = served.other_models or NONE
+            self._route_to(named, other, SPLIT)
+        if other_models.fallback:
             call.untouched = copy(call.op)
         try:
             await self._ask(served)
             return
         except GatewayError as error:
             why = reason_of(error)
-            if why not in detours.on or not reply.unseen:
+            if why not in other_models.on or not reply.unseen:
                 raise
             failure, mark = error, reply.mark()
-            told = record.asked, record.detour, record.worker, record.picked, record.prefill
+            told = record.asked, record.routed, record.worker, record.picked, record.prefill
         failure.release_frames()
-        for name in detours.fallback:
+        for name in other_models.fallback:
             fallback = models[name]
             if not principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
                 continue
@@ -276,7 +276,7 @@ class Run:
                 call.permit = None
             reply.return_to(begun)
             record.limit = record.worker = record.picked = record.prefill = None
-            self._detour(named, name, why)
+            self._route_to(named, name, why)
             try:
                 call.op = copy(call.untouched)
                 await self._ask(fallback)
@@ -284,34 +284,34 @@ class Run:
             except GatewayError as error:
                 if not reply.unseen or error.code == QUARANTINED:
                     raise
-        record.asked, record.detour, record.worker, record.picked, record.prefill = told
+        record.asked, record.routed, record.worker, record.picked, record.prefill = told
         record.model, record.limit = served.name, None
         reply.return_to(mark)
         raise failure
 
-    def _detour(self, asked: str, model: str, why: str) -> None:
+    def _route_to(self, asked: str, model: str, why: str) -> None:
         """From now on reply and record name `model` instead of `asked`."""
-        self.record.asked, self.record.detour = asked, why
-        self.reply.headers += detour_headers(model, why)
+        self.record.asked, self.record.routed = asked, why
+        self.reply.headers += routed_headers(model, why)
 
-    async def _read(self, principal: Principal) -> Op | ListModels | Settled:
+    async def _read(self, principal: Principal) -> Op | ListModels | AnsweredFromStore:
         """What the dialect makes of the request, with what is stored of what it refers to."""
-        request, shelf = self.request, self.runtime.shelf
-        if shelf is None:
+        request, response_store = self.request, self.runtime.response_store
+        if response_store is None:
             return await self._read_once()
         self._owner = principal.tenant
-        request.recalled = {}
+        request.stored = {}
         try:
             return await self._read_once()
-        except Recall as recall:
+        except NeedsStored as recall:
             names = recall.names
-        await self._hold_recalled(await shelf.size(self._owner, names), principal)
-        request.recalled = recalled = await shelf.get(self._owner, names)
-        if self.call.share is None and any(is_heavy(text) for text in recalled.values() if text is not None):
+        await self._hold_stored(await response_store.size(self._owner, names), principal)
+        request.stored = stored = await response_store.get(self._owner, names)
+        if self.call.share is None and any(is_heavy(text) for text in stored.values() if text is not None):
             await self._admit_large(principal)
         return await self._read_once()
 
-    async def _read_once(self) -> Op | ListModels | Settled:
+    async def _read_once(self) -> Op | ListModels | AnsweredFromStore:
         read, share = self.endpoint.dialect.read, self.call.share
         return read(self.request) if share is None else await offload(read, self.request, share=share)
 
@@ -322,16 +322,16 @@ class Run:
         if runtime.gate is not None:
             call.early = await runtime.gate.admit_early(self.record, self.scope, self.reply.headers)
         owner = runtime.address(self.scope) if principal.key == ANONYMOUS.key else principal.tenant
-        call.share = Share(owner, len(self.request.body) + self._recalled_bytes)
+        call.share = Share(owner, len(self.request.body) + self._stored_bytes)
 
-    async def _hold_recalled(self, size: int, principal: Principal) -> None:
+    async def _hold_stored(self, size: int, principal: Principal) -> None:
         """Called with the bytes of what the request refers to, before that is fetched: they count as those of a body.
         Raises GatewayError: TOO_LARGE for more than a body may have, OVERLOADED if the budget of bodies has no room."""
         runtime = self.runtime
         if size > runtime.max_body_bytes:
             message = f"what the request refers to is, together, larger than {runtime.max_body_bytes} bytes"
             raise GatewayError(Kind.TOO_LARGE, message)
-        self._recalled_bytes = size
+        self._stored_bytes = size
         if size <= SMALL:
             return
         if self.call.share is None:
@@ -344,16 +344,14 @@ class Run:
         if route is not None and route.open:
             return _NOBODY
         # Who calls is known from the head. While that stays the same, so does the answer, unless a clock is asked.
-        memory = self.request.memory
-        known = memory.get(_IDENTITY)
-        if known is not None and known[0] is self.runtime and known[1] == record.dialect:
-            pending: PendingAuth = known[2]
-            self._waits = known[3]
+        known = self.request.head.caller
+        if type(known) is _KnownCaller and known.runtime is self.runtime and known.dialect == record.dialect:
+            pending, self._waits = known.pending, known.waits
         else:
             pending = self.runtime.identify(self.request.headers, record.dialect)
             self._waits = client_waits(self.request.headers)
             if pending.lasting:
-                memory[_IDENTITY] = self.runtime, record.dialect, pending, self._waits
+                self.request.head.caller = _KnownCaller(self.runtime, record.dialect, pending, self._waits)
         if pending.prove is None:
             record.key, record.team = pending.principal.key, pending.principal.team
         return pending
@@ -385,7 +383,7 @@ class Run:
 
     async def _list_models(self, asked: ListModels, principal: Principal) -> None:
         runtime, endpoint = self.runtime, self.endpoint
-        answer = list_models(runtime.models, asked, endpoint.default_model, principal, runtime.running.draining)
+        answer = list_models(runtime.models, asked, endpoint.default_model, principal, runtime.active.draining)
         if answer.status >= 500:  # a health check, answered as it asks: no model can be served
             self.record.outcome, self.record.code = "failed", endpoint.dialect.errors[Kind.NO_WORKER][2]
         await self.reply.respond(answer)
@@ -446,7 +444,7 @@ class Run:
             self._error.release_frames()
         if self._deadline is not None:
             self._deadline.cancel()
-        runtime.running.discard(self)
+        runtime.active.discard(self)
         if self._streaming:
             runtime.caps.close_stream(record.key)
         if client.reserved_bytes:

@@ -17,14 +17,14 @@ from gateway.core.ports import Gate, Observer
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
-from gateway.pipeline.shelf import Shelf
+from gateway.pipeline.response_store import ResponseStore
 from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Stage
 
 
-class UnderWay(Protocol):
+class ActiveRequest(Protocol):
     """One request under way."""
 
     def interrupt(self, error: GatewayError) -> None:
@@ -32,20 +32,20 @@ class UnderWay(Protocol):
         ...
 
 
-class Running:
+class ActiveRequests:
     """The requests under way. draining: the gateway is shutting down, and lists of models call no model ready."""
 
     def __init__(self) -> None:
         self.draining = False
-        self.runs: set[UnderWay] = set()
+        self.requests: set[ActiveRequest] = set()
         self._emptied: list[asyncio.Future[None]] = []
 
-    def add(self, run: UnderWay) -> None:
-        self.runs.add(run)
+    def add(self, request: ActiveRequest) -> None:
+        self.requests.add(request)
 
-    def discard(self, run: UnderWay) -> None:
-        self.runs.discard(run)
-        if not self.runs:
+    def discard(self, request: ActiveRequest) -> None:
+        self.requests.discard(request)
+        if not self.requests:
             for future in self._emptied:
                 if not future.done():
                     future.set_result(None)
@@ -53,7 +53,7 @@ class Running:
 
     async def empty(self, timeout_s: float | None) -> None:
         """Returns when none is under way, or after `timeout_s`."""
-        if self.runs and (timeout_s is None or timeout_s > 0):
+        if self.requests and (timeout_s is None or timeout_s > 0):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._emptied.append(future)
             await asyncio.wait([future], timeout=timeout_s)
@@ -79,7 +79,7 @@ class Runtime(Struct):
     gate             limits; None when there are none
     watchers         of each request, until its model is known
     stages           that each request passes once it is written for a worker, before a worker is picked
-    shelf            what clients may refer to later; None where nothing is stored
+    response_store            what clients may refer to later; None where nothing is stored
     log_prompt       told of every request's body by (request id, body); None unless the operator asked for it
     """
 
@@ -95,7 +95,7 @@ class Runtime(Struct):
     earn: Callable[[], None]
     may_retry: Callable[[], bool]
     clock: Callable[[], float]
-    running: Running
+    active: ActiveRequests
     guard: Guard
     caps: Caps
     estimate: Callable[[Op], int]
@@ -104,5 +104,5 @@ class Runtime(Struct):
     gate: Gate | None = None
     watchers: Watchers = NOBODY
     stages: tuple[Stage, ...] = ()
-    shelf: Shelf | None = None
+    response_store: ResponseStore | None = None
     log_prompt: Callable[[str, bytes], None] | None = None

@@ -17,10 +17,10 @@ from time import monotonic
 from typing import Any
 from weakref import ref
 
+from gateway.core.background import keep_running
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
-from gateway.core.rounds import going_on
-from gateway.drive import Answer
+from gateway.light_task import Promise
 from gateway.ratelimit.memory import MemoryStore
 from gateway.ratelimit.model import Decision, Lease, Limited, Outcome, Plan, Rule, Subject, Verdict, decide
 from gateway.ratelimit.plan import Plans, Replaced, RuleIndex, scaled
@@ -184,13 +184,13 @@ class Limiter:
         store = self._store
         try:
             answer = store.admit(plan, costs, lease_id)
-            raw: Verdict = await answer if isinstance(answer, Answer) else answer
+            raw: Verdict = await answer if isinstance(answer, Promise) else answer
         except StoreDown:
             return self._reserve_alone(plan, cost, lease_id)
         except asyncio.CancelledError:
             # The store undoes what it grants to a waiter that has left. This one left between the answer and its own
             # resumption.
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, Promise)
             if answer.value is not None and answer.value[0] == -1:
                 self.settle(Lease(lease_id, plan, costs, answer.value, True), None, "unserved")
             raise
@@ -385,7 +385,7 @@ class Limiter:
 
     async def _beat(self) -> None:
         while True:
-            with going_on("heartbeat of limits"):
+            with keep_running("heartbeat of limits"):
                 await self._one_beat()
             await asyncio.sleep(self._every)
 

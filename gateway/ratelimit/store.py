@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gateway.drive import Answer
+from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.plan import Layout
 
@@ -34,7 +34,7 @@ class Store(Protocol):
     replicas: int
     changed: Callable[[bool, str], None] | None
 
-    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict | Answer[Verdict]:
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Verdict | Promise[Verdict]:
         """Decides and charges. The answer may raise `StoreDown`; if its waiter is cancelled, the charge is undone."""
         ...
 

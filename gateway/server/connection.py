@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from gateway.config import Listen
 from gateway.core.http import JSON_TYPE, Headers
-from gateway.drive import Work
+from gateway.light_task import LoopRound
 from gateway.server.cycle import RequestCycle
 from gateway.server.head import response_head
 from gateway.server.refusal import HttpError, RefusalHeaders
@@ -96,13 +96,13 @@ class ClientConnection(asyncio.Protocol):
         "headers",
         "keep_alive_s",
         "loop",
+        "loop_round",
         "on_lost",
         "owner",
         "running",
         "server",
         "tasks",
         "transport",
-        "work",
         "write_paused",
     )  # fmt: skip
 
@@ -124,9 +124,9 @@ class ClientConnection(asyncio.Protocol):
         self.app = config.loaded_app
         self.keep_alive_s: float = config.timeout_keep_alive
         self.loop = _loop or asyncio.get_running_loop()
-        self.work = Work.of(self.loop)
+        self.loop_round = LoopRound.for_loop(self.loop)
         self.connections: set[Any] = server_state.connections
-        self.tasks: set[Any] = server_state.tasks  # uvicorn counts and cancels them: tasks or drives
+        self.tasks: set[Any] = server_state.tasks  # uvicorn counts and cancels them: tasks, light ones too
         self.owner = ""
         self.on_lost: Callable[[], None] | None = None
         self.client: tuple[str, int] | None = None

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import CountedConnection
-from gateway.drive import Work
+from gateway.light_task import LoopRound
 from gateway.server.head import response_head
 
 EXTENSION = "dragoman"
@@ -32,7 +32,7 @@ class Wire(Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
-    work: Work
+    loop_round: LoopRound
     write_paused: bool
     owner: str
     on_lost: Callable[[], None] | None
@@ -268,9 +268,9 @@ class RequestCycle:
             self.wire.transport.write(head)
         elif len(body) > _JOINED_BYTES:
             self.wire.transport.writelines((head, body))
-        elif self.keep_alive and self.wire.work.in_round:
+        elif self.keep_alive and self.wire.loop_round.in_round:
             self._pending = head + body
-            self.wire.work.send(self)
+            self.wire.loop_round.send(self)
         else:
             self.wire.transport.write(head + body)
         self._complete()
@@ -286,7 +286,7 @@ class RequestCycle:
                 self.flush()
             return
         self._pending = b"%x\r\n%b\r\n" % (len(data), data)
-        self.wire.work.send(self)
+        self.wire.loop_round.send(self)
 
     def end(self) -> None:
         """The response ends here and now: a client may leave as soon as it has read the last block, before this request
@@ -294,9 +294,9 @@ class RequestCycle:
         if self.gone or self.complete or self._ended or self.wire.transport.is_closing():
             return
         small = len(self._pending) <= _MOST_PENDING_BYTES and not self.wire.write_paused
-        if small and self.keep_alive and self.wire.work.in_round:
+        if small and self.keep_alive and self.wire.loop_round.in_round:
             if not self._pending:
-                self.wire.work.send(self)
+                self.wire.loop_round.send(self)
             self._pending += _LAST_CHUNK
         else:  # before a connection is closed all must be written, and only a socket can report a slow client
             self._pending += _LAST_CHUNK

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from gateway.config import Listen
-from gateway.core.http import HEAD_MEMORY, Headers
+from gateway.core.http import HEAD_CACHE, HeadCache, Headers
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,9})\r\n", re.IGNORECASE)
 _MOST_DIGITS = 9
@@ -32,7 +32,7 @@ class KnownHead:
         self._at = at
         self._headers: Headers = scope["headers"]
         self._scope = {name: value for name, value in scope.items() if name not in ("headers", "extensions")}
-        self._scope[HEAD_MEMORY] = {}
+        self._scope[HEAD_CACHE] = HeadCache()
 
     @classmethod
     def of(cls, message: bytes, scope: dict[str, Any], listen: Listen) -> KnownHead | None:

@@ -14,7 +14,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gateway.config import Listen
-from gateway.drive import Drive
+from gateway.light_task import LightTask
 from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection
 from gateway.server.cycle import RequestCycle
 from gateway.server.known_head import KnownHead
@@ -295,7 +295,7 @@ class HttpProtocol(ClientConnection):
 
     def _start(self, cycle: RequestCycle) -> None:
         self.running = cycle
-        self.tasks.add(Drive(cycle.run(self.app), self.work, self.tasks.discard))
+        self.tasks.add(LightTask(cycle.run(self.app), self.loop_round, self.tasks.discard))
 
     # -- heads that come again --------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The event lane, and which lane a stream takes.
 
-A lane turns one worker's streamed bytes into one client's bytes (`core.ports.Lane`) and does no I/O. The bytes lane
-belongs to the dialect (`Dialect.passthrough`). The event lane joins a backend's reader to a dialect's writer.
+A lane turns one worker's streamed bytes into one client's bytes (`core.ports.Lane`) and does no I/O. The passthrough
+lane belongs to the dialect (`Dialect.passthrough`). The event lane joins a backend's reader to a dialect's writer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gateway.core.usage import Usage
 
 
 def lane_for(dialect: Dialect, backend: Backend, op: Generate, max_buffered_bytes: int = sys.maxsize) -> Lane:
-    """A lane for one streamed reply to `op`: the bytes lane where dialect and backend speak the same wire, else the
-    event lane."""
+    """A lane for one streamed reply to `op`: the passthrough lane where dialect and backend speak the same wire, else
+    the event lane."""
     passthrough = dialect.passthrough.get(backend.wire_of(op))
     if passthrough is not None:
         return passthrough.lane(op)

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Example, with_field
 from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.messages import Chat, Complete, ListModels, Question, Settled
+from gateway.core.messages import AnsweredFromStore, Chat, Complete, ListModels, Question
 from gateway.core.ports import Ask, Backend, Capabilities, Counting, Dialect, Lane
 from gateway.translation import totals
 from gateway.translation.ability import refuse_beyond, write_possible
@@ -136,7 +136,7 @@ def _read(dialect: Dialect, requests: Iterable[tuple[Route, Request]]) -> tuple[
         except GatewayError as error:
             refusal = refusal or dialect.refuse(error, request, None)[0]
             continue
-        if not isinstance(op, (ListModels, Settled)):
+        if not isinstance(op, (ListModels, AnsweredFromStore)):
             return request, op
     if refusal is None:
         raise ValueError("the gateway answers this request itself: no worker is asked")

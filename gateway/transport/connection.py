@@ -18,7 +18,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
-from gateway.drive import Signal, Work
+from gateway.light_task import LoopRound, OneTimeEvent
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.large import LargeReads
 
@@ -72,6 +72,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         "_dirty",
         "_framed",
         "_late",
+        "_loop_round",
         "_most",
         "_outgoing",
         "_pausing",
@@ -84,7 +85,6 @@ class WorkerConnection(asyncio.BufferedProtocol):
         "_used",
         "_waits",
         "_whole",
-        "_work",
         "dropped",
         "exchange",
         "idle_limit",
@@ -102,7 +102,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     def __init__(self, origin: Owner) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
-        self._work = Work.of(self.loop)
+        self._loop_round = LoopRound.for_loop(self.loop)
         self.parser = HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self.probe = select.poll()
@@ -133,7 +133,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     def begin(self, head: bytes, body: bytes, bodiless: bool, deadlines: Deadlines) -> Incoming:
         """Sends a request. The exchange's waiter is set when it has a status or an error."""
         exchange = Incoming(self, bodiless)
-        exchange.waiter = Signal()
+        exchange.waiter = OneTimeEvent()
         self.exchange = exchange
         self.since = self.loop.time()
         self.limit = deadlines.first_byte
@@ -146,8 +146,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self._arm()
         if len(body) <= JOINED_BYTES:
             self._outgoing = head + body
-            if self._work.in_round:
-                self._work.send(self)
+            if self._loop_round.in_round:
+                self._loop_round.send(self)
             else:
                 self.flush()
         else:
@@ -260,7 +260,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if nbytes <= self._small:
             if not self._late:
-                self._work.arrived(self)
+                self._loop_round.arrived(self)
             self._late += self.origin.buffer[:nbytes]
         else:
             self._read_large(self.origin.buffer[:nbytes])

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from gateway.core.errors import GatewayError, Kind, reply_too_large
 from gateway.core.http import Headers
 from gateway.core.ports import BodySink
-from gateway.drive import Signal
+from gateway.light_task import OneTimeEvent
 
 READ_BYTES: Final = 64 * 1024
 """The most bytes read from a socket in one turn of the event loop, and the number of buffered bytes at which the socket
@@ -43,7 +43,7 @@ class Incoming:
         self.bodiless = bodiless
         self.error: GatewayError | None = None
         self.stale = False
-        self.waiter: Signal | None = None
+        self.waiter: OneTimeEvent | None = None
         self.push: Callable[[bytes], None] | None = None
         self._sink: BodySink | None = None
         self._blocks: list[bytes] = []
@@ -64,7 +64,7 @@ class Incoming:
                 if self.error is not None:
                     raise self.error
                 return b""
-            self.waiter = Signal()
+            self.waiter = OneTimeEvent()
             try:
                 await self.waiter
             except BaseException:

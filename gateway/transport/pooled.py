@@ -22,7 +22,7 @@ from gateway.core.errors import GatewayError, Kind, out_of_descriptors
 from gateway.core.figures import ConnectionCounts
 from gateway.core.http import Request
 from gateway.core.ports import Deadlines
-from gateway.drive import as_task
+from gateway.light_task import become_task
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import READ_BYTES, Incoming
 from gateway.transport.large import LargeReads
@@ -123,7 +123,7 @@ class Origin:
         OVERLOADED if this process has no file descriptor left."""
         connection = WorkerConnection(self)
         try:
-            await as_task()  # for the timeout
+            await become_task()  # for the timeout
             async with asyncio.timeout(seconds):
                 await self._open(connection, await self._name.addresses(seconds))
         except TimeoutError as error:

@@ -38,8 +38,6 @@ _MOST_MEMBERS = 1000
 # The largest object whose names are read to word an error. That happens on the event loop; 64 KiB take some 2 ms.
 _MOST_NAMED_BYTES = 1 << 16
 _anything = msgspec.json.Decoder()
-# In a head's memory: it says that the body is not compressed; that it is JSON.
-_UNCODED, _JSON = "uncoded", "json"
 # The letters of `model` as JSON escapes.
 _ESCAPED = tuple(
     (b"\\u006" + digit, letter)
@@ -74,13 +72,13 @@ def members(request: Request) -> dict[str, Raw]:
     that is not an object, more values than `refuse_bulk` allows, or a `model` given twice or in another letter case (a
     worker might then read another model than the authorised one).
     """
-    if _UNCODED not in request.memory:
+    if not request.head.uncoded:
         coding = request.header(b"content-encoding")
         if coding is not None and coding.strip().lower() not in (b"", b"identity"):
             raise GatewayError(
                 Kind.MEDIA_TYPE, "compressed request bodies are not accepted", code="unsupported_content_encoding"
             )
-        request.memory[_UNCODED] = True
+        request.head.uncoded = True
     body = request.body
     refuse_bulk(body)
     try:
@@ -125,14 +123,14 @@ def present(raw: Raw) -> Raw | None:
 
 def require_json(request: Request) -> None:
     """Raises GatewayError(MEDIA_TYPE) if the content type is not JSON."""
-    if _JSON in request.memory:
+    if request.head.json:
         return
     declared = request.header(b"content-type")
     if declared is not None and declared != b"application/json":
         kind = declared.split(b";", 1)[0].strip().lower()
         if kind and kind != b"application/json" and not kind.endswith(b"+json"):
             raise GatewayError(Kind.MEDIA_TYPE, "the content type must be application/json")
-    request.memory[_JSON] = True
+    request.head.json = True
 
 
 def typed(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

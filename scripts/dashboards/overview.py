@@ -118,7 +118,7 @@ BOARD = Board(
             "for embeddings that a second worker was asked for; requests that are held, as two workers died of them.",
             "ops",
             (
-                Query(f"{rate('dragoman_detours_total{*}')} or vector(0)", "other models"),
+                Query(f"{rate('dragoman_routed_total{*}')} or vector(0)", "other models"),
                 Query(f"{rate('dragoman_mirrored_requests_total{*}')} or vector(0)", "copies"),
                 Query(f"{rate('dragoman_hedges_total{*}')} or vector(0)", "second workers"),
                 Query(f"{rate('dragoman_quarantined_requests_total{*}')} or vector(0)", "held"),

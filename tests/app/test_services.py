@@ -31,10 +31,10 @@ def settings(stack: Stack) -> list[Any]:
     services = state.services
     assert services.limiting is not None
     assert services.quarantine is not None
-    shelf: Any = services.shelf
+    response_store: Any = services.response_store
     return [
         [rule.limit for rule in services.limiting.limiter._index.rules],
-        shelf.ttl_s,
+        response_store.ttl_s,
         services.quarantine.hold_s,
         services.quarantine.death_of == state.fleets.death_of,
         state.runtime.body_budget.limit,
@@ -60,7 +60,11 @@ def test_a_reload_goes_on_with_the_services_and_changes_their_settings() -> None
         stack.run(stack.gateway.reload(stack.config(OTHER)))
         after = stack.gateway.state.services
         assert after is not before
-        assert (after.limiting, after.shelf, after.quarantine) == (before.limiting, before.shelf, before.quarantine)
+        assert (after.limiting, after.response_store, after.quarantine) == (
+            before.limiting,
+            before.response_store,
+            before.quarantine,
+        )
         assert settings(stack) == [[5], 5, 5, True, 48 << 20]
 
 

@@ -220,7 +220,7 @@ def test_a_stream_cut_off_by_the_gateway_raises_another_error(client: Any, stack
     assert next(stream)
 
     async def end() -> None:
-        for run in list(stack.gateway.state.runtime.running.runs):
+        for run in list(stack.gateway.state.runtime.active.requests):
             run.interrupt(GatewayError(Kind.DRAINING, "the gateway is shutting down"))
 
     stack.run(end())

@@ -10,6 +10,7 @@ from gateway.core.events import Event
 from gateway.core.http import Request, Response
 from gateway.core.messages import (
     QUESTIONS,
+    AnsweredFromStore,
     Chat,
     Complete,
     Embed,
@@ -18,7 +19,6 @@ from gateway.core.messages import (
     Op,
     Question,
     Sampling,
-    Settled,
     Text,
     Tool,
 )
@@ -43,7 +43,7 @@ def test_usage_is_the_engines_unless_said_otherwise() -> None:
     assert Usage().source == "engine"
 
 
-@pytest.mark.parametrize("one", [*get_args(Event), *get_args(Op), ListModels, Settled])
+@pytest.mark.parametrize("one", [*get_args(Event), *get_args(Op), ListModels, AnsweredFromStore])
 def test_what_is_told_apart_by_its_class_has_no_subclass(one: type) -> None:
     assert getattr(one, "__final__", False)
 

@@ -1,4 +1,4 @@
-"""The dialect `openai`: what is its own. Bodies, chunks and the bytes lane are tested in tests/wire."""
+"""The dialect `openai`: what is its own. Bodies, chunks and the passthrough lane are tested in tests/wire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import Start
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice, ReplyPart
-from gateway.core.messages import Chat, Complete, Embed, ListModels, ModelCard, Op, Settled
+from gateway.core.messages import AnsweredFromStore, Chat, Complete, Embed, ListModels, ModelCard, Op
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.core.usage import Usage
 from gateway.dialects import create
@@ -39,7 +39,7 @@ def request(body: Any, route: str = "chat", **params: str) -> Request:
 
 def read(route: str = "chat", dialect: Dialect = DIALECT, **members: Any) -> Op:
     op = dialect.read(request({**BODIES[route], **members}, route))
-    assert not isinstance(op, (ListModels, Settled))
+    assert not isinstance(op, (ListModels, AnsweredFromStore))
     return op
 
 
@@ -226,7 +226,7 @@ def test_the_bytes_lane_of_whole_replies() -> None:
 
 
 def test_a_completion_of_several_prompts_has_several_choices() -> None:
-    """The bytes lane knows how many ends to wait for."""
+    """The passthrough lane knows how many ends to wait for."""
     lane = DIALECT.passthrough["openai"].lane(Complete(model="m", prompts=("a", "b"), n=2, stream=True))
     ended = [b'data: {"choices":[{"index":%d,"text":"x","finish_reason":"stop"}]}\n\n' % index for index in range(4)]
     out = lane.feed(b"".join(ended) + b"data: [DONE]\n\n")

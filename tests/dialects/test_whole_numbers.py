@@ -10,7 +10,7 @@ import pytest
 from gateway import backends, dialects
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Field, with_field
-from gateway.core.messages import ListModels, Question, Settled
+from gateway.core.messages import AnsweredFromStore, ListModels, Question
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation import totals
 from gateway.translation.whole import ask
@@ -48,7 +48,7 @@ def sent(name: str, operation: str, field: Field, value: Any) -> Any:
     dialect = dialects.create(name, Settings())
     example = dialect.examples[operation][0]
     op = dialect.read(asking(example, with_field(example.body, field, value)))
-    assert not isinstance(op, (ListModels, Settled))
+    assert not isinstance(op, (ListModels, AnsweredFromStore))
     backend, can = backends.create("vllm"), Capabilities("m")
     outgoing = ask(op, backend, can).request if isinstance(op, Question) else backend.write(totals.without(op), can)
     body = json.loads(outgoing.body)

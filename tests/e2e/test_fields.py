@@ -17,7 +17,7 @@ from gateway.backends.llamacpp import LlamaCpp
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Response
 from gateway.core.lifecycle import Detokenized, Reply, TokenCount, Tokens, WholeReply, fold
-from gateway.core.messages import Chat, Complete, Embed, ListModels, Question, Score, Settled
+from gateway.core.messages import AnsweredFromStore, Chat, Complete, Embed, ListModels, Question, Score
 from gateway.core.ports import Capabilities
 from gateway.fleet.discovery import FoundWorker, able
 from gateway.translation.ability import refuse_beyond
@@ -93,7 +93,7 @@ ROWS = [row for row in matrix.rows() if row.outcomes["llamacpp"].what != "refuse
 def test_what_is_sent_is_accepted(row: matrix.Row, engine: Engine) -> None:
     request = matrix.request_with(row.dialect, row.operation, row.field)
     op = matrix.DIALECTS[row.dialect].read(request)
-    assert not isinstance(op, (ListModels, Settled))
+    assert not isinstance(op, (ListModels, AnsweredFromStore))
     op.model = op.model or "smollm2"
     if isinstance(op, Question):
         reply = engine.answer(op)

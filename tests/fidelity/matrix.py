@@ -17,7 +17,7 @@ from gateway import backends, dialects
 from gateway.core.errors import GatewayError
 from gateway.core.fields import Example, Field, own_names, with_field
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.messages import Complete, ListModels, Op, Question, Settled
+from gateway.core.messages import AnsweredFromStore, Complete, ListModels, Op, Question
 from gateway.core.ports import Capabilities, Dialect, Settings
 from gateway.translation import totals
 from gateway.translation.ability import write_possible
@@ -154,7 +154,7 @@ def _through(dialect: str, request: Request, backend: str) -> tuple[Op, dict[str
     op: Op | None = None
     try:
         asked = DIALECTS[dialect].read(request)
-        assert not isinstance(asked, (ListModels, Settled))
+        assert not isinstance(asked, (ListModels, AnsweredFromStore))
         op = asked
         if isinstance(op, Question):
             return op, _flat(ask(op, BACKENDS[backend], CAN).request), op.dropped

@@ -86,7 +86,7 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
             dropped=("a",),
             limit="per-minute",
             asked="n",
-            detour="split",
+            routed="split",
         )
     )
     log.flush()
@@ -119,7 +119,7 @@ def test_a_record_says_everything(log: Log, output: Output) -> None:
         "dropped": ["a"],
         "limit": "per-minute",
         "asked": "n",
-        "detour": "split",
+        "routed": "split",
         "phase": None,
         "trace": None,
     }

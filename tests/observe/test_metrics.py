@@ -197,7 +197,7 @@ def test_a_request_that_is_left_tells_where() -> None:
             streaming = ask("streaming", messages=saying(text="a b c d", fault="stall@3"), stream=True)
             await until(lambda: sum(metrics.gaps("m").counts) > 0)
             await leave(streaming)
-            await state.runtime.running.empty(20)
+            await state.runtime.active.empty(20)
 
     with Stack(({"itl_ms": 5},), config={"models": {"m": {"max_in_flight": 1}}}) as stack:
         stack.run(leave_all(stack))

@@ -273,7 +273,7 @@ def test_who_leaves_meanwhile_is_let_go(stack: Stack, held: Held) -> None:
         client.send(post(LARGE))
         assert held.entered.wait(30)
         assert body_budget.reserved > 1 << 20
-    until(lambda: not stack.gateway.state.runtime.running.runs)
+    until(lambda: not stack.gateway.state.runtime.active.requests)
     assert body_budget.reserved == 0
     assert [record["outcome"] for record in stack.records()[before:]] == ["cancelled"]
 

@@ -21,12 +21,12 @@ import pytest
 
 from gateway.core.figures import Histogram
 from gateway.core.messages import Chat, Message, Op, Text
-from gateway.drive import Drive, Work
+from gateway.light_task import LightTask, LoopRound
 from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
 from gateway.server import EXTENSION
 from gateway.translation.lanes import EventLane
-from gateway.wire.openai.streams.passthrough import Relay
+from gateway.wire.openai.streams.passthrough import PassthroughLane
 from tests.harness import Stack, kept_alive, sse_data, until
 
 PATH = "/v1/chat/completions"
@@ -468,7 +468,9 @@ def test_reload_serves_new_requests_under_the_new_configuration(stack: Stack) ->
 
 
 @pytest.mark.parametrize(
-    ("path", "lane"), [(PATH, Relay), ("/friendli/v1/chat/completions", EventLane)], ids=["bytes lane", "event lane"]
+    ("path", "lane"),
+    [(PATH, PassthroughLane), ("/friendli/v1/chat/completions", EventLane)],
+    ids=["passthrough", "event lane"],
 )
 @pytest.mark.parametrize("where", ["first block", "later block", "end"])
 def test_a_bug_in_a_lane_ends_its_stream_and_is_reported(
@@ -613,9 +615,9 @@ class Scripted:
 async def test_a_first_token_leaves_in_the_round_that_brought_it() -> None:
     """The head of a stream mostly comes before its first token, so the request waits for that. Beside many streams each
     turn of the loop more is milliseconds."""
-    work, ends, all_of_it = Work.of(asyncio.get_running_loop()), asyncio.Event(), Scripted()
+    work, ends, all_of_it = LoopRound.for_loop(asyncio.get_running_loop()), asyncio.Event(), Scripted()
     pump = Pump(cast(Any, all_of_it), cast(Any, all_of_it), cast(ClientReply, all_of_it), Histogram((1.0,)))
-    drive = Drive(pump.run(), work, lambda drive: ends.set())
+    drive = LightTask(pump.run(), work, lambda drive: ends.set())
     await asyncio.wait_for(all_of_it.piped.wait(), 30)
     work.arrived(all_of_it)
     work.send(all_of_it)

@@ -256,7 +256,7 @@ def test_cancelled_in_the_middle_of_a_stream(counted: Stack) -> None:
         assert standing(counted)["slots"] == 1
         assert standing(counted)["tpm"] > 500
     counted.run(counted.sim.ledger.wait(aborted=1))
-    counted.run(counted.gateway.state.runtime.running.empty(20))
+    counted.run(counted.gateway.state.runtime.active.empty(20))
     usage = counted.records()[-1]["usage"]
     assert usage["output"] in (1, 2)
     assert standing(counted) == {"rpm": 1, "tpm": usage["input"] + usage["output"], "slots": 0}
@@ -290,7 +290,7 @@ def test_cancelled_while_waiting_for_a_worker_is_as_if_it_had_never_been(counted
             await until(lambda: limiter_of(counted).in_flight == 1)
 
     asyncio.run(run())
-    counted.run(counted.gateway.state.runtime.running.empty(20))
+    counted.run(counted.gateway.state.runtime.active.empty(20))
     assert standing(counted)["rpm"] == 1
     assert standing(counted)["slots"] == 0
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.estimate import Cost
-from gateway.drive import Answer
+from gateway.light_task import Promise
 from gateway.ratelimit import Decision, Lease, Limited, Limiter, MemoryStore, Rule, Store, Subject
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.redis.store import RedisStore
@@ -486,7 +486,7 @@ class Silent(MemoryStore):
     """A store that is up and answers nothing in time."""
 
     def admit(self, plan: Any, costs: Any, lease: str) -> Any:
-        answer: Answer[Verdict] = Answer()
+        answer: Promise[Verdict] = Promise()
         answer.fail(StoreDown("no answer within 50 ms"))
         return answer
 

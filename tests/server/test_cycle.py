@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.drive import Drive, Work
+from gateway.light_task import LightTask, LoopRound
 from gateway.server import RequestCycle
 from tests.harness import Stack, until
 from tests.server.raw import LINE, MODELS, Raw, chat, post, scripted
@@ -64,7 +64,7 @@ def test_a_stream_says_whether_its_connection_is_kept(stack: Stack, path: bytes,
 def test_only_the_server_says_what_becomes_of_the_connection(said: list[bytes], kept: bool, found: list[bytes]) -> None:
     heads: list[bytes] = []
     transport = SimpleNamespace(write=heads.append)
-    wire = SimpleNamespace(reusable=True, transport=transport, answered=lambda _: None, work=Work())
+    wire = SimpleNamespace(reusable=True, transport=transport, answered=lambda _: None, loop_round=LoopRound())
     cycle = RequestCycle(cast(Any, wire), {"method": "GET"}, kept, False)
     cycle.respond(200, [(b"connection", value) for value in said], b"")
     assert re.findall(rb"\r\nconnection: (.*?)\r\n", heads.pop()) == found
@@ -76,13 +76,13 @@ async def test_a_reply_goes_out_at_the_end_of_the_round_but_before_its_connectio
     happened: list[object] = []
     transport = SimpleNamespace(write=lambda data: happened.append(data[-2:]), is_closing=lambda: False)
     answered = lambda cycle: happened.append("kept" if cycle.keep_alive else "closed")  # noqa: E731
-    wire = SimpleNamespace(reusable=True, transport=transport, answered=answered, work=Work())
+    wire = SimpleNamespace(reusable=True, transport=transport, answered=answered, loop_round=LoopRound())
 
     async def answer() -> None:
         RequestCycle(cast(Any, wire), {"method": "GET"}, kept, False).respond(200, [], b"hi")
 
     for _ in range(2):
-        Drive(answer(), wire.work, lambda _: None)
+        LightTask(answer(), wire.loop_round, lambda _: None)
     await asyncio.sleep(0)
     assert happened == (["kept", "kept", b"hi", b"hi"] if kept else [b"hi", "closed", b"hi", "closed"])
 
@@ -114,7 +114,7 @@ def test_an_http_1_0_client_can_tell_a_cut_stream() -> None:
             client.send(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
             received = client.rest()
         assert b"[DONE]" not in received
-        until(lambda: not stack.gateway.state.runtime.running.runs)
+        until(lambda: not stack.gateway.state.runtime.active.requests)
         assert stack.records()[-1]["outcome"] == "failed"
 
 
@@ -172,7 +172,7 @@ async def test_blocks_of_one_turn_go_out_together_and_before_an_ending() -> None
     sent: list[bytes] = []
     protocol = SimpleNamespace(
         transport=SimpleNamespace(write=sent.append, is_closing=lambda: False),
-        work=Work(),
+        loop_round=LoopRound(),
         cut=lambda: sent.append(b"cut"),
     )
     one, two, left = (RequestCycle(cast(Any, protocol), {}, True, False) for _ in range(3))

@@ -14,7 +14,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gateway.config import Listen
-from gateway.core.http import HEAD_MEMORY, Headers
+from gateway.core.http import HEAD_CACHE, HeadCache, Headers
 from gateway.server import HttpError
 from gateway.server.protocol import HttpProtocol, protocol_class
 
@@ -83,7 +83,7 @@ class Served:
             if message["type"] != "http.request":
                 return
             body, more = body + message["body"], message["more_body"]
-        kept = {name: value for name, value in scope.items() if name not in ("extensions", HEAD_MEMORY)}
+        kept = {name: value for name, value in scope.items() if name not in ("extensions", HEAD_CACHE)}
         self.requests.append((kept, body))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
@@ -196,13 +196,13 @@ async def test_what_was_learnt_is_kept_as_long_as_the_head() -> None:
 
     class Watched(Served):
         async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-            memories.append(scope.get(HEAD_MEMORY))
+            memories.append(scope.get(HEAD_CACHE))
             await super()._app(scope, receive, send)
 
     served = Watched()
     other = USUAL.replace(b"X-Last: one", b"X-Last: two")
     await served.get(USUAL, USUAL, post(b"{}"), other, other)
-    assert memories == [None, {}, {}, None, {}]
+    assert memories == [None, HeadCache(), HeadCache(), None, HeadCache()]
     assert memories[1] is memories[2]
     assert memories[4] is not memories[1]
     served.end()

@@ -15,7 +15,7 @@ from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, cut
 from gateway.wire.openai.replies.reading import ChatReader, TextReader
-from gateway.wire.openai.streams.passthrough import Relay
+from gateway.wire.openai.streams.passthrough import PassthroughLane
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))
@@ -198,8 +198,10 @@ def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: 
     assert _said(quick.eof()) == _said(slow.eof())
 
 
-def _relay(model: str, *, chat: bool) -> Relay:
-    return Relay(model, chat=chat, choices=1, include_usage=False, refuse=lambda error: error.message.encode())
+def _relay(model: str, *, chat: bool) -> PassthroughLane:
+    return PassthroughLane(
+        model, chat=chat, choices=1, include_usage=False, refuse=lambda error: error.message.encode()
+    )
 
 
 @settings(max_examples=600)

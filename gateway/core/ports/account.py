@@ -28,7 +28,7 @@ class RequestRecord(Struct):
     adapter   the LoRA adapter of `model` that was meant, or None
     limit     the name of the limit that refused it
     asked     the model that the request named, where another one answered; else None
-    detour    why another one: unavailable | overloaded | context_length (its fallback) | split; else None
+    routed    why another one: unavailable | overloaded | context_length (its fallback) | split; else None
     phase     what a client that left was waiting for: reading | queued | first_output | streaming; else None
     trace     the id of its trace, if it is sampled
     time      Unix seconds at the end
@@ -57,7 +57,7 @@ class RequestRecord(Struct):
     usage: Usage | None = None
     limit: str | None = None
     asked: str | None = None
-    detour: str | None = None
+    routed: str | None = None
     dropped: tuple[str, ...] = ()
     phase: str | None = None
     trace: str | None = None

@@ -121,7 +121,7 @@ class Backend(Protocol):
     cache_events: bool
 
     def wire_of(self, op: Op) -> str:
-        """The wire of the worker's reply to `op`. A dialect with a bytes lane for this wire passes the bytes on."""
+        """The wire of the worker's reply to `op`. A dialect with a passthrough lane for it passes the bytes on."""
         ...
 
     def write(self, op: Op, can: Capabilities) -> Request:

@@ -12,7 +12,7 @@ from gateway.core.events import Event
 from gateway.core.fields import Examples, ExtrasPolicy, Field
 from gateway.core.http import Headers, Request, Response, Route
 from gateway.core.lifecycle import WholeReply
-from gateway.core.messages import Embed, Generate, ListModels, Op, Settled
+from gateway.core.messages import AnsweredFromStore, Embed, Generate, ListModels, Op
 from gateway.core.usage import Usage
 
 
@@ -92,7 +92,7 @@ class StreamReader(Protocol):
 
 
 class Passthrough(Protocol):
-    """The bytes lane of a dialect, for backends that answer in its clients' own wire."""
+    """The passthrough lane of a dialect, for backends that answer in its clients' own wire."""
 
     def lane(self, op: Generate) -> Lane: ...
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
@@ -112,7 +112,7 @@ class Dialect(Protocol):
     examples  the smallest requests that it accepts, per operation
     errors    Kind -> (status, type, code), for every Kind
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
-    passthrough  its bytes lanes, by the wire (`Backend.wire_of`) that each relays; most dialects have none
+    passthrough  its passthrough lanes, by the wire (`Backend.wire_of`) that each relays; most dialects have none
     """
 
     name: str
@@ -125,7 +125,7 @@ class Dialect(Protocol):
     key_header: bytes
     passthrough: Mapping[str, Passthrough]
 
-    def read(self, request: Request) -> Op | ListModels | Settled:
+    def read(self, request: Request) -> Op | ListModels | AnsweredFromStore:
         """Raises GatewayError (blame CLIENT) for whatever is wrong with the request."""
         ...
 

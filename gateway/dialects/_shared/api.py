@@ -19,7 +19,7 @@ Errors = Mapping[Kind, tuple[int, str, str]]
 
 class Api(Dialect):
     """One client-side API. By default it drops unknown fields, has OpenAI's errors, takes keys behind `Bearer`, and has
-    no bytes lane.
+    no passthrough lane.
 
     lists  route of a list of models, or of a probe -> what writes its reply
 

@@ -30,7 +30,7 @@ def _hello(cards: Sequence[ModelCard]) -> Response:
 
 
 class Anthropic(Api):
-    """The dialect `anthropic`. No bytes lane: no backend's workers speak this wire."""
+    """The dialect `anthropic`. No passthrough lane: no backend's workers speak this wire."""
 
     name = "anthropic"
     prefixes = ("", "/anthropic")

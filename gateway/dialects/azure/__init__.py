@@ -23,7 +23,7 @@ from gateway.wire.openai.streams.writing import OpenAIStreamWriter
 class Azure(Api):
     """The dialect `azure`. `api_version` is the default for requests without one; None: such requests are refused.
 
-    No bytes lane: a worker's chunks have keys, finish reasons and framing that this API does not have.
+    No passthrough lane: a worker's chunks have keys, finish reasons and framing that this API does not have.
     """
 
     name = "azure"

@@ -30,7 +30,7 @@ from gateway.wire.openai.requests.constraints import CONSTRAINTS
 class Friendli(Api):
     """The dialect `friendli`. `draw` draws the seeds of requests without one.
 
-    No bytes lane: text completions have their own events; chats have their own defaults and finish reasons.
+    No passthrough lane: text completions have their own events; chats have their own defaults and finish reasons.
     """
 
     name = "friendli"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request, Route
-from gateway.core.messages import Generate, Op, Settled
+from gateway.core.messages import AnsweredFromStore, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import kept, replies, streams
@@ -22,7 +22,7 @@ from gateway.wire.sealed import Seal
 
 
 class Responses(Api):
-    """The dialect `responses`. No bytes lane: no backend's workers speak this wire."""
+    """The dialect `responses`. No passthrough lane: no backend's workers speak this wire."""
 
     name = "responses"
     prefixes = ("", "/openai")
@@ -54,7 +54,7 @@ class Responses(Api):
     write_count = staticmethod(replies.write_count)
 
     @whole_numbers
-    def read(self, request: Request) -> Op | Settled:
+    def read(self, request: Request) -> Op | AnsweredFromStore:
         if request.route == "socket":
             message = "web sockets are not served here: use POST"
             raise GatewayError(Kind.NO_METHOD, message, code=NO_SOCKET)
@@ -68,7 +68,7 @@ class Responses(Api):
         name_deployment(request, raw)
         binding = CONSTRAINTS.get(request.route, ())
         extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, binding=binding)
-        given = Given(Seal(request.sealing, b"reasoning"), request.recalled)
+        given = Given(Seal(request.sealing, b"reasoning"), request.stored)
         if request.route == "count":
             return read_count(raw, extra, dropped, self.extras, given)
         return read_chat(raw, extra, dropped, self.extras, request.id, given)

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import JSON_TYPE, Recall, Request, Response
-from gateway.core.messages import Settled
+from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
+from gateway.core.messages import AnsweredFromStore
 from gateway.dialects.responses.stored import LONGEST, Past, past_of
 from gateway.wire.json import encode
 
@@ -30,9 +30,9 @@ _named = msgspec.json.Decoder(_Named)
 _members = msgspec.json.Decoder(dict[str, Raw])
 
 
-def read(request: Request) -> Settled:
-    """Answers a request about one stored response. Raises Recall for it, and GatewayError: NO_ROUTE (404) for one that
-    is not stored, BAD_REQUEST for what cannot be done with it."""
+def read(request: Request) -> AnsweredFromStore:
+    """Answers a request about one stored response. Raises NeedsStored for it, and GatewayError: NO_ROUTE (404) for one
+    that is not stored, BAD_REQUEST for what cannot be done with it."""
     name = request.params["response"]
     past = _found(name, request)
     if request.route == "forget":
@@ -50,14 +50,14 @@ def read(request: Request) -> Settled:
     return _told(bytes(past.response))
 
 
-def _told(body: bytes, forgets: tuple[str, ...] = ()) -> Settled:
-    return Settled(Response(200, [JSON_TYPE], body), forgets)
+def _told(body: bytes, forgets: tuple[str, ...] = ()) -> AnsweredFromStore:
+    return AnsweredFromStore(Response(200, [JSON_TYPE], body), forgets)
 
 
 def _found(name: str, request: Request) -> Past:
-    stored = request.recalled
+    stored = request.stored
     if stored is not None and name not in stored and len(name) <= LONGEST:
-        raise Recall((name,))
+        raise NeedsStored((name,))
     text = stored.get(name) if stored is not None else None
     past = past_of(text) if text is not None else None
     if past is None:

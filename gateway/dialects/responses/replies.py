@@ -175,7 +175,7 @@ def write(reply: Reply, op: Op) -> Response:
         write_usage(reply.usage),
         cut=cut,
     )
-    op.keep = to_keep(request, body, items)
+    op.to_store = to_keep(request, body, items)
     return Response(200, [JSON_TYPE], body)
 
 

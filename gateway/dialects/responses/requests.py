@@ -38,10 +38,10 @@ _LOGPROBS, _SEALED = "message.output_text.logprobs", "reasoning.encrypted_conten
 
 
 class Given(Struct, frozen=True):
-    """What is known of a request beside its body: the caller's seal for reasoning, and `Request.recalled`."""
+    """What is known of a request beside its body: the caller's seal for reasoning, and `Request.stored`."""
 
     seal: Seal
-    recalled: Mapping[str, bytes | None] | None = None
+    stored: Mapping[str, bytes | None] | None = None
 
 
 class Asked(Struct):
@@ -107,7 +107,7 @@ def read_chat(
         left += [*_summary_only(op), *extra]
     else:
         left += _with_extra(op, constrain(op, extra))
-    stores = given.recalled is not None and found.store is not False
+    stores = given.stored is not None and found.store is not False
     if found.store and not stores:
         left.append("store")
     op.dropped = tuple(left)
@@ -132,7 +132,7 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
 
 def _refuse_stored(raw: Extra, given: Given) -> None:
     for name in REFUSED:
-        if name in raw and (given.recalled is None or name != "previous_response_id"):
+        if name in raw and (given.stored is None or name != "previous_response_id"):
             raise GatewayError(
                 Kind.UNSUPPORTED,
                 f"'{name}' is not supported: nothing is stored here, send the whole conversation as 'input'",
@@ -161,7 +161,7 @@ def _read(
 def _prompt(found: Body, given: Given) -> tuple[Body, Toolbox, Conversation]:
     box = Toolbox()
     box.add(found.tools or [], "tools")
-    found.input = with_past(found.input, found.previous_response_id, given.recalled)
+    found.input = with_past(found.input, found.previous_response_id, given.stored)
     return found, box, Conversation(found.input, found.instructions, box, given.seal)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Recall
+from gateway.core.http import NeedsStored
 from gateway.wire.bulk import refuse_bulk
 from gateway.wire.json import encode
 
@@ -69,27 +69,27 @@ _reference = msgspec.json.Decoder(_Reference)
 
 
 def with_past(
-    found: str | list[Raw], previous: str | None, recalled: Mapping[str, bytes | None] | None
+    found: str | list[Raw], previous: str | None, stored: Mapping[str, bytes | None] | None
 ) -> str | list[Raw]:
-    """The input with what it refers to. recalled: what is stored under the names that were asked for so far; None where
+    """The input with what it refers to. stored: what is stored under the names that were asked for so far; None where
     nothing is stored. A reference to reasoning that is gone is left in place.
 
-    Raises Recall for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more), for an
-    item that is referred to twice, and for more values than a body may have.
+    Raises NeedsStored for names that were not asked for, GatewayError(BAD_REQUEST) for what is not stored (any more),
+    for an item that is referred to twice, and for more values than a body may have.
     """
-    if recalled is None:
+    if stored is None:
         return found
     items = found if isinstance(found, list) else []
     references = {index: name for index, raw in enumerate(items) if (name := _referred(raw)) is not None}
     names = [*([previous] if previous else []), *references.values()]
-    unknown = [name for name in dict.fromkeys(names) if name not in recalled and len(name) <= LONGEST]
+    unknown = [name for name in dict.fromkeys(names) if name not in stored and len(name) <= LONGEST]
     if unknown:
-        raise Recall(tuple(unknown))
-    refuse_bulk(b",".join(text for name in dict.fromkeys(names) if (text := recalled.get(name)) is not None))
+        raise NeedsStored(tuple(unknown))
+    refuse_bulk(b",".join(text for name in dict.fromkeys(names) if (text := stored.get(name)) is not None))
     resolved = list(items)
     once: set[str] = set()
     for index, name in references.items():
-        text = recalled.get(name)
+        text = stored.get(name)
         if text is not None:
             if name in once:  # a small request could else stand for any number of bytes
                 message = f"Duplicate item found with id {name[:64]}. Remove duplicate items from your input."
@@ -100,7 +100,7 @@ def with_past(
             raise _gone(f"input.{index}", f"Item with id '{name[:64]}' not found.", "item_not_found")
     if not previous:
         return resolved if references else found
-    text = recalled.get(previous)
+    text = stored.get(previous)
     if text is None:
         message = f"Previous response with id '{previous[:64]}' not found."
         raise _gone("previous_response_id", message, "previous_response_not_found")

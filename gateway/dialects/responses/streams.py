@@ -253,7 +253,7 @@ class StreamWriter(EventWriter):
         response = response_object(
             self._asked, self._model, self._created, name, self._done, write_usage(self.usage), cut=self._cut
         )
-        self._op.keep = to_keep(self._asked, response, self._done)
+        self._op.to_store = to_keep(self._asked, response, self._done)
         return self._event(f"response.{name}", response)
 
     def failed(self, error: GatewayError) -> bytes:

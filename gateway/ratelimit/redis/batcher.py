@@ -2,7 +2,7 @@
 
 This module does not know redis; `Link` is its connection. Calls overlap: a call does not wait for the answer to the one
 before, so a request waits for one round trip, however distant the server is. What the requests of one round of
-`gateway.drive.Work` ask for and settle leaves in one call at the round's end.
+`gateway.light_task.LoopRound` ask for and settle leaves in one call at the round's end.
 
 Pacing.  A call costs this process as much as about eight operations in it. So while a call is under way, the next one
 leaves when the answer arrives, or `PACE` after the last call was sent, whichever is sooner. After a call that carried
@@ -37,7 +37,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from gateway.drive import Answer, Work
+from gateway.light_task import LoopRound, Promise
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.redis.codec import ADMIT, BEAT, PROBE, SETTLE, Item, only_releases, pack, unpack
 from gateway.ratelimit.redis.patience import Patience
@@ -80,7 +80,7 @@ class _Call(Struct, eq=False):
     event loop's clock; clock: microseconds of the monotonic clock."""
 
     items: Sequence[Item]
-    asked: Sequence[tuple[Item, Answer[Verdict]]]
+    asked: Sequence[tuple[Item, Promise[Verdict]]]
     sent: float
     clock: int
     given_up: bool = False
@@ -119,13 +119,13 @@ class Batcher:
         self._jumped = False
         self._offset: int | None = None
         self._loop = asyncio.get_running_loop()
-        self._work = Work.of(self._loop)
+        self._loop_round = LoopRound.for_loop(self._loop)
 
-    def ask(self, code: int, plan: Plan, what: Sequence[Any], lease: str = "") -> Answer[Verdict]:
+    def ask(self, code: int, plan: Plan, what: Sequence[Any], lease: str = "") -> Promise[Verdict]:
         """Queues an operation that has an answer. Raises `StoreDown` at once while the breaker is open."""
         if not self.up:
             raise StoreDown(self.reason)
-        waiter: Answer[Verdict] = Answer()
+        waiter: Promise[Verdict] = Promise()
         self._queue.append((code, lease, plan, what, waiter))
         self._want()
         return waiter
@@ -191,17 +191,17 @@ class Batcher:
         """Sets the time at which the queue is sent."""
         self._due = True
         if not self._calls:
-            self._work.send(self)
+            self._loop_round.send(self)
         elif len(self._calls) < MOST_CALLS:
             wait = self._last_sent + PACE - self._loop.time()
             if wait > 0:
                 self._next = self._loop.call_later(wait, self._send)
             else:
-                self._work.send(self)
+                self._loop_round.send(self)
         # Else an answer sends it.
 
     def flush(self) -> None:
-        """Called at the end of a round of `Work`: all that its requests asked for and settled leaves in one call."""
+        """Called at the end of a loop's round: all that its requests asked for and settled leaves in one call."""
         if self._due and not self._crowded:
             self._send()
 
@@ -213,7 +213,7 @@ class Batcher:
             self._next = None
         queue = self._queue
         items: list[Item] = []
-        asked: list[tuple[Item, Answer[Verdict]]] = []
+        asked: list[tuple[Item, Promise[Verdict]]] = []
         while queue and not items:
             if len(queue) <= BATCH:
                 due = list(queue)
@@ -332,7 +332,7 @@ class Batcher:
                     waiter.fail(StoreDown(why))
         self._watch = loop.call_later(0.001, self._look_at_watch)
 
-    def _resolve(self, asked: Sequence[tuple[Item, Answer[Verdict]]], answer: Sequence[Verdict], prompt: bool) -> None:
+    def _resolve(self, asked: Sequence[tuple[Item, Promise[Verdict]]], answer: Sequence[Verdict], prompt: bool) -> None:
         late: list[Item] = []
         for (item, waiter), verdict in zip(asked, answer, strict=True):
             if waiter.happened or waiter.left:  # given up, or its client left

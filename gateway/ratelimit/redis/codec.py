@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from msgspec import msgpack
 
-from gateway.drive import Answer
+from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.window import Shape
 
 ADMIT, SETTLE, RENEW, BEAT, LOOK, RESET, PROBE = 1, 2, 3, 4, 5, 6, 7
 
-Item = tuple[int, str, Plan, Sequence[Any], "Answer[Verdict] | None"]
+Item = tuple[int, str, Plan, Sequence[Any], "Promise[Verdict] | None"]
 """(code, lease, plan, what the code needs, who waits). ADMIT: costs. SETTLE: settlements. RENEW: slots. BEAT and PROBE:
 (key, ttl in us). The script answers all but SETTLE and RENEW."""
 

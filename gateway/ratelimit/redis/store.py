@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
-from gateway.drive import Answer
+from gateway.light_task import Promise
 from gateway.ratelimit.model import Plan, Verdict
 from gateway.ratelimit.plan import Layout
 from gateway.ratelimit.redis.batcher import Batcher, Heard
@@ -58,7 +58,7 @@ class RedisStore:
         self._links: list[_Link] = []
         self._started = False
 
-    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Answer[Verdict]:
+    def admit(self, plan: Plan, costs: Sequence[int], lease: str) -> Promise[Verdict]:
         return self._batchers[plan.tag].ask(ADMIT, plan, costs, lease)
 
     def settle(self, plan: Plan, lease: str, settlements: Sequence[Settlement], needed: bool = True) -> None:

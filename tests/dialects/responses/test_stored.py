@@ -15,7 +15,7 @@ from gateway.auth import new_key
 from gateway.core.errors import GatewayError
 from gateway.dialects.responses.stored import with_past
 from gateway.pipeline import run
-from gateway.pipeline.shelf import MemoryShelf
+from gateway.pipeline.response_store import MemoryResponseStore
 from tests.dialects.responses.asking import body, frames, message, scripted
 from tests.harness import Stack
 from tests.redis.server import Server
@@ -133,13 +133,13 @@ def test_what_is_referred_to_counts_as_the_body_does(monkeypatch: pytest.MonkeyP
 def test_what_is_referred_to_has_room_and_passes_limits_before_it_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [{"name": "few", "kind": "requests", "limit": 3}]
     fetched: list[str] = []
-    fetch = MemoryShelf.get
+    fetch = MemoryResponseStore.get
 
-    async def get(self: MemoryShelf, owner: str, names: Any) -> Any:
+    async def get(self: MemoryResponseStore, owner: str, names: Any) -> Any:
         fetched.append(owner)
         return await fetch(self, owner, names)
 
-    monkeypatch.setattr(MemoryShelf, "get", get)
+    monkeypatch.setattr(MemoryResponseStore, "get", get)
     listen = {"max_body_bytes": 200_000, "max_bodies_bytes": 200_000}
     long_context, options = {"max_model_len": 1 << 20}, {**config(), "listen": listen, "limits": limits}
     with Stack((long_context,), options) as stack, client_of(stack) as client:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import msgpack
 
-from gateway.drive import Answer, Drive, Work
+from gateway.light_task import LightTask, LoopRound, Promise
 from gateway.ratelimit.model import Plan, Rule, Subject, Verdict
 from gateway.ratelimit.plan import Layout, Plans
 from gateway.ratelimit.redis import batcher as module
@@ -119,14 +119,14 @@ class Bench:
         self.batcher._patience = Patience(0.05)  # what was measured by the other clock counts no more
         return self
 
-    def ask(self, lease: str) -> Answer[Verdict]:
+    def ask(self, lease: str) -> Promise[Verdict]:
         return self.batcher.ask(ADMIT, PLAN, (1,), lease)
 
     def settle(self, lease: str, needed: bool = True) -> None:
         self.batcher.post(SETTLE, PLAN, RELEASE, lease, needed)
 
 
-async def awaiting(answer: Answer[Verdict]) -> Verdict:
+async def awaiting(answer: Promise[Verdict]) -> Verdict:
     return await answer
 
 
@@ -174,9 +174,9 @@ async def test_what_the_requests_of_one_round_ask_for_and_settle_leaves_at_its_e
     async def begins() -> None:
         granted.append(await bench.ask("new"))
 
-    work = Work.of(asyncio.get_running_loop())
+    work = LoopRound.for_loop(asyncio.get_running_loop())
     for coroutine in (ends(), begins()):
-        Drive(coroutine, work, lambda _: None)
+        LightTask(coroutine, work, lambda _: None)
     await asyncio.sleep(0)
     assert bench.link.calls == [[(SETTLE, "old"), (ADMIT, "new")]], "in one call, in the same turn of the loop"
     bench.link.answer()

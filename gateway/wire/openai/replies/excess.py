@@ -48,8 +48,8 @@ def refuse_bulky(frame: bytes, choices: int, logprobs: bool) -> None:
 def refuse_excess(data: bytes, choices: int) -> None:
     """Raises GatewayError(UPSTREAM, upstream_malformed) if `data`, a chunk or a whole reply, lists more than twice as
     many choices as the request allows (`choices`), or more tool calls in one of them than MOST_CALLS."""
-    # The decoder refuses a lone surrogate even in text that it skips, and the bytes lane passes it on. So the first
-    # pass reads other characters in the place of all surrogates.
+    # The decoder refuses a lone surrogate even in text that it skips, and the passthrough lane passes it on. So the
+    # first pass reads other characters in the place of all surrogates.
     data = data.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
     wire.decoded(data, _lists(max(_FEW_CHOICES, 1 << (2 * choices - 1).bit_length())))
 

@@ -1,4 +1,4 @@
-"""The bytes lane of OpenAI's wire: passes a worker's stream on to a client of the same wire with few changes.
+"""The passthrough lane of OpenAI's wire: passes a worker's stream on to a client of the same wire with few changes.
 
 Always changed:
 - the model's name
@@ -59,9 +59,9 @@ class Passthrough(Struct, frozen=True):
     refuse: Callable[[GatewayError], bytes]
     defaults: ReplyDefaults = DEFAULTS
 
-    def lane(self, op: Generate) -> Relay:
+    def lane(self, op: Generate) -> PassthroughLane:
         options = op.raw.get("stream_options", NULL) if op.raw is not None else NULL
-        return Relay(
+        return PassthroughLane(
             op.model or "",
             chat=isinstance(op, Chat),
             choices=op.n if isinstance(op, Chat) else op.n * len(op.prompts),
@@ -77,7 +77,7 @@ class Passthrough(Struct, frozen=True):
         return Response(200, [JSON_TYPE], body), usage
 
 
-class Relay:
+class PassthroughLane:
     """One stream. Implements core.ports.Lane.
 
     choices        how many the client asked for

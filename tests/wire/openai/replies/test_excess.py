@@ -58,7 +58,7 @@ def events(op: Chat | Complete, *blocks: bytes) -> list[Event]:
 
 
 def relayed(op: Chat | Complete, *blocks: bytes) -> tuple[str | None, bytes]:
-    """(the code of the error that ended the bytes lane, what the client was sent)."""
+    """(the code of the error that ended the passthrough lane, what the client was sent)."""
     lane = Passthrough(lambda error: b"").lane(op)
     out = b"".join(map(lane.feed, blocks))
     return (lane.error.code if lane.error is not None else None), out

@@ -1,4 +1,4 @@
-"""A drive does what a task does: each case runs as both."""
+"""A light task does what a task does: each case runs as both."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from gateway.drive import Answer, Drive, Running, Signal, Work, as_task, running
+from gateway.light_task import AnyTask, LightTask, LoopRound, OneTimeEvent, Promise, become_task, current_task
 
 Start = Callable[[Coroutine[Any, Any, None]], Any]
 
 
-def driven(coroutine: Coroutine[Any, Any, None], on_done: Callable[[Any], object] = lambda _: None) -> Drive:
-    return Drive(coroutine, Work.of(asyncio.get_running_loop()), on_done)
+def driven(coroutine: Coroutine[Any, Any, None], on_done: Callable[[Any], object] = lambda _: None) -> LightTask:
+    return LightTask(coroutine, LoopRound.for_loop(asyncio.get_running_loop()), on_done)
 
 
-@pytest.fixture(params=["drive", "task"])
+@pytest.fixture(params=["light", "task"])
 def start(request: pytest.FixtureRequest) -> Start:
-    def drive(coroutine: Coroutine[Any, Any, None]) -> Any:
+    def light(coroutine: Coroutine[Any, Any, None]) -> Any:
         return driven(coroutine)
 
-    return drive if request.param == "drive" else lambda coroutine: asyncio.get_running_loop().create_task(coroutine)
+    return light if request.param == "light" else lambda coroutine: asyncio.get_running_loop().create_task(coroutine)
 
 
 async def rounds(number: int = 5) -> None:
@@ -49,7 +49,7 @@ async def test_runs_in_the_next_round_of_the_loop(start: Start) -> None:
 
 
 async def test_a_signal_ends_a_wait_before_and_after_it_began(start: Start) -> None:
-    early, late, seen = Signal(), Signal(), []
+    early, late, seen = OneTimeEvent(), OneTimeEvent(), []
 
     async def work() -> None:
         await early
@@ -90,9 +90,9 @@ async def test_futures_bring_results_and_errors(start: Start) -> None:
 
 
 async def test_answers_bring_values_and_errors(start: Start) -> None:
-    early: Answer[int] = Answer()
-    late: Answer[int] = Answer()
-    bad: Answer[int] = Answer()
+    early: Promise[int] = Promise()
+    late: Promise[int] = Promise()
+    bad: Promise[int] = Promise()
     seen: list[object] = []
 
     async def work() -> None:
@@ -116,7 +116,7 @@ async def test_answers_bring_values_and_errors(start: Start) -> None:
 
 
 async def test_an_answer_knows_that_nobody_waits_for_it_any_more(start: Start) -> None:
-    answer: Answer[int] = Answer()
+    answer: Promise[int] = Promise()
 
     async def work() -> None:
         await answer
@@ -128,10 +128,10 @@ async def test_an_answer_knows_that_nobody_waits_for_it_any_more(start: Start) -
     assert (answer.left, answer.done, answer.happened) == (True, True, False)
 
 
-async def test_an_answer_resumes_a_drive_in_the_same_turn_of_the_loop() -> None:
+async def test_an_answer_resumes_a_light_task_in_the_same_turn_of_the_loop() -> None:
     loop = asyncio.get_running_loop()
     seen: list[object] = []
-    answer: Answer[int] = Answer()
+    answer: Promise[int] = Promise()
 
     async def work() -> None:
         seen.append(await answer)
@@ -146,7 +146,7 @@ async def test_an_answer_resumes_a_drive_in_the_same_turn_of_the_loop() -> None:
 
 @pytest.mark.parametrize("waits_for", ["signal", "future", "event", "nothing yet", "task's timeout"])
 async def test_a_cancellation_is_raised_where_it_waits(start: Start, waits_for: str) -> None:
-    signal, seen = Signal(), []
+    signal, seen = OneTimeEvent(), []
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def work() -> None:
@@ -159,12 +159,12 @@ async def test_a_cancellation_is_raised_where_it_waits(start: Start, waits_for: 
             elif waits_for == "event":
                 await asyncio.Event().wait()
             else:
-                await as_task()
+                await become_task()
                 async with asyncio.timeout(60):
                     await future
         except asyncio.CancelledError:
             seen.append("cancelled")
-            here = running()
+            here = current_task()
             assert here is not None
             here.uncancel()
         await asyncio.sleep(0)
@@ -185,11 +185,11 @@ async def test_a_coroutine_that_cancels_itself_learns_of_it_at_its_next_wait(sta
     seen = []
 
     async def work() -> None:
-        here = running()
+        here = current_task()
         assert here is not None
         here.cancel()
         seen.append("runs on")
-        await Signal()
+        await OneTimeEvent()
         seen.append("never")
 
     start(work())
@@ -198,7 +198,7 @@ async def test_a_coroutine_that_cancels_itself_learns_of_it_at_its_next_wait(sta
 
 
 async def test_a_signal_that_comes_after_the_wait_was_cancelled_resumes_nothing(start: Start) -> None:
-    first, second, seen = Signal(), Signal(), []
+    first, second, seen = OneTimeEvent(), OneTimeEvent(), []
 
     async def work() -> None:
         try:
@@ -223,12 +223,12 @@ async def test_a_timeout_works_in_what_goes_on_as_a_task(start: Start) -> None:
     seen: list[object] = []
 
     async def work() -> None:
-        await as_task()
-        await as_task()
-        seen.append(running() is asyncio.current_task())
+        await become_task()
+        await become_task()
+        seen.append(current_task() is asyncio.current_task())
         try:
             async with asyncio.timeout(0):
-                await Signal()
+                await OneTimeEvent()
         except TimeoutError:
             seen.append("late")
 
@@ -245,7 +245,7 @@ async def test_an_error_that_nobody_caught_is_reported(start: Start) -> None:
 
     async def work(late: bool) -> None:
         if late:
-            await as_task()
+            await become_task()
         raise LookupError
 
     for late in (False, True):
@@ -268,7 +268,7 @@ async def test_whoever_has_ended_is_told_of_once(start: Start) -> None:
 
 
 async def test_loops_of_other_threads_do_not_see_what_is_driven_here() -> None:
-    seen: list[Running | None] = []
+    seen: list[AnyTask | None] = []
 
     async def work() -> None:
         other = threading.Thread(target=lambda: asyncio.run(look()))
@@ -276,7 +276,7 @@ async def test_loops_of_other_threads_do_not_see_what_is_driven_here() -> None:
         other.join()
 
     async def look() -> None:
-        here = running()
+        here = current_task()
         seen.append(here if here is not asyncio.current_task() else None)
 
     driven(work())
@@ -304,7 +304,7 @@ class Ends:
 
 async def test_a_round_reads_all_then_works_then_writes_all() -> None:
     seen: list[str] = []
-    work, answered = Work.of(asyncio.get_running_loop()), Signal()
+    work, answered = LoopRound.for_loop(asyncio.get_running_loop()), OneTimeEvent()
     first, second = Ends(seen), Ends(seen, answered.set)
 
     async def request() -> None:
@@ -328,7 +328,7 @@ async def test_one_that_fails_stops_no_other() -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     seen: list[str] = []
-    work = Work.of(asyncio.get_running_loop())
+    work = LoopRound.for_loop(asyncio.get_running_loop())
 
     def fail() -> None:
         raise LookupError
@@ -342,9 +342,9 @@ async def test_one_that_fails_stops_no_other() -> None:
 
 
 async def test_a_loop_that_is_gone_leaves_no_work_behind() -> None:
-    def serve() -> weakref.ref[Work]:
-        async def ask() -> weakref.ref[Work]:
-            return weakref.ref(Work.of(asyncio.get_running_loop()))
+    def serve() -> weakref.ref[LoopRound]:
+        async def ask() -> weakref.ref[LoopRound]:
+            return weakref.ref(LoopRound.for_loop(asyncio.get_running_loop()))
 
         return asyncio.run(ask())
 

@@ -15,8 +15,8 @@ from gateway.auth import ANONYMOUS, Principal
 from gateway.core.errors import Blame, Busy, GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.messages import ListModels, ModelCard
-from gateway.pipeline.detours import Split, SplitRule, reason_of
 from gateway.pipeline.models import list_models
+from gateway.pipeline.other_models import Split, SplitRule, reason_of
 from tests.clients import WAYS, Way, usual
 from tests.harness import Stack
 from tests.pipeline.test_pump import chat, raw_request, scripted
@@ -92,9 +92,9 @@ def test_a_fallback_answers_for_each_reason_by_choice(falling: Stack, way: Way, 
     reply = ask(falling, way, why, stream, long)
     assert reply.status_code == 200, reply.text
     assert reply.headers["x-dragoman-model"] == "m"
-    assert reply.headers["x-dragoman-detour"] == why
+    assert reply.headers["x-dragoman-routed"] == why
     record = falling.record()
-    assert (record["model"], record["asked"], record["detour"], record["outcome"]) == ("m", why, why, "ok")
+    assert (record["model"], record["asked"], record["routed"], record["outcome"]) == ("m", why, why, "ok")
 
 
 @pytest.mark.parametrize("why", WHYS)
@@ -105,7 +105,7 @@ def test_no_fallback_answers_for_another_reason(falling: Stack, dialect: str, wh
     assert refused.status_code >= 400
     assert "x-dragoman-model" not in refused.headers
     record = falling.record()
-    assert (record["model"], record["asked"], record["detour"]) == (f"not-{why}", None, None)
+    assert (record["model"], record["asked"], record["routed"]) == (f"not-{why}", None, None)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -164,7 +164,7 @@ def test_the_next_fallback_is_asked_and_the_first_failure_is_told_at_last() -> N
         record = stack.record()
         assert (record["model"], record["asked"], record["attempts"]) == ("lost", None, 1)
         shown = httpx.get(stack.url + "/metrics").text
-        assert 'dragoman_detours_total{asked="first",model="m",why="overloaded"} 1.0' in shown
+        assert 'dragoman_routed_total{asked="first",model="m",why="overloaded"} 1.0' in shown
 
 
 def test_models_that_back_each_other_up_are_asked_once_each() -> None:
@@ -325,14 +325,14 @@ def test_a_split_is_named_and_falls_back() -> None:
     with fleet({"keys": hashes()}, **models) as stack:
         way = usual("openai")
         reply = ask(stack, way, "stable", headers={**NARROW, "x-canary": "1"})
-        assert (reply.headers["x-dragoman-model"], reply.headers["x-dragoman-detour"]) == ("m", "split")
+        assert (reply.headers["x-dragoman-model"], reply.headers["x-dragoman-routed"]) == ("m", "split")
         assert reply.json()["model"] == "stable", "the name stands for all of its models"
         record = stack.record()
-        assert (record["model"], record["asked"], record["detour"]) == ("m", "stable", "split")
+        assert (record["model"], record["asked"], record["routed"]) == ("m", "stable", "split")
         reply = ask(stack, way, "stable", headers=ONE)
         assert reply.headers.get_list("x-dragoman-model") == ["m"]
         record = stack.record()
-        assert (record["model"], record["asked"], record["detour"]) == ("m", "stable", "unavailable")
+        assert (record["model"], record["asked"], record["routed"]) == ("m", "stable", "unavailable")
         reply = ask(stack, way, "stable", headers={**NARROW, "x-canary": "2"})
         assert "x-dragoman-model" not in reply.headers
         assert stack.record()["model"] == "stable"

@@ -15,8 +15,8 @@ from gateway.auth import jwt
 from gateway.backends import create
 from gateway.cli import serve
 from gateway.config import Config, Jwt
+from gateway.core.background import keep_running
 from gateway.core.figures import Histogram
-from gateway.core.rounds import going_on
 from gateway.fleet.adapters import Adapters
 from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.discovery import Discovery, Fleet
@@ -29,7 +29,7 @@ from gateway.ratelimit.memory import MemoryStore
 
 
 class Rounds:
-    """Raises in the first round; `more` is set in a later one. told: what was reported of it, but not by `going_on`."""
+    """Raises in the first round; `more` is set in a later one. told: the reports of it other than `keep_running`'s."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -171,5 +171,5 @@ async def test_the_next_round_goes_on(
 
 
 async def test_what_ends_a_task_ends_it() -> None:
-    with pytest.raises(asyncio.CancelledError), going_on("a task"):
+    with pytest.raises(asyncio.CancelledError), keep_running("a task"):
         raise asyncio.CancelledError

@@ -70,15 +70,15 @@ class Split(Struct, frozen=True):
         return int.from_bytes(digest.digest(), "big") / 2**64
 
 
-class Detours(Struct, frozen=True):
-    """The detours of one model. fallback: models in the order in which they are asked, for the reasons in `on`."""
+class OtherModels(Struct, frozen=True):
+    """The other_models of one model. fallback: models in the order in which they are asked, for the reasons in `on`."""
 
     fallback: tuple[str, ...] = ()
     on: frozenset[str] = frozenset()
     split: Split | None = None
 
 
-NONE = Detours()
+NONE = OtherModels()
 
 
 def reason_of(error: GatewayError) -> str | None:
@@ -92,6 +92,6 @@ def reason_of(error: GatewayError) -> str | None:
     return None
 
 
-def detour_headers(model: str, why: str) -> Headers:
+def routed_headers(model: str, why: str) -> Headers:
     """What a reply says of the model that answered."""
-    return [(b"x-dragoman-model", quote(model, safe="/:@+,;=~!$*()").encode()), (b"x-dragoman-detour", why.encode())]
+    return [(b"x-dragoman-model", quote(model, safe="/:@+,;=~!$*()").encode()), (b"x-dragoman-routed", why.encode())]

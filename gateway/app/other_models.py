@@ -11,13 +11,13 @@ from gateway.core.messages import Op
 from gateway.observe.log import Log
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import ServedModel
-from gateway.pipeline.detours import Detours, Split, SplitRule
 from gateway.pipeline.mirror import Mirror
+from gateway.pipeline.other_models import OtherModels, Split, SplitRule
 from gateway.pipeline.quarantine import Quarantine
 from gateway.pipeline.watch import Watchers
 
 
-def detours(config: Config, name: str) -> Detours | None:
+def other_models(config: Config, name: str) -> OtherModels | None:
     """Those of the model `name`, aliases resolved; None where it has none."""
     options = config.models[name]
     if not options.fallback and not options.split:
@@ -35,7 +35,9 @@ def detours(config: Config, name: str) -> Detours | None:
         )
         sessions = frozenset(header.lower().encode() for header in config.routing.session_headers)
         split = Split(name, rules, sessions if options.split_by == "session" else None)
-    return Detours(tuple(config.model_names[one] for one in options.fallback), frozenset(options.fallback_on), split)
+    return OtherModels(
+        tuple(config.model_names[one] for one in options.fallback), frozenset(options.fallback_on), split
+    )
 
 
 def mirrors(

@@ -10,7 +10,7 @@ _log = logging.getLogger("gateway")
 
 
 @contextmanager
-def going_on(task: str) -> Iterator[None]:
+def keep_running(task: str) -> Iterator[None]:
     """One round of a background task. An exception nobody expected ends the round and not the task: a gateway that has
     stopped to look at its workers, or at its keys, looks healthy. It is logged as a library's error is."""
     try:

@@ -1,12 +1,14 @@
-"""What one turn of the event loop has to do, gathered, and requests that run without a task.
+"""Requests that run without an asyncio task, and the work of one turn of the event loop, gathered.
 
-`Work` gathers. A request that is read, answered and written before the next one is read meets caches that the kernel
-has just filled with its own code. So first everything is read, then all requests go on, then everything is written.
+`LoopRound` gathers. A request that is read, answered and written before the next one is read meets caches that the
+kernel has just filled with its own code. So first everything is read, then all requests go on, then everything is
+written.
 
-`Drive` runs a request's coroutine. A plain request waits once, for its worker: a task for it, a future for the wait and
-the loop's callbacks between them cost more than they bring. A drive goes on when a `Signal` is set or an asyncio future
-is done. What asks asyncio for the current task (`asyncio.timeout` does) needs a real one: `as_task` goes on as one. A
-coroutine that is not driven may use all of this, too; then a signal is a future, and `as_task` does nothing.
+`LightTask` runs a request's coroutine. A plain request waits once, for its worker: a task for it, a future for the wait
+and the loop's callbacks between them cost more than they bring. A light task goes on when a `OneTimeEvent` is set or an
+asyncio future is done. Code that asks asyncio for the current task (`asyncio.timeout` does) needs a real one:
+`become_task` goes on as one. A coroutine that runs in a plain task may use all of this, too; then an event is a future,
+and `become_task` does nothing.
 
 The figures are in docs/performance.md.
 """
@@ -22,8 +24,8 @@ from weakref import WeakKeyDictionary
 Value = TypeVar("Value")
 
 
-class Running(Protocol):
-    """What a coroutine runs on: a `Drive` or a task. Both mean the same by these."""
+class AnyTask(Protocol):
+    """A `LightTask` or an asyncio task, whichever runs a coroutine."""
 
     def cancel(self) -> bool: ...
     def uncancel(self) -> int: ...
@@ -32,11 +34,11 @@ class Running(Protocol):
 class _Once:
     """Something that happens once. One coroutine may wait for it, before or after it happened."""
 
-    __slots__ = ("_drive", "_future", "happened")
+    __slots__ = ("_future", "_light_task", "happened")
 
     def __init__(self) -> None:
         self.happened = False
-        self._drive: Drive | None = None
+        self._light_task: LightTask | None = None
         self._future: asyncio.Future[None] | None = None
 
     def set(self) -> None:
@@ -44,24 +46,24 @@ class _Once:
         if self.happened:
             return
         self.happened = True
-        if self._drive is not None:
-            self._drive.resume(self)
+        if self._light_task is not None:
+            self._light_task.resume(self)
         elif self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     def _wait(self) -> Generator[Any, None, None]:
         if self.happened:
             return
-        drive = _current.drive
-        if drive is None:
+        task = _current.task
+        if task is None:
             self._future = asyncio.get_running_loop().create_future()
             yield from self._future
         else:
-            self._drive = drive
+            self._light_task = task
             yield self
 
 
-class Signal(_Once):
+class OneTimeEvent(_Once):
     """It cannot fail."""
 
     __slots__ = ()
@@ -69,11 +71,10 @@ class Signal(_Once):
     __await__ = _Once._wait
 
 
-class Answer(_Once, Generic[Value]):
-    """A signal that brings a value or an error. A future instead would resume a drive only in the round after
-    the next turn of the loop.
+class Promise(_Once, Generic[Value]):
+    """An event that brings a value or an error. A future would resume a light task one turn of the loop later.
 
-    left  whoever awaited it was cancelled before it came
+    left  the coroutine that awaited it was cancelled before the value came
     """
 
     __slots__ = ("_error", "left", "value")
@@ -81,7 +82,7 @@ class Answer(_Once, Generic[Value]):
     def __init__(self) -> None:
         # Without super(): one call fewer for each request that a shared store decides.
         self.happened = False
-        self._drive: Drive | None = None
+        self._light_task: LightTask | None = None
         self._future: asyncio.Future[None] | None = None
         self.left = False
         self.value: Value | None = None  # None: it has not come, or is an error
@@ -89,7 +90,7 @@ class Answer(_Once, Generic[Value]):
 
     @property
     def done(self) -> bool:
-        """It came, or nobody waits for it any more."""
+        """The value came, or no coroutine waits for it any more."""
         return self.happened or self.left
 
     def bring(self, value: Value) -> None:
@@ -111,14 +112,14 @@ class Answer(_Once, Generic[Value]):
         return cast(Value, self.value)
 
 
-class _Handover:
-    """Awaited, it makes a drive go on as a task."""
+class _BecomeTask:
+    """Awaited, it makes a light task go on as an asyncio task."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield self
 
 
-_HANDOVER = _Handover()
+_BECOME_TASK = _BecomeTask()
 
 
 class Arrived(Protocol):
@@ -135,26 +136,26 @@ class Written(Protocol):
     def flush(self) -> None: ...
 
 
-class Work:
-    """What one event loop has to do, gathered: `Work.of(loop)`.
+class LoopRound:
+    """The work of one event loop, gathered: `LoopRound.for_loop(loop)`.
 
     In each turn of the loop there is one round, after all that could be read was read. First everything that came is
-    taken in, then the drives that are due run, then everything that was written is sent, each for all connections.
+    taken in, then the light tasks that are due run, then everything that was written is sent, each for all connections.
 
     in_round  the round is under way: what is written now is sent at its end
     """
 
-    _of: WeakKeyDictionary[asyncio.AbstractEventLoop, Work] = WeakKeyDictionary()
+    _of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopRound] = WeakKeyDictionary()
 
     def __init__(self) -> None:
         self.in_round = False
         self._arrived: list[Arrived] = []
-        self._due: list[Drive] = []
+        self._due: list[LightTask] = []
         self._outbox: list[Written] = []
         self._scheduled = False
 
     @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> Work:
+    def for_loop(cls, loop: asyncio.AbstractEventLoop) -> LoopRound:
         found = cls._of.get(loop)
         if found is None:
             found = cls._of[loop] = cls()
@@ -166,9 +167,9 @@ class Work:
         if not self._scheduled:
             self._schedule()
 
-    def resume(self, drive: Drive) -> None:
-        """Runs `drive` in the next round, or in this one while all that came is taken in. It must not be due yet."""
-        self._due.append(drive)
+    def resume(self, task: LightTask) -> None:
+        """Runs `task` in the next round, or in this one while all that came is taken in. It must not be due yet."""
+        self._due.append(task)
         if not self._scheduled:
             self._schedule()
 
@@ -192,9 +193,9 @@ class Work:
                 except Exception as error:
                     _report(error)
             due, self._due = self._due, []
-            for drive in due:
+            for task in due:
                 try:
-                    drive.step()
+                    task.step()
                 except Exception as error:
                     _report(error)
             outbox, self._outbox = self._outbox, []
@@ -209,29 +210,29 @@ class Work:
                 self._schedule()
 
 
-class Drive:
-    """Runs `coroutine`, at first when `work` does. on_done is called with this drive when it has ended.
+class LightTask:
+    """Runs `coroutine`, at first in the next round. on_done is called with this light task when it has ended.
 
-    It does what an asyncio task does: it is cancelled at the wait where it is, an exception that nobody caught goes to
-    the loop's exception handler.
+    It behaves as an asyncio task: it is cancelled at its wait, and an uncaught exception goes to the loop's exception
+    handler.
     """
 
-    __slots__ = ("_cancelled", "_coroutine", "_on_done", "_task", "_waits_for", "_work")
+    __slots__ = ("_cancelled", "_coroutine", "_on_done", "_round", "_task", "_waits_for")
 
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, None],
-        work: Work,
+        loop_round: LoopRound,
         on_done: Callable[[Any], object],
     ) -> None:
         self._coroutine = coroutine
-        self._work = work
+        self._round = loop_round
         self._on_done = on_done
-        self._cancelled = False  # to be told when it runs next
+        self._cancelled = False  # raised when it runs next
         # None: it runs, or is due.
         self._waits_for: _Once | asyncio.Future[Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        work.resume(self)
+        loop_round.resume(self)
 
     def cancel(self, msg: object = None) -> bool:
         """As a task's: CancelledError is raised where the coroutine waits, not before the loop's next round."""
@@ -239,7 +240,7 @@ class Drive:
             return self._task.cancel()
         waits_for = self._waits_for
         if isinstance(waits_for, asyncio.Future) and waits_for.cancel():
-            return True  # which resumes this drive
+            return True  # which resumes this light task
         self._cancelled = True
         if waits_for is not None:
             self.resume(waits_for)
@@ -250,14 +251,14 @@ class Drive:
         return self._task.uncancel() if self._task is not None else 0
 
     def resume(self, awaited: object) -> None:
-        """What it awaited has happened. Ignored where it no longer waits for that."""
+        """`awaited` has happened. Ignored if the coroutine no longer waits for it."""
         if self._waits_for is awaited:
             self._waits_for = None
-            self._work.resume(self)
+            self._round.resume(self)
 
     def step(self) -> None:
         """Runs the coroutine until it waits or ends. Called by the loop, never from within a coroutine."""
-        _current.drive = self
+        _current.task = self
         try:
             if self._cancelled:
                 self._cancelled = False
@@ -274,17 +275,17 @@ class Drive:
         else:
             self._wait_for(awaited)
         finally:
-            _current.drive = None
+            _current.task = None
 
     def _wait_for(self, awaited: Any) -> None:
         if isinstance(awaited, _Once):
             self._waits_for = awaited
-        elif awaited is _HANDOVER:
+        elif awaited is _BECOME_TASK:
             # The coroutine has begun, so a cancellation reaches it where it is.
             self._task = task = asyncio.get_running_loop().create_task(self._coroutine)
             task.add_done_callback(self._task_ended)
         elif awaited is None:  # asyncio.sleep(0)
-            self._work.resume(self)
+            self._round.resume(self)
         else:
             awaited._asyncio_future_blocking = False  # the protocol between asyncio's futures and tasks
             self._waits_for = awaited
@@ -305,20 +306,20 @@ def _report(error: BaseException) -> None:
 
 
 class _Current(threading.local):
-    """The drive whose coroutine runs now, in each thread: loops of several threads do not know each other."""
+    """The light task whose coroutine runs now, in each thread: loops of several threads do not know each other."""
 
-    drive: Drive | None = None
+    task: LightTask | None = None
 
 
 _current = _Current()
 
 
-def running() -> Running | None:
-    """What the caller's coroutine runs on."""
-    return _current.drive or asyncio.current_task()
+def current_task() -> AnyTask | None:
+    """The task that runs the caller's coroutine."""
+    return _current.task or asyncio.current_task()
 
 
-async def as_task() -> None:
+async def become_task() -> None:
     """From here on the caller runs in an asyncio task."""
-    if _current.drive is not None:
-        await _HANDOVER
+    if _current.task is not None:
+        await _BECOME_TASK

@@ -33,7 +33,7 @@ _SPARE = 64
 _AT_ONCE = 16
 
 
-class Shelf(Protocol):
+class ResponseStore(Protocol):
     async def size(self, owner: str, names: Iterable[str]) -> int:
         """The bytes of the texts of `names` together. Raises GatewayError(OVERLOADED) if that cannot be found out."""
         ...
@@ -53,7 +53,7 @@ class Shelf(Protocol):
     async def close(self) -> None: ...
 
 
-class MemoryShelf:
+class MemoryResponseStore:
     """ttl_s: how long a text is kept, in seconds; max_bytes: of all texts together. Both may be changed."""
 
     def __init__(self, ttl_s: float, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -140,7 +140,7 @@ class MemoryShelf:
         self._bytes[owner] = self._bytes.get(owner, 0) + size
 
 
-class RedisShelf:
+class RedisResponseStore:
     """connect: gives (client, all that must be closed in the end); called once, at the first use. on_failure: told the
     class of an error that kept texts from being written."""
 

@@ -12,67 +12,67 @@ from typing import Any
 import pytest
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.pipeline.shelf import MemoryShelf, RedisShelf
+from gateway.pipeline.response_store import MemoryResponseStore, RedisResponseStore
 from gateway.redis import connect
 from tests.redis.server import Server
 
 
 async def test_each_owner_has_its_own() -> None:
-    shelf = MemoryShelf(10, 1 << 20)
-    shelf.put("a", {"x": b"1", "y": b"2"})
-    shelf.put("b", {"x": b"3"})
-    assert await shelf.get("a", ["x", "y", "z"]) == {"x": b"1", "y": b"2", "z": None}
-    assert await shelf.get("b", ["x", "y"]) == {"x": b"3", "y": None}
+    response_store = MemoryResponseStore(10, 1 << 20)
+    response_store.put("a", {"x": b"1", "y": b"2"})
+    response_store.put("b", {"x": b"3"})
+    assert await response_store.get("a", ["x", "y", "z"]) == {"x": b"1", "y": b"2", "z": None}
+    assert await response_store.get("b", ["x", "y"]) == {"x": b"3", "y": None}
 
 
 async def test_it_ends_after_its_time() -> None:
     now = 0.0
-    shelf = MemoryShelf(10, 1 << 20, lambda: now)
-    shelf.put("a", {"x": b"1"})
+    response_store = MemoryResponseStore(10, 1 << 20, lambda: now)
+    response_store.put("a", {"x": b"1"})
     now = 9.0
-    shelf.put("a", {"y": b"2"})
-    assert await shelf.get("a", ["x"]) == {"x": b"1"}
+    response_store.put("a", {"y": b"2"})
+    assert await response_store.get("a", ["x"]) == {"x": b"1"}
     now = 10.0
-    assert await shelf.get("a", ["x", "y"]) == {"x": None, "y": b"2"}
+    assert await response_store.get("a", ["x", "y"]) == {"x": None, "y": b"2"}
     now = 19.0
-    await shelf.get("a", [])
-    assert shelf.bytes == 0
+    await response_store.get("a", [])
+    assert response_store.bytes == 0
 
 
 async def test_the_oldest_go_first_and_no_text_takes_it_all() -> None:
-    shelf = MemoryShelf(10, 1 << 20)
+    response_store = MemoryResponseStore(10, 1 << 20)
     for number in range(100):
-        shelf.put("a", {str(number): b"x" * 30_000})
-        assert shelf.bytes <= 1 << 20
-    found = await shelf.get("a", map(str, range(100)))
+        response_store.put("a", {str(number): b"x" * 30_000})
+        assert response_store.bytes <= 1 << 20
+    found = await response_store.get("a", map(str, range(100)))
     kept = [int(name) for name, text in found.items() if text is not None]
     assert kept == list(range(100 - len(kept), 100))
     assert len(kept) > 30
-    shelf.put("b", {"big": b"x" * (1 << 19)})
-    assert await shelf.get("b", ["big"]) == {"big": None}
-    shelf.put("a", {"99": b""})
-    assert (await shelf.get("a", ["99"]))["99"] == b""
+    response_store.put("b", {"big": b"x" * (1 << 19)})
+    assert await response_store.get("b", ["big"]) == {"big": None}
+    response_store.put("a", {"99": b""})
+    assert (await response_store.get("a", ["99"]))["99"] == b""
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_oldest_of_the_owner_with_most_goes_first(seed: int) -> None:
     draw = random.Random(seed)
     now = 0.0
-    shelf = MemoryShelf(50, 1 << 14, lambda: now)
+    response_store = MemoryResponseStore(50, 1 << 14, lambda: now)
     kept: dict[tuple[str, str], tuple[float, int]] = {}
     for _ in range(1500):
         now += draw.random()
         owner, name = draw.choice("abcdefgh"), str(draw.randrange(9))
         if draw.random() < 0.2:
-            await shelf.remove(owner, [name])
+            await response_store.remove(owner, [name])
             kept.pop((owner, name), None)
         else:
             size = draw.randrange(1000)
-            shelf.put(owner, {name: bytes(size)})
+            response_store.put(owner, {name: bytes(size)})
             kept.pop((owner, name), None)
             kept[owner, name] = now + 50, size + 512
         kept = {place: one for place, one in kept.items() if one[0] > now}
-        await shelf.get("a", [])
+        await response_store.get("a", [])
         while sum(size for _, size in kept.values()) > 1 << 14:
             held = Counter[str]()
             for (one, _), (_, size) in kept.items():
@@ -81,17 +81,17 @@ async def test_the_oldest_of_the_owner_with_most_goes_first(seed: int) -> None:
             most = [one for one in held if held[one] == max(held.values())]
             oldest = [next(place for place in kept if place[0] == one) for one in most]
             for one, name in oldest:
-                if (await shelf.get(one, [name]))[name] is None:
+                if (await response_store.get(one, [name]))[name] is None:
                     del kept[one, name]
                     break
             else:
                 pytest.fail(f"none of {oldest} is gone")
-        found = {one: await shelf.get(one, map(str, range(9))) for one in "abcdefgh"}
+        found = {one: await response_store.get(one, map(str, range(9))) for one in "abcdefgh"}
         assert {(one, name) for one in found for name, text in found[one].items() if text is not None} == set(kept)
-        assert shelf.bytes == sum(size for _, size in kept.values())
+        assert response_store.bytes == sum(size for _, size in kept.values())
 
 
-def test_a_full_shelf_costs_no_more_with_more_owners() -> None:
+def test_a_full_store_costs_no_more_with_more_owners() -> None:
     looked_up = 0
 
     class Owner(str):
@@ -111,13 +111,13 @@ def test_a_full_shelf_costs_no_more_with_more_owners() -> None:
         """How often 500 texts cause an owner to be looked up or compared."""
         nonlocal looked_up
         owners, names = [Owner(number) for number in range(many)], map(str, count())
-        shelf = MemoryShelf(1000, many * 1000)
+        response_store = MemoryResponseStore(1000, many * 1000)
         for owner in owners * 2:
-            shelf.put(owner, {next(names): bytes(300)})
+            response_store.put(owner, {next(names): bytes(300)})
         looked_up = 0
         for number in range(500):
-            shelf.put(owners[number % many], {next(names): bytes(300)})
-        assert shelf.bytes <= shelf.max_bytes < shelf.bytes + 1000  # it is full
+            response_store.put(owners[number % many], {next(names): bytes(300)})
+        assert response_store.bytes <= response_store.max_bytes < response_store.bytes + 1000  # it is full
         return looked_up
 
     assert work(4000) < 2 * work(100)
@@ -127,7 +127,7 @@ async def test_in_redis_all_share_it(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         settings = server.settings
         failures: list[str] = []
-        one, two = (RedisShelf(10, lambda: connect(settings), failures.append) for _ in range(2))
+        one, two = (RedisResponseStore(10, lambda: connect(settings), failures.append) for _ in range(2))
         one.put("a", {"x": b"1", "y": b"2"})
         assert await one.get("a", ["x", "none"]) == {"x": b"1", "none": None}
         assert await two.get("a", ["y"]) == {"y": b"2"}
@@ -137,7 +137,7 @@ async def test_in_redis_all_share_it(tmp_path: Path) -> None:
         assert len(keys) == 2
         assert all([0 < await client.pttl(key) <= 10_000 for key in keys])
         for closing in (one, two, *to_close):
-            await (closing.close() if isinstance(closing, RedisShelf) else closing.aclose())
+            await (closing.close() if isinstance(closing, RedisResponseStore) else closing.aclose())
         assert not failures
 
 
@@ -146,30 +146,33 @@ async def test_its_size_is_known_before_it_is_fetched(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         settings = server.settings
         failures: list[str] = []
-        for shelf in (MemoryShelf(10, 1 << 20), RedisShelf(10, lambda: connect(settings), failures.append)):
-            shelf.put("a", dict.fromkeys(names, b"x" * 100))
-            assert await shelf.size("a", ["none", *names]) == 4000
-            assert await shelf.size("b", names) == 0
-            assert list(await shelf.get("a", ["none", *names])) == ["none", *names]
-            await shelf.close()
+        for response_store in (
+            MemoryResponseStore(10, 1 << 20),
+            RedisResponseStore(10, lambda: connect(settings), failures.append),
+        ):
+            response_store.put("a", dict.fromkeys(names, b"x" * 100))
+            assert await response_store.size("a", ["none", *names]) == 4000
+            assert await response_store.size("b", names) == 0
+            assert list(await response_store.get("a", ["none", *names])) == ["none", *names]
+            await response_store.close()
         assert not failures
 
 
 async def test_one_owner_pushes_out_its_own_alone() -> None:
-    shelf = MemoryShelf(10, 1 << 20)
-    shelf.put("victim", {"kept": b"x" * 60_000})
+    response_store = MemoryResponseStore(10, 1 << 20)
+    response_store.put("victim", {"kept": b"x" * 60_000})
     for owner in ("one", "two"):
         for number in range(100):
-            shelf.put(owner, {str(number): b"x" * 60_000})
-            assert shelf.bytes <= 1 << 20
-    assert await shelf.size("victim", ["kept"]) == 60_000
-    held = [await shelf.size(owner, map(str, range(100))) for owner in ("one", "two")]
+            response_store.put(owner, {str(number): b"x" * 60_000})
+            assert response_store.bytes <= 1 << 20
+    assert await response_store.size("victim", ["kept"]) == 60_000
+    held = [await response_store.size(owner, map(str, range(100))) for owner in ("one", "two")]
     assert max(held) - min(held) <= 60_000, "each has its part"
-    assert await shelf.size("two", ["99"]) == 60_000
-    await shelf.remove("one", map(str, range(100)))
-    await shelf.remove("two", map(str, range(100)))
-    await shelf.remove("victim", ["kept", "none"])
-    assert (shelf.bytes, shelf._bytes, shelf._owned) == (0, {}, {})
+    assert await response_store.size("two", ["99"]) == 60_000
+    await response_store.remove("one", map(str, range(100)))
+    await response_store.remove("two", map(str, range(100)))
+    await response_store.remove("victim", ["kept", "none"])
+    assert (response_store.bytes, response_store._bytes, response_store._owned) == (0, {}, {})
 
 
 async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise() -> None:
@@ -178,14 +181,14 @@ async def test_without_the_server_nothing_is_kept_and_nobody_is_told_otherwise()
             raise ConnectionError
 
     failures: list[str] = []
-    shelf = RedisShelf(10, lambda: (Gone(), []), failures.append)
-    shelf.put("a", {"x": b"1"})
+    response_store = RedisResponseStore(10, lambda: (Gone(), []), failures.append)
+    response_store.put("a", {"x": b"1"})
     with pytest.raises(GatewayError) as caught:
-        await shelf.get("a", ["x"])
+        await response_store.get("a", ["x"])
     assert caught.value.kind is Kind.OVERLOADED
     assert caught.value.retry_after is not None
     assert failures == ["ConnectionError"]
-    await shelf.close()
+    await response_store.close()
 
 
 class Slow:
@@ -207,38 +210,38 @@ class Slow:
 async def test_a_backlog_is_bounded() -> None:
     failures: list[str] = []
     slow = Slow()
-    shelf = RedisShelf(10, lambda: (slow, []), failures.append)
+    response_store = RedisResponseStore(10, lambda: (slow, []), failures.append)
     for number in range(1001):
-        shelf.put("a", {str(number): b""})
+        response_store.put("a", {str(number): b""})
     assert failures == ["Backlog"]
     slow.taking.set()
-    await shelf.close()
+    await response_store.close()
 
 
 async def test_a_backlog_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.pipeline.shelf._TIMEOUT_S", 600.0)
+    monkeypatch.setattr("gateway.pipeline.response_store._TIMEOUT_S", 600.0)
     failures: list[str] = []
     slow = Slow()
-    shelf = RedisShelf(10, lambda: (slow, []), failures.append)
+    response_store = RedisResponseStore(10, lambda: (slow, []), failures.append)
     large = b"x" * (33 << 20)
-    shelf.put("a", {"1": large, "2": large})  # one alone may be larger
-    shelf.put("a", {"3": b"x"})
+    response_store.put("a", {"1": large, "2": large})  # one alone may be larger
+    response_store.put("a", {"3": b"x"})
     assert failures == ["Backlog"]
-    shelf.put("b", {"3": b"x"})
+    response_store.put("b", {"3": b"x"})
     assert failures == ["Backlog", "Backlog"], "all of the room is taken"
     slow.taking.set()
-    await shelf.close()
+    await response_store.close()
     slow.taking.clear()
     failures.clear()
-    shelf.put("a", {"1": b"x" * (15 << 20)})
-    shelf.put("a", {"2": b"x" * (2 << 20)})
+    response_store.put("a", {"1": b"x" * (15 << 20)})
+    response_store.put("a", {"2": b"x" * (2 << 20)})
     assert failures == ["Backlog"], "one owner leaves room to others"
-    shelf.put("b", {"1": b"x" * (15 << 20)})
+    response_store.put("b", {"1": b"x" * (15 << 20)})
     assert failures == ["Backlog"]
     slow.taking.set()
-    await shelf.close()
-    assert not shelf._unwritten
-    shelf.put("a", {"4": large})
-    shelf.put("a", {"5": large})
+    await response_store.close()
+    assert not response_store._unwritten
+    response_store.put("a", {"4": large})
+    response_store.put("a", {"5": large})
     assert failures == ["Backlog", "Backlog"]
-    await shelf.close()
+    await response_store.close()
