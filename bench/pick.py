@@ -13,11 +13,10 @@ import sys
 import time
 from collections.abc import Sequence
 
+from gateway.config import Breaker, Queue
 from gateway.core.messages import Chat, Message, Text
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
-from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
 
 WORKERS = 8
@@ -37,10 +36,10 @@ def conversation(draw: random.Random, size: int, messages: int) -> Chat:
 
 def pool(policy: str) -> Pool:
     """Eight idle workers."""
-    workers = [Worker(f"http://10.0.0.{number}:8000", BreakerPolicy(), None) for number in range(WORKERS)]
+    workers = [Worker(f"http://10.0.0.{number}:8000", Breaker(), None) for number in range(WORKERS)]
     for worker in workers:
         worker.ready = True
-    return Pool(workers, POLICIES[policy](), QueuePolicy(), 0.5, clock=time.monotonic)
+    return Pool(workers, POLICIES[policy](), Queue(), 0.5, clock=time.monotonic)
 
 
 async def cost(policy: str, size: int, messages: int, rounds: int) -> tuple[float, int]:

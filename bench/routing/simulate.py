@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 from bench.process import BenchError
 from bench.routing.run import ITL_MS, KV_BLOCKS, PREFILL_US, SLOTS, WORKERS, Figures
 from bench.routing.traces import Conversation, Json, Turn, trace
+from gateway.config import Breaker, Queue
 from gateway.core.messages import Chat, Message, Text
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
-from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import OUTPUT_COSTS, EngineLoad, Worker
 from workers.simulated import tokenizer
 from workers.simulated.engine import Engine, chain
@@ -201,10 +200,10 @@ async def play(name: str, seed: int, conversations: Sequence[Conversation], kv_b
 
 
 def _pool(policy: Callable[[], Any], addresses: Sequence[str]) -> Pool:
-    workers = [Worker(address, BreakerPolicy(), None) for address in addresses]
+    workers = [Worker(address, Breaker(), None) for address in addresses]
     for worker in workers:
         worker.ready = True
-    return Pool(workers, policy(), QueuePolicy(), 0.5, clock=asyncio.get_running_loop().time)
+    return Pool(workers, policy(), Queue(), 0.5, clock=asyncio.get_running_loop().time)
 
 
 def row(name: str, runs: Sequence[Figures]) -> str:

@@ -17,14 +17,12 @@ from gateway.app.other_models import other_models
 from gateway.auth import ANONYMOUS, Principal
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.cli.translate import header
-from gateway.config import Config
+from gateway.config import Breaker, Config, Queue
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Settings
 from gateway.core.routing_facts import RoutingFacts
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
-from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
 from gateway.translation import offline
 
@@ -134,14 +132,14 @@ def _pool(config: Config, name: str, addresses: Sequence[str]) -> Pool:
     workers = []
     for address in addresses:
         own = model.worker_options.get(address, WorkerOptions())
-        worker = Worker(address, BreakerPolicy(), own.capacity or model.max_in_flight)
+        worker = Worker(address, Breaker(), own.capacity or model.max_in_flight)
         worker.weight = own.weight
         worker.ready = True
         workers.append(worker)
     return Pool(
         workers,
         POLICIES[model.policy](),
-        QueuePolicy(),
+        Queue(),
         0.5,
         clock=lambda: 0.0,
         sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),

@@ -11,24 +11,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-
-class BreakerPolicy(Struct, frozen=True):
-    """Ejects after `failures` in a row, the n-th time in a row for n x `eject_s` seconds. After the return the share of
-    requests grows for `slowstart_s` seconds."""
-
-    failures: int = 5
-    eject_s: float = 30.0
-    slowstart_s: float = 10.0
-
+from gateway.config import Breaker as BreakerOptions
 
 _LONGEST = 10  # times eject_s
 _LEAST_SHARE = 0.01
 
 
 class Breaker:
-    """One worker's state. `policy` may be replaced at any time.
+    """One worker's state. `options` may be replaced at any time.
 
     generation  ejections so far
     ejections   ejections in a row
@@ -37,10 +27,10 @@ class Breaker:
     when the trial has an outcome, or after eject_s without one.
     """
 
-    __slots__ = ("ejections", "failures", "generation", "open_until", "policy", "returned_at", "trial_until")
+    __slots__ = ("ejections", "failures", "generation", "open_until", "options", "returned_at", "trial_until")
 
-    def __init__(self, policy: BreakerPolicy) -> None:
-        self.policy = policy
+    def __init__(self, options: BreakerOptions) -> None:
+        self.options = options
         self.failures = 0
         self.ejections = 0
         self.generation = 0
@@ -65,7 +55,7 @@ class Breaker:
     def begin(self, now: float) -> None:
         """A request goes to the worker. While the worker is ejected, that request is the trial."""
         if self.open_until:
-            self.trial_until = now + self.policy.eject_s
+            self.trial_until = now + self.options.eject_s
 
     def abandon(self, generation: int) -> None:
         """The request said nothing about the worker: its client left, or it was malformed."""
@@ -101,11 +91,11 @@ class Breaker:
             return False
         self.failures += 1
         # `may_eject` does not protect a worker that is ejected already and failed its trial.
-        if not self.open_until and (self.failures < self.policy.failures or not may_eject):
+        if not self.open_until and (self.failures < self.options.failures or not may_eject):
             return False
         self.generation += 1
         self.ejections = min(self.ejections + 1, _LONGEST)
-        self.open_until = now + self.policy.eject_s * self.ejections
+        self.open_until = now + self.options.eject_s * self.ejections
         self.trial_until = 0.0
         return True
 
@@ -115,9 +105,9 @@ class Breaker:
         It begins near zero, as HAProxy's slowstart does. With a tenth to begin with, four of five workers that return
         together would take a third of the load at once.
         """
-        if self.returned_at is None or not self.policy.slowstart_s:
+        if self.returned_at is None or not self.options.slowstart_s:
             return 1.0
-        grown = (now - self.returned_at) / self.policy.slowstart_s
+        grown = (now - self.returned_at) / self.options.slowstart_s
         if grown >= 1.0:
             self.returned_at = None
             return 1.0

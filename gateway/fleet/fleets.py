@@ -12,15 +12,14 @@ import httpx
 from gateway.config import Config
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Backend
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.discovery import Discovery, FoundWorker
-from gateway.fleet.health import Health, HealthPolicy
+from gateway.fleet.health import Health
 from gateway.fleet.pick import POLICIES, PickPolicy
 from gateway.fleet.pool import Pool
 from gateway.fleet.refusals import Refusals
 from gateway.fleet.report import Report
 from gateway.fleet.sources import worker_sources
-from gateway.fleet.waiting import QueuePolicy
+from gateway.fleet.waiting import PoolEvents, Refusal
 from gateway.fleet.worker import Worker
 
 _ORDINARY = WorkerOptions()
@@ -52,7 +51,7 @@ class Fleets:
         self.discovery: Discovery | None = None
         self.health: Health | None = None
         self._config = config
-        self._report = report
+        self.report = report
         self._trace = trace
         self._trusted = trusted
         # Until `start` is over. One that is kept longer would keep the one before it, too.
@@ -93,18 +92,15 @@ class Fleets:
         if policy is None or policy.name != wanted:
             policy = POLICIES[wanted]()
         queue = self._config.queue_for(model)
-        timeout_s = queue.timeout_s if generate else min(queue.timeout_s, _PREFILL_WAIT_S)
+        if not generate:
+            queue = queue.model_copy(update={"timeout_s": min(queue.timeout_s, _PREFILL_WAIT_S), "cold_start_s": 0.0})
         return Pool(
             [self._worker(model, address) for address in addresses],
             policy,
-            QueuePolicy(queue.max_waiting, timeout_s, queue.max_bytes, queue.cold_start_s if generate else 0.0),
+            queue,
             self._config.breaker.max_eject_share,
             clock=time.monotonic,
-            on_suspect=lambda worker: self._suspect(model, worker),
-            on_eject=lambda worker: self._ejected(model, worker),
-            on_return=lambda worker: self._report.event("info", "worker returned", model=model, worker=worker.address),
-            on_wait=self._report.waits(model),
-            on_refuse=self._refusals.of(model) if generate else lambda reason: None,  # then it goes without
+            events=_Events(self, model, self._refusals.of(model) if generate else None),
             sessions=self._sessions,
             salted=backend.salts,
         )
@@ -134,9 +130,8 @@ class Fleets:
         options, ours = self._config.models[model], self._config.breaker
         known = {} if self._before is None else self._before.workers
         worker = self.workers.get((model, address)) or known.get((model, address))
-        policy = BreakerPolicy(ours.failures, ours.eject_s, ours.slowstart_s)
         if worker is None:
-            worker = Worker(address, policy, options.max_in_flight)
+            worker = Worker(address, ours, options.max_in_flight)
         own = options.worker_options.get(address, _ORDINARY)
         most = own.capacity or options.max_in_flight
         learns = most is None and self._config.queue_for(model).learn_capacity
@@ -144,7 +139,7 @@ class Fleets:
             worker.max_in_flight = most
         worker.learns = learns
         worker.weight = own.weight
-        worker.breaker.policy = policy
+        worker.breaker.options = ours
         self.workers[model, address] = worker
         return worker
 
@@ -173,13 +168,13 @@ class Fleets:
             del self.workers[model, worker.address]
             if self.health is not None:
                 self.health.remove(worker)
-                self._report.worker_left(model, worker.address)
-            self._report.event("info", "worker left", model=model, worker=worker.address)
+                self.report.worker_left(model, worker.address)
+            self.report.event("info", "worker left", model=model, worker=worker.address)
         for worker in workers:
             if worker not in before:
-                self._report.event("info", "worker joined", model=model, worker=worker.address)
+                self.report.event("info", "worker joined", model=model, worker=worker.address)
                 if self.health is not None:
-                    self._report.worker(model, worker.address, worker.ready)
+                    self.report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
 
     def probe_client(self, model: str) -> httpx.AsyncClient:
@@ -208,12 +203,11 @@ class Fleets:
             read = {} if known is None else known.read
             self.discovery = Discovery(sources, fixed, self._join, self._source_state, read)
             await self.discovery.start()
-        policy = HealthPolicy(config.health.interval_s, config.health.timeout_s, config.health.path)
         probed = self._probed if self._trace is not None else None
-        self.health = Health(self.workers, policy, self.probe_client, self._changed, probed, ask)
+        self.health = Health(self.workers, config.health, self.probe_client, self._changed, probed, ask)
         await self.health.start()
         for (model, address), worker in self.workers.items():
-            self._report.worker(model, address, worker.ready)
+            self.report.worker(model, address, worker.ready)
         self._before, self._learned = None, {}
 
     async def rest(self) -> None:
@@ -239,40 +233,64 @@ class Fleets:
 
     def _source_state(self, source: str, trouble: str | None) -> None:
         if trouble is None:
-            self._report.event("info", "workers can be looked up again", source=source)
+            self.report.event("info", "workers can be looked up again", source=source)
         else:
-            self._report.event(
+            self.report.event(
                 "warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble
             )
 
     def _ignored(self, count: int) -> None:
-        self._report.event("warning" if count else "info", "registry entries ignored", count=count)
+        self.report.event("warning" if count else "info", "registry entries ignored", count=count)
 
-    def _suspect(self, model: str, worker: Worker) -> None:
+    def suspect(self, model: str, worker: Worker) -> None:
+        """A request to `worker` has failed."""
         if self._trace is not None:
-            failures = worker.breaker.failures
-            self._trace("worker failed", model=model, worker=worker.address, failures=failures)
+            self._trace("worker failed", model=model, worker=worker.address, failures=worker.breaker.failures)
         if self.health is not None:
             self.health.suspect(worker)
 
-    def _ejected(self, model: str, worker: Worker) -> None:
-        self._report.ejected(model, worker.address)
-        self._report.event("warning", "worker ejected", model=model, worker=worker.address)
-
     def _probed(self, model: str, worker: Worker, found: str) -> None:
-        self._report.event(
+        self.report.event(
             "debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes
         )
 
     def _changed(self, model: str, worker: Worker) -> None:
-        self._report.worker(model, worker.address, worker.ready)
+        self.report.worker(model, worker.address, worker.ready)
         level = "info" if worker.ready else "warning"
-        self._report.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
+        self.report.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
         if worker.ready:
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())
             self._on_ready(model)
         worker.freed()
+
+
+class _Events(PoolEvents):
+    """The events of one pool of `model`. on_refuse: None for prefill workers, without which a request goes on."""
+
+    def __init__(self, fleets: Fleets, model: str, on_refuse: Callable[[Refusal], None] | None) -> None:
+        self._fleets = fleets
+        self._model = model
+        self._report = fleets.report
+        self._on_refuse = on_refuse
+        self._waits = self._report.waits(model)
+
+    def suspect(self, worker: Worker) -> None:
+        self._fleets.suspect(self._model, worker)
+
+    def ejected(self, worker: Worker) -> None:
+        self._report.ejected(self._model, worker.address)
+        self._report.event("warning", "worker ejected", model=self._model, worker=worker.address)
+
+    def returned(self, worker: Worker) -> None:
+        self._report.event("info", "worker returned", model=self._model, worker=worker.address)
+
+    def waited(self, seconds: float) -> None:
+        self._waits(seconds)
+
+    def refused(self, reason: Refusal) -> None:
+        if self._on_refuse is not None:
+            self._on_refuse(reason)
 
 
 def _prefill_of(model: str) -> str:

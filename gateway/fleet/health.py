@@ -12,8 +12,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 
 import httpx
-from msgspec import Struct
 
+from gateway.config import Health as HealthOptions
 from gateway.core.background import keep_running
 from gateway.core.errors import causes, out_of_descriptors
 from gateway.fleet.worker import Worker
@@ -35,14 +35,6 @@ _ENDING_S = 0.5
 _ENDING_PROBES = 3
 
 
-class HealthPolicy(Struct, frozen=True):
-    """Seconds between two probes, seconds that one may take, and the path under the worker's address."""
-
-    interval_s: float = 5.0
-    timeout_s: float = 1.0
-    path: str = "/health"
-
-
 class Health:
     """Probes workers until closed.
 
@@ -56,14 +48,14 @@ class Health:
     def __init__(
         self,
         workers: Mapping[tuple[str, str], Worker],
-        policy: HealthPolicy,
+        options: HealthOptions,
         client_of: Callable[[str], httpx.AsyncClient],
         on_change: Callable[[str, Worker], None],
         on_probe: Callable[[str, Worker, str], None] | None = None,
         ask: Callable[[str, Worker, httpx.AsyncClient], Awaitable[None]] | None = None,
     ) -> None:
         self._first = dict(workers)
-        self._policy = policy
+        self._options = options
         self._client_of = client_of
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._on_change = on_change
@@ -126,7 +118,7 @@ class Health:
         wake = self._wake[worker]
         while True:
             # An unready worker is probed more often, so that it serves again soon after it is back.
-            pause = self._policy.interval_s if worker.ready else min(1.0, self._policy.interval_s)
+            pause = self._options.interval_s if worker.ready else min(1.0, self._options.interval_s)
             try:
                 async with asyncio.timeout(pause):
                     await wake.wait()
@@ -139,7 +131,7 @@ class Health:
     async def _status(self, client: httpx.AsyncClient, url: str) -> int:
         """The status alone: nothing of a body is read, which may have any length. httpx bounds the head's size, and the
         wait for each piece of it, but not for all of it."""
-        limit_s = self._policy.timeout_s
+        limit_s = self._options.timeout_s
         async with asyncio.timeout(_SLOWEST * limit_s), client.stream("GET", url, timeout=limit_s) as answer:
             return answer.status_code
 
@@ -149,7 +141,7 @@ class Health:
             client = self._clients.get(model)
             if client is None:
                 client = self._clients[model] = self._client_of(model)
-            status = await self._status(client, worker.address + self._policy.path)
+            status = await self._status(client, worker.address + self._options.path)
             ready, found = status < 500, str(status)
             if ready and not worker.ready and self._ask is not None:
                 await self._ask(model, worker, client)

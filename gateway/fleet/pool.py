@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
+from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.core.messages import Op
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
-from gateway.fleet.waiting import Lacking, QueuePolicy, Refusal, State, Waiting, no_worker
+from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, no_worker
 from gateway.fleet.worker import Worker, open_workers
 
 # Rest after a 429 or 503: the default without a Retry-After, and the most that is granted.
@@ -24,29 +25,20 @@ _LATE_S = 0.002
 class Pool:
     """Workers of one model.
 
-    policy      which of the open workers takes a request
-    sessions    headers in which clients name a session, lower case
-    salted      the workers keep the caches of `op.salt` apart
-    on_suspect  called with a worker that just failed, so that it is probed at once
-    on_eject    called with a worker that was ejected
-    on_return   called with a worker that may take requests again
-    on_wait     called with the seconds that a request waited for a worker, whatever ended its wait
-    on_refuse   called with the reason why a request was not let to wait, or waited in vain: see `Refusal`
+    policy    chooses the open worker that takes a request
+    sessions  headers in which clients name a session, lower case
+    salted    the workers keep the caches of `op.salt` apart
     """
 
     def __init__(
         self,
         workers: Sequence[Worker],
         policy: PickPolicy,
-        queue: QueuePolicy,
+        queue: QueueOptions,
         max_eject_share: float,
         *,
         clock: Callable[[], float],
-        on_suspect: Callable[[Worker], None] = lambda worker: None,
-        on_eject: Callable[[Worker], None] = lambda worker: None,
-        on_return: Callable[[Worker], None] = lambda worker: None,
-        on_wait: Callable[[float], None] = lambda seconds: None,
-        on_refuse: Callable[[Refusal], None] = lambda reason: None,
+        events: PoolEvents | None = None,
         sessions: frozenset[bytes] = frozenset(),
         salted: bool = False,
     ) -> None:
@@ -56,16 +48,14 @@ class Pool:
         self._salted = salted
         self._max_eject_share = max_eject_share
         self._clock = clock
-        self._on_suspect = on_suspect
-        self._on_eject = on_eject
-        self._on_return = on_return
+        self._events = events or PoolEvents()
         # After a reload, workers keep the turn numbers of the previous pool. New turns count on from the highest.
         self._turn = max((worker.turn for worker in self.workers), default=0)
         # Workers that just refused or failed -> until when the other workers are preferred. When that is over, one
         # request tries such a worker, and it rests again, for a second or until that request has succeeded.
         self._resting: dict[Worker, float] = {}
         self._tried: set[Worker] = set()
-        self._waiting = Waiting(queue, clock, self._state, self._may_serve, self._hand_over, on_wait, on_refuse)
+        self._waiting = WaitQueue(queue, clock, self._states, self._may_serve, self._hand_over, self._events)
         for worker in self.workers:
             worker.on_free.append(self.serve_waiting)
 
@@ -138,9 +128,11 @@ class Pool:
         """
         now = self._clock()
         routing = RoutingFacts() if routing is None else routing
-        without = exclude if lacks is None else lacks().union(exclude)
+        unsuitable = exclude if lacks is None else lacks().union(exclude)
         waiting = self._waiting
-        worker = self._pick(without, now, routing) if not waiting.queue.count or waiting.lets_pass(without) else None
+        worker = (
+            self._pick(unsuitable, now, routing) if not waiting.queue.count or waiting.lets_pass(unsuitable) else None
+        )
         if worker is None:
             return await self._wait(exclude, lacks, priority, now, routing)
         self._take(worker, now, routing)
@@ -190,7 +182,7 @@ class Pool:
             self._returned(worker)
 
     def _returned(self, worker: Worker) -> None:
-        self._on_return(worker)
+        self._events.returned(worker)
         worker.freed()
 
     def abandoned(self, worker: Worker, generation: int) -> None:
@@ -214,12 +206,12 @@ class Pool:
         may_eject = out + 1 <= self._max_eject_share * len(self.workers) and out + 1 < len(self.workers)
         now = self._clock()
         if breaker.fail(now, generation, may_eject=may_eject):
-            self._on_eject(worker)
+            self._events.ejected(worker)
             # Serve the queue when the ejection ends: all other workers may be full then.
             asyncio.get_running_loop().call_later(breaker.open_until - now + _LATE_S, worker.freed)
-        elif breaker.failures >= breaker.policy.failures and not breaker.ejected:
+        elif breaker.failures >= breaker.options.failures and not breaker.ejected:
             self._rest(worker, _REST_S)  # too many workers are ejected already
-        self._on_suspect(worker)
+        self._events.suspect(worker)
 
     def _rest(self, worker: Worker, seconds: float) -> None:
         """Prefers the other workers for a while. This worker is full, still loads its model or is broken. A worker that
@@ -250,10 +242,10 @@ class Pool:
             self._take(worker, now, routing)
         return worker
 
-    def _state(self, now: float) -> State:
+    def _states(self, now: float) -> WorkerStates:
         able = frozenset([worker for worker in self.workers if worker.serving and worker.breaker.allows(now)])
         free = frozenset(open_workers(able, now))
-        return State(able, free, frozenset([worker for worker, until in self._resting.items() if until > now]))
+        return WorkerStates(able, free, frozenset([worker for worker, until in self._resting.items() if until > now]))
 
     def _may_serve(self, exclude: Collection[Worker], now: float) -> bool:
         """Whether waiting helps: some worker is only full."""

@@ -1,59 +1,59 @@
-"""Requests that wait for a worker of one model: who is next, and who goes when there is no room.
+"""Requests that wait for a worker of one model: which is next, and which goes when there is no room.
 
-A higher priority goes first. Among requests of one priority, tenants take turns by deficit round robin over tokens
-(Shreedhar and Varghese, 1995) with the two lists of FQ-CoDel (RFC 8290): a tenant of which nothing waited is served
-before those of which something did, once. So the wait of one tenant does not grow with the queue of another.
+A higher priority goes first. Among requests of one priority, tenants share by start-time fair queueing over tokens
+(Goyal, Vin and Cheng, 1996): a tenant's *turn* is a point on a clock of served tokens. The tenant with the earliest
+turn goes first, and its next turn is as much later as its request costs. A tenant that comes anew begins at the clock's
+present time: idleness earns nothing, and the wait of one tenant does not grow with the queue of another.
 
 Not every worker suits every request. Requests that the same workers suit are of one *kind*. While no worker is free for
 a kind, its requests are passed over and keep their places: none blocks another one that a free worker suits. A tenant
-has one account, whatever its requests' kinds are.
+has one turn, whatever its requests' kinds are.
 
-No clock, no I/O. Adding and removing a request take a number of steps on average that grows with the logarithm of that
-of tenants, not with the queue. Who is next takes a step for each kind, and for each kind of each tenant that is passed
-over: two rounds at most, however large the requests are.
+No clock of seconds, no I/O. Adding and removing a request takes steps by the logarithm of the number of tenants, not by
+the queue. Finding the next one takes a step for each kind.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-Without = frozenset[Hashable]
-"""The workers that do not suit a request: its kind."""
-ANY: Without = frozenset()
+Kind = frozenset[Hashable]
+"""The workers that do not suit a request."""
+ANY: Kind = frozenset()
 """The kind of requests that every worker suits."""
-QUANTUM = 1024
-"""Tokens of each tenant's turn."""
-_MOST_TURNS = 64
-"""A request costs its tenant at most so many turns."""
+MOST_COST = 65_536
+"""Tokens. A larger request costs its tenant no more than this."""
+_FEW = 64
+"""Entries that may be kept in vain before any is looked for."""
 
 
 class Waiter:
     """A request that waits.
 
-    tenant    whose turn it takes
-    priority  higher goes first
-    tokens    what it costs its tenant: prompt and output, estimated
-    size      bytes of its body
-    without   its kind: the workers that lack what it asks for, or failed it
-    again     a worker failed it. It has waited before: it goes before those that take turns, and takes none
-    queued    whether it is in a queue
-    number    of its arrival
+    tenant      whose turn it takes
+    priority    higher goes first
+    tokens      what it costs its tenant: prompt and output, estimated
+    size        bytes of its body
+    unsuitable  its kind: the workers that lack what it asks for, or failed it
+    is_retry    a worker failed it. It has waited before: it goes before those that take turns, and takes none
+    queued      whether it is in a queue
+    number      of its arrival
     """
 
-    __slots__ = ("again", "number", "priority", "queued", "size", "tenant", "tokens", "without")
+    __slots__ = ("is_retry", "number", "priority", "queued", "size", "tenant", "tokens", "unsuitable")
 
     def __init__(
-        self, tenant: str, priority: int, tokens: int, size: int, without: Without = ANY, again: bool = False
+        self, tenant: str, priority: int, tokens: int, size: int, unsuitable: Kind = ANY, is_retry: bool = False
     ) -> None:
         self.tenant = tenant
         self.priority = priority
         self.tokens = tokens
         self.size = size
-        self.without = without
-        self.again = again
+        self.unsuitable = unsuitable
+        self.is_retry = is_retry
         self.queued = False
         self.number = 0
 
@@ -61,37 +61,27 @@ class Waiter:
 W = TypeVar("W", bound=Waiter)
 
 
+class _Turn(NamedTuple):
+    """at: on the clock of served tokens. number: makes turns differ, the earlier one is first."""
+
+    at: int
+    number: int
+
+
 class _Flow(Generic[W]):
-    """What waits of one tenant, in order of arrival.
+    """The requests of one tenant in order of arrival, all together and by kind. size: bytes of their bodies."""
 
-    lines    the same by kind; one that has emptied stays until its turn
-    place    when its turn is: the lowest is first
-    fresh    nothing of the tenant waited before: it goes before those that are not fresh
-    deficit  tokens that it may still take in this round
-    idle     it has emptied, and is kept until its turn
-    """
+    __slots__ = ("lines", "size", "turn", "waiters")
 
-    __slots__ = ("deficit", "fresh", "idle", "lines", "place", "size", "waiters")
-
-    def __init__(self, place: int) -> None:
+    def __init__(self, turn: _Turn) -> None:
+        self.turn = turn
         self.waiters: OrderedDict[W, None] = OrderedDict()
-        self.lines: dict[Without, _Line[W]] = {}
-        self.place = place
-        self.fresh = True
-        self.deficit = QUANTUM
-        self.idle = False
+        self.lines: dict[Kind, _Line[W]] = {}
         self.size = 0
-
-    def first(self, blocked: Collection[Without]) -> W:
-        """Its oldest of a kind that is not blocked; there must be one."""
-        if len(self.lines) == 1:
-            return next(iter(self.waiters))
-        heads = [next(iter(line.waiters)) for kind, line in self.lines.items() if line.waiters and kind not in blocked]
-        return min(heads, key=lambda waiter: waiter.number)
 
 
 class _Line(Generic[W]):
-    """What waits of one tenant and kind, in order of arrival."""
+    """The requests of one tenant and kind in order of arrival."""
 
     __slots__ = ("flow", "tokens", "waiters")
 
@@ -101,205 +91,123 @@ class _Line(Generic[W]):
         self.tokens = 0
 
 
-class _Turns(Generic[W]):
-    """The lines of one kind at one priority, by the places of their flows.
+class _Group(Generic[W]):
+    """The lines of one kind, by the turns of their flows. The heap may hold an older turn of a flow, and lines that
+    have emptied: these are put right when they are its first, or once they are more than half of it."""
 
-    A flow that has moved back has its old place in the heap until that is the lowest. A line that has emptied stays as
-    long, or until as many lines have emptied as there are others.
-    """
+    __slots__ = ("heap", "lines", "tokens")
 
-    __slots__ = ("count", "empty", "heap", "kind", "tokens")
-
-    def __init__(self, kind: Without) -> None:
-        self.kind = kind
-        self.heap: list[tuple[int, _Line[W]]] = []
-        self.empty = 0
-        self.count = 0
+    def __init__(self) -> None:
+        self.heap: list[tuple[_Turn, _Line[W]]] = []
+        self.lines = 0
         self.tokens = 0
 
     def add(self, waiter: W, flow: _Flow[W]) -> None:
-        line = flow.lines.get(self.kind)
+        line = flow.lines.get(waiter.unsuitable)
         if line is None:
-            line = flow.lines[self.kind] = _Line(flow)
-            heappush(self.heap, (flow.place, line))
-        elif not line.waiters:
-            self.empty -= 1
+            line = flow.lines[waiter.unsuitable] = _Line(flow)
+            self.lines += 1
+            heappush(self.heap, (flow.turn, line))
         line.waiters[waiter] = None
         line.tokens += waiter.tokens
-        self.count += 1
         self.tokens += waiter.tokens
 
     def remove(self, waiter: W, flow: _Flow[W]) -> None:
-        line = flow.lines[self.kind]
+        line = flow.lines[waiter.unsuitable]
         del line.waiters[waiter]
         line.tokens -= waiter.tokens
-        self.count -= 1
         self.tokens -= waiter.tokens
         if not line.waiters:
-            self.empty += 1
-            if self.empty * 2 > len(self.heap):
-                self._drop_empty()
-
-    def _drop_empty(self) -> None:
-        for _, line in self.heap:
-            if not line.waiters:
-                del line.flow.lines[self.kind]
-        self.heap = [(line.flow.place, line) for _, line in self.heap if line.waiters]
-        heapify(self.heap)
-        self.empty = 0
+            del flow.lines[waiter.unsuitable]
+            self.lines -= 1
+            if len(self.heap) > 2 * self.lines + _FEW:
+                self.heap = [(other.flow.turn, other) for _, other in self.heap if other.waiters]
+                heapify(self.heap)
 
     def first(self) -> _Flow[W]:
-        """Whose turn it is; something of this kind must wait."""
+        """The flow whose turn is next; something must wait."""
         heap = self.heap
         while True:
-            place, line = heap[0]
+            turn, line = heap[0]
             if not line.waiters:
                 heappop(heap)
-                del line.flow.lines[self.kind]
-                self.empty -= 1
-            elif place != line.flow.place:
-                heapreplace(heap, (line.flow.place, line))
+            elif turn != line.flow.turn:
+                heapreplace(heap, (line.flow.turn, line))
             else:
                 return line.flow
 
 
-def _turns_left(flow: _Flow[W]) -> int:
-    """Until it may take something."""
-    return -flow.deficit // QUANTUM + 1 if flow.deficit <= 0 else 0
-
-
-_BEHIND = 1 << 62
-"""Added to the places of flows that are not fresh."""
-
-
 class _Level(Generic[W]):
-    """What waits at one priority. flows holds each tenant whose turn is still to come, also one that has just emptied;
-    behind is how many of them are not fresh."""
+    """The requests of one priority. flows: by tenant, also those without requests whose turn is still to come."""
 
-    __slots__ = ("behind", "count", "flows", "idle", "kinds", "place", "size")
+    __slots__ = ("_clock", "_numbers", "_sweep_at", "count", "flows", "groups", "size")
 
     def __init__(self) -> None:
         self.flows: dict[str, _Flow[W]] = {}
-        self.kinds: dict[Without, _Turns[W]] = {}
-        self.idle: list[tuple[int, str, _Flow[W]]] = []
-        self.behind = 0
-        self.place = 0
+        self.groups: dict[Kind, _Group[W]] = {}
         self.count = 0
         self.size = 0
+        self._clock = 0
+        self._numbers = 0
+        self._sweep_at = _FEW
 
-    def add(self, waiter: W) -> None:
-        kind = waiter.without
-        flow = self.flows.get(waiter.tenant)
+    def add(self, waiter: W, tenant: str) -> None:
+        flow = self.flows.get(tenant)
         if flow is None:
-            flow = self.flows[waiter.tenant] = _Flow(self._last_place())
-        turns = self.kinds.get(kind)
-        if turns is None:
-            turns = self.kinds[kind] = _Turns(kind)
-        turns.add(waiter, flow)
+            if len(self.flows) >= self._sweep_at:
+                self.flows = {name: one for name, one in self.flows.items() if one.waiters or one.turn.at > self._clock}
+                self._sweep_at = 2 * len(self.flows) + _FEW
+            flow = self.flows[tenant] = _Flow(self._turn(0))
+        elif not flow.waiters and flow.turn.at <= self._clock:
+            flow.turn = self._turn(0)
         flow.waiters[waiter] = None
         flow.size += waiter.size
+        self._group(waiter.unsuitable).add(waiter, flow)
         self.count += 1
         self.size += waiter.size
 
-    def remove(self, waiter: W) -> None:
-        kind = waiter.without
-        flow, turns = self.flows[waiter.tenant], self.kinds[kind]
-        turns.remove(waiter, flow)
+    def remove(self, waiter: W, tenant: str) -> None:
+        flow, group = self.flows[tenant], self.groups[waiter.unsuitable]
         del flow.waiters[waiter]
         flow.size -= waiter.size
+        group.remove(waiter, flow)
+        if not group.lines:
+            del self.groups[waiter.unsuitable]
         self.count -= 1
         self.size -= waiter.size
-        if not turns.count:
-            del self.kinds[kind]
-        if not flow.waiters and not flow.idle:
-            flow.idle = True
-            heappush(self.idle, (flow.place, waiter.tenant, flow))
 
-    def first(self, blocked: Collection[Without]) -> W | None:
-        """Who is next of the kinds that are not blocked."""
-        open_kinds = [turns for kind, turns in self.kinds.items() if kind not in blocked]
-        if not open_kinds:
+    def first(self, blocked: Collection[Kind]) -> W | None:
+        """The next request of the kinds that are not blocked."""
+        flows = [group.first() for kind, group in self.groups.items() if kind not in blocked]
+        if not flows:
             return None
-        begun: int | None = _BEHIND + self.place
-        while True:
-            flow = open_kinds[0].first()
-            for turns in open_kinds[1:]:
-                other = turns.first()
-                if other.place < flow.place:
-                    flow = other
-            if self.idle and self.idle[0][0] < flow.place:
-                self._pass_idle()
-            elif flow.deficit > 0:
-                return flow.first(blocked)
-            elif len(self.flows) == 1:  # it takes all its turns at once
-                flow.deficit += QUANTUM * _turns_left(flow)
-                self._move_back(flow)
-            elif begun is not None and flow.place > begun:
-                self._go_round(open_kinds)
-                begun = None
-            else:
-                flow.deficit += QUANTUM
-                self._move_back(flow)
+        flow = min(flows, key=lambda one: one.turn)
+        heads = [next(iter(line.waiters)) for kind, line in flow.lines.items() if kind not in blocked]
+        return min(heads, key=lambda waiter: waiter.number)
 
-    def _go_round(self, open_kinds: Sequence[_Turns[W]]) -> None:
-        """The walk was past everyone and begins anew: all rounds at once in which nobody can take anything. Each would
-        cost a step for every kind of every tenant."""
-        walked = {line.flow for turns in open_kinds for _, line in turns.heap if line.waiters}
-        rounds = min(map(_turns_left, walked))
-        for flow in walked:
-            flow.deficit += QUANTUM * rounds
-        staying = []
-        for entry in self.idle:
-            _, tenant, flow = entry
-            if _turns_left(flow) < rounds:
-                self.behind -= 1
-                del self.flows[tenant]
-            else:
-                flow.deficit += QUANTUM * rounds
-                staying.append(entry)
-        heapify(staying)
-        self.idle = staying
+    def charge(self, tenant: str, tokens: int) -> None:
+        """A request of `tenant` is served. A flow that was passed over for long does not catch up by more than it."""
+        flow = self.flows[tenant]
+        self._clock = max(self._clock, flow.turn.at)
+        flow.turn = self._turn(min(tokens, MOST_COST))
 
-    def _pass_idle(self) -> None:
-        """It is the turn of a tenant of which nothing waits."""
-        place, tenant, flow = self.idle[0]
-        if flow.waiters:
-            heappop(self.idle)
-            flow.idle = False
-        elif place != flow.place:
-            heapreplace(self.idle, (flow.place, tenant, flow))
-        elif flow.deficit <= 0 or (flow.fresh and self.behind):
-            # Once round with those that wait: else who comes back at once would always be first.
-            flow.deficit += QUANTUM if flow.deficit <= 0 else 0
-            self._move_back(flow)
-            heapreplace(self.idle, (flow.place, tenant, flow))
-        else:
-            heappop(self.idle)
-            self.behind -= not flow.fresh
-            del self.flows[tenant]
+    def _turn(self, tokens: int) -> _Turn:
+        self._numbers += 1
+        return _Turn(self._clock + tokens, self._numbers)
 
-    def _move_back(self, flow: _Flow[W]) -> None:
-        self.behind += flow.fresh
-        flow.fresh = False
-        flow.place = _BEHIND + self._last_place()
-
-    def _last_place(self) -> int:
-        self.place += 1
-        return self.place
+    def _group(self, kind: Kind) -> _Group[W]:
+        group = self.groups.get(kind)
+        if group is None:
+            group = self.groups[kind] = _Group()
+        return group
 
     def regroup(self) -> None:
-        """The kinds of those that wait have changed."""
-        self.kinds = {}
+        """The kinds of the requests have changed."""
+        self.groups = {}
         for flow in self.flows.values():
             flow.lines = {}
             for waiter in flow.waiters:
-                turns = self.kinds.get(waiter.without)
-                if turns is None:
-                    turns = self.kinds[waiter.without] = _Turns(waiter.without)
-                turns.add(waiter, flow)
-
-    def charge(self, waiter: W) -> None:
-        self.flows[waiter.tenant].deficit -= min(waiter.tokens, QUANTUM * _MOST_TURNS)
+                self._group(waiter.unsuitable).add(waiter, flow)
 
 
 class Queue(Generic[W]):
@@ -313,11 +221,11 @@ class Queue(Generic[W]):
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        self.kinds: Counter[Without] = Counter()
+        self.kinds: Counter[Kind] = Counter()
         self._arrived = 0
-        self._levels: dict[int, _Level[W]] = {}
-        self._priorities: list[int] = []  # of the levels, ascending
-        self._retries: dict[tuple[int, Without], OrderedDict[W, None]] = {}
+        # By priority. The retries of a priority are a level above the others, in which all are of one tenant.
+        self._levels: dict[tuple[int, bool], _Level[W]] = {}
+        self._ascending: list[tuple[int, bool]] = []
 
     def add(self, waiter: W) -> None:
         self._arrived += 1
@@ -325,108 +233,89 @@ class Queue(Generic[W]):
         waiter.queued = True
         self.count += 1
         self.size += waiter.size
-        self.kinds[waiter.without] += 1
-        if waiter.again:
-            self._retries.setdefault((waiter.priority, waiter.without), OrderedDict())[waiter] = None
-            return
-        level = self._levels.get(waiter.priority)
+        self.kinds[waiter.unsuitable] += 1
+        key = waiter.priority, waiter.is_retry
+        level = self._levels.get(key)
         if level is None:
-            level = self._levels[waiter.priority] = _Level()
-            self._priorities = sorted(self._levels)
-        level.add(waiter)
+            level = self._levels[key] = _Level()
+            self._ascending = sorted(self._levels)
+        level.add(waiter, _tenant_of(waiter))
 
     def remove(self, waiter: W) -> None:
         """Raises KeyError if it is not there."""
         waiter.queued = False
-        if waiter.again:
-            key = (waiter.priority, waiter.without)
-            group = self._retries[key]
-            del group[waiter]
-            if not group:
-                del self._retries[key]
-        else:
-            level = self._levels[waiter.priority]
-            level.remove(waiter)
-            if not level.count:
-                del self._levels[waiter.priority]
-                self._priorities.remove(waiter.priority)
+        key = waiter.priority, waiter.is_retry
+        level = self._levels[key]
+        level.remove(waiter, _tenant_of(waiter))
+        if not level.count:
+            del self._levels[key]
+            self._ascending.remove(key)
         self.count -= 1
         self.size -= waiter.size
-        self.kinds[waiter.without] -= 1
-        if not self.kinds[waiter.without]:
-            del self.kinds[waiter.without]
+        self.kinds[waiter.unsuitable] -= 1
+        if not self.kinds[waiter.unsuitable]:
+            del self.kinds[waiter.unsuitable]
 
-    def regroup(self, kind_of: Callable[[W], Without]) -> None:
+    def regroup(self, kind_of: Callable[[W], Kind]) -> None:
         """Gives all that wait the kinds that they have now. They keep their places. Takes a step for each."""
         for waiter in self:
-            waiter.without = kind_of(waiter)
-        self.kinds = Counter(waiter.without for waiter in self)
-        retries = sorted((waiter for group in self._retries.values() for waiter in group), key=lambda one: one.number)
-        self._retries = {}
-        for waiter in retries:
-            self._retries.setdefault((waiter.priority, waiter.without), OrderedDict())[waiter] = None
+            waiter.unsuitable = kind_of(waiter)
+        self.kinds = Counter(waiter.unsuitable for waiter in self)
         for level in self._levels.values():
             level.regroup()
 
-    def first(self, blocked: Collection[Without] = ()) -> W | None:
-        """Who is next of those whose kind is not blocked. It stays there."""
+    def first(self, blocked: Collection[Kind] = ()) -> W | None:
+        """The next request whose kind is not blocked. It stays in the queue."""
         if all(kind in blocked for kind in self.kinds):
             return None
-        retries = [
-            (key[0], -next(iter(group)).number, key) for key, group in self._retries.items() if key[1] not in blocked
-        ]
-        retry = max(retries, key=lambda found: found[:2])[2] if retries else None
-        for priority in reversed(self._priorities):
-            if retry is not None and retry[0] >= priority:
-                break
-            waiter = self._levels[priority].first(blocked)
-            if waiter is not None:
-                return waiter
-        return next(iter(self._retries[retry])) if retry is not None else None
+        found = (self._levels[key].first(blocked) for key in reversed(self._ascending))
+        return next((waiter for waiter in found if waiter is not None), None)
 
     def take(self, waiter: W) -> None:
-        """Removes what `first` said, as served."""
-        if not waiter.again:
-            self._levels[waiter.priority].charge(waiter)
+        """Removes what `first` returned, as served."""
+        level = self._levels[waiter.priority, waiter.is_retry]
+        level.charge(_tenant_of(waiter), 0 if waiter.is_retry else waiter.tokens)
         self.remove(waiter)
 
     def __iter__(self) -> Iterator[W]:
-        for group in self._retries.values():
-            yield from group
         for level in self._levels.values():
             for flow in level.flows.values():
                 yield from flow.waiters
 
-    def tokens(self, kind: Without) -> int:
-        """What those of this kind cost that take turns."""
-        return sum(level.kinds[kind].tokens for level in self._levels.values() if kind in level.kinds)
+    def tokens(self, kind: Kind, above: int | None = None) -> int:
+        """The cost of those of this kind that take turns; with `above`, of those that have a higher priority."""
+        return sum(
+            level.groups[kind].tokens
+            for (priority, is_retry), level in self._levels.items()
+            if not is_retry and kind in level.groups and (above is None or priority > above)
+        )
 
-    def ahead(self, tenant: str, priority: int, tokens: int, kind: Without = ANY) -> int:
+    def ahead(self, tenant: str, priority: int, tokens: int, kind: Kind = ANY) -> int:
         """Tokens of a kind that are served before a request of `tokens` that came now. Takes a step for each tenant."""
-        levels = self._levels.items()
-        found = sum(level.kinds[kind].tokens for above, level in levels if above > priority and kind in level.kinds)
-        level = self._levels.get(priority)
-        if level is None or kind not in level.kinds:
+        found = self.tokens(kind, priority)
+        level = self._levels.get((priority, False))
+        if level is None or kind not in level.groups:
             return found
         flow = level.flows.get(tenant)
         own = flow.lines.get(kind) if flow is not None else None
         mine = own.tokens if own is not None else 0
-        others = sum(min(line.tokens, mine + tokens) for _, line in level.kinds[kind].heap if line is not own)
+        others = sum(min(line.tokens, mine + tokens) for _, line in level.groups[kind].heap if line is not own)
         return found + mine + others
 
     def outranked(self, newcomer: W, requests: int, size: int) -> list[W]:
-        """Who has to go so that `requests` places and `size` bytes become free for `newcomer`; nobody if it has to go
-        itself.
+        """The requests that have to go so that `requests` places and `size` bytes become free for `newcomer`; none if
+        it has to go itself.
 
         They are the last of the tenant that holds most at the lowest priority, if that is lower than the newcomer's, or
         if this tenant holds more even without them than the newcomer's then does.
         """
-        if not self._priorities or self._priorities[0] > newcomer.priority:
+        lowest = next((priority for priority, is_retry in self._ascending if not is_retry), None)
+        if lowest is None or lowest > newcomer.priority:
             return []
-        level = self._levels[self._priorities[0]]
+        level = self._levels[lowest, False]
         by_size = size > 0
         held = 0
-        if self._priorities[0] == newcomer.priority:
+        if lowest == newcomer.priority:
             own = level.flows.get(newcomer.tenant)
             held = 0 if own is None else own.size if by_size else len(own.waiters)
             # A tenant with its part or more finds none that holds more than it, or need not: no step for each tenant.
@@ -446,3 +335,8 @@ class Queue(Generic[W]):
             left_size -= waiter.size
         enough = requests <= 0 and size <= 0
         return found if enough and (left_size if by_size else left_count) >= held else []
+
+
+def _tenant_of(waiter: Waiter) -> str:
+    """The tenant whose turn it takes: retries take none."""
+    return "" if waiter.is_retry else waiter.tenant

@@ -1,17 +1,17 @@
-"""Waiting for a worker of one model: who may wait, for how long, and what those are told who may not."""
+"""Waiting for a worker of one model: which requests may wait, for how long, and how the others are refused."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
-from msgspec import Struct
-
+from gateway.config import Queue as QueueOptions
 from gateway.core.errors import Busy, GatewayError, Kind
 from gateway.core.estimate import CHARACTERS, OUTPUT
 from gateway.core.routing_facts import RoutingFacts
-from gateway.fleet.queue import Queue, Waiter, Without
+from gateway.fleet import queue
+from gateway.fleet.queue import Queue, Waiter
 from gateway.fleet.speed import Speed
 from gateway.fleet.worker import OUTPUT_COSTS, Worker
 
@@ -23,26 +23,28 @@ Refusal = Literal["full", "displaced", "slow", "late", "no_worker"]
 long; it was; no worker could serve it."""
 
 
-class QueuePolicy(Struct, frozen=True):
-    """Bounds of a queue: requests, bytes of their bodies, seconds of each wait.
+class PoolEvents:
+    """Receives what becomes of the workers of a pool, and of the requests that wait for one; these methods do
+    nothing."""
 
-    cold_start_s  seconds that a request waits if no worker could serve it; 0: not at all
-    """
+    def suspect(self, worker: Worker) -> None:
+        """A request to `worker` has failed: it should be probed at once."""
 
-    max_waiting: int = 1000
-    timeout_s: float = 600.0
-    max_bytes: int = 1 << 28
-    cold_start_s: float = 0.0
+    def ejected(self, worker: Worker) -> None:
+        pass
+
+    def returned(self, worker: Worker) -> None:
+        """`worker` may take requests again."""
+
+    def waited(self, seconds: float) -> None:
+        """A wait for a worker is over, whatever ended it."""
+
+    def refused(self, reason: Refusal) -> None:
+        """A request was not let to wait, or waited in vain."""
 
 
-class HandOver(Protocol):
-    def __call__(self, exclude: Collection[Worker], now: float, routing: RoutingFacts) -> Worker | None:
-        """A worker, taken, that is not in `exclude`; None if none is free."""
-        ...
-
-
-class State(NamedTuple):
-    """Of the workers, at one time.
+class WorkerStates(NamedTuple):
+    """The workers at one time.
 
     able     those that serve, full or not
     free     those of them that are not full
@@ -53,26 +55,26 @@ class State(NamedTuple):
     free: frozenset[Worker]
     resting: frozenset[Worker]
 
-    def suits(self, without: Without) -> bool:
+    def suit(self, unsuitable: queue.Kind) -> bool:
         """Whether some worker that is free may be given to a request of this kind."""
         free = self.free
-        if self.resting and not self.able - self.resting <= without:
+        if self.resting and not self.able - self.resting <= unsuitable:
             free = free - self.resting
-        return not free <= without
+        return not free <= unsuitable
 
-    def adds_to(self, before: State) -> bool:
-        """Whether those that found no worker `before` may find one now, or learn that there is none."""
+    def add_to(self, before: WorkerStates) -> bool:
+        """Whether requests that found no worker `before` may find one now, or must be refused."""
         return self.able != before.able or self.resting != before.resting or not self.free <= before.free
 
 
 Lacking = Callable[[], frozenset[Worker]]
-"""Tells the workers that lack what a request asks for, at the time of the call."""
+"""Returns the workers that lack what a request asks for, at the time of the call."""
 
 
-class Request(Waiter):
-    """One that waits here.
+class QueuedRequest(Waiter):
+    """A request that waits for a worker of one model.
 
-    lacking  the workers that lack what it asks for; `lacks` tells them anew, None if none ever does
+    lacking  the workers that lack what it asks for; `lacks` returns them anew, None if no worker ever does
     tried    the workers that it has tried
     timer    ends its wait
     since    when it began
@@ -80,7 +82,7 @@ class Request(Waiter):
 
     __slots__ = ("future", "lacking", "lacks", "routing", "since", "timer", "tried")
 
-    without: frozenset[Worker]
+    unsuitable: frozenset[Worker]
     lacking: frozenset[Worker]
     lacks: Lacking | None
     tried: frozenset[Worker]
@@ -90,65 +92,62 @@ class Request(Waiter):
     timer: asyncio.TimerHandle
 
 
-class Waiting:
+class WaitQueue:
     """The requests that wait for a worker of one model.
 
-    state      tells the state of the workers
+    states     returns the states of the workers
     may_serve  (excluded workers, now) -> whether waiting helps: some worker is only full
-    hand_over  takes a free worker
-    on_wait    called with the seconds that a request waited
-    on_refuse  called with the reason of every refusal
+    hand_over  (excluded workers, now, request) -> takes and returns a worker; None if none is free
     """
 
     def __init__(
         self,
-        policy: QueuePolicy,
+        options: QueueOptions,
         clock: Callable[[], float],
-        state: Callable[[float], State],
+        states: Callable[[float], WorkerStates],
         may_serve: Callable[[Collection[Worker], float], bool],
-        hand_over: HandOver,
-        on_wait: Callable[[float], None],
-        on_refuse: Callable[[Refusal], None],
+        hand_over: Callable[[Collection[Worker], float, RoutingFacts], Worker | None],
+        events: PoolEvents,
     ) -> None:
-        self.policy = policy
-        self.queue: Queue[Request] = Queue()
+        self.options = options
+        self.queue: Queue[QueuedRequest] = Queue()
         self._clock = clock
-        self._state = state
-        # In this state no worker that was free suited anybody who waits.
-        self._seen: State | None = None
+        self._states = states
+        # In these states no worker that was free suited any request that waits.
+        self._seen: WorkerStates | None = None
         self._may_serve = may_serve
         self._hand_over = hand_over
-        self._on_wait = on_wait
-        self._on_refuse = on_refuse
-        # How fast those of a kind are served, beside whoever else is.
+        self._events = events
+        # How fast the requests of a kind are served, beside all others.
         self._speeds: dict[frozenset[Worker], Speed] = {}
 
-    def lets_pass(self, without: Collection[Worker]) -> bool:
-        """Whether a newcomer may have a worker that is free: nobody waits whom it suits."""
+    def lets_pass(self, unsuitable: Collection[Worker]) -> bool:
+        """Whether a newcomer may have a worker that is free: no request waits that the worker suits."""
         queue = self.queue
         if queue.count:
-            if frozenset(without) in queue.kinds:
+            if frozenset(unsuitable) in queue.kinds:
                 return False
             self._serve_if_changed()
         return True
 
     def enter(
         self, tried: Collection[Worker], lacks: Lacking | None, priority: int, now: float, routing: RoutingFacts
-    ) -> Request:
-        """A request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of it.
+    ) -> QueuedRequest:
+        """Returns a request that waits; its worker may be there at once. To be followed by `leave`, whatever becomes of
+        it.
 
-        It is given none of those that it tried, and none of those that lack what it asks for. Raises GatewayError:
+        It is given none of the workers that it tried, and none that lacks what it asks for. Raises GatewayError:
         NO_WORKER, `Busy`."""
-        policy = self.policy
+        options = self.options
         lacking = lacks() if lacks is not None else frozenset[Worker]()
-        without = lacking.union(tried)
-        cold = not self._may_serve(without, now)
-        if cold and (without or not policy.cold_start_s):
-            self._on_refuse("no_worker")
+        unsuitable = lacking.union(tried)
+        cold = not self._may_serve(unsuitable, now)
+        if cold and (unsuitable or not options.cold_start_s):
+            self._events.refused("no_worker")
             raise no_worker()
         # If the policy reads no prompts, the size of the body has to do.
         tokens = routing.prompt + routing.output or routing.size // CHARACTERS + OUTPUT_COSTS * OUTPUT
-        request = Request(routing.tenant, priority, tokens, routing.size, without, bool(tried))
+        request = QueuedRequest(routing.tenant, priority, tokens, routing.size, unsuitable, bool(tried))
         request.lacking, request.lacks, request.tried = lacking, lacks, frozenset(tried)
         if not tried:  # a retry has waited already, and the retry budget bounds how many there are
             if not cold:
@@ -157,150 +156,152 @@ class Waiting:
         loop = asyncio.get_running_loop()
         request.routing, request.since = routing, now
         request.future = loop.create_future()
-        request.timer = loop.call_later(policy.cold_start_s if cold else policy.timeout_s, self._expire, request)
-        if not tried and without not in self._speeds:
-            self._new_speed(without)
+        request.timer = loop.call_later(options.cold_start_s if cold else options.timeout_s, self._expire, request)
+        if not tried and unsuitable not in self._speeds:
+            self._new_speed(unsuitable)
         self.queue.add(request)
-        if not cold and without in self._speeds:
-            self._speeds[without].run(now)
+        if not cold and unsuitable in self._speeds:
+            self._speeds[unsuitable].run(now)
         self._serve_if_changed()
         return request
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: QueuedRequest) -> None:
         """Its wait is over."""
         request.timer.cancel()
         if request.queued:
             self.queue.remove(request)
         now = self._clock()
-        if request.without not in self.queue.kinds and (speed := self._speeds.get(request.without)) is not None:
+        if request.unsuitable not in self.queue.kinds and (speed := self._speeds.get(request.unsuitable)) is not None:
             speed.rest(now)
-        self._on_wait(now - request.since)
+        self._events.waited(now - request.since)
 
     def refit(self) -> None:
-        """Which workers suit a request has changed: of all that wait, and serves them."""
+        """Serves the requests that wait, after the workers that suit them have changed."""
         now, queue = self._clock(), self.queue
-        told: dict[Lacking, frozenset[Worker]] = {}
+        found: dict[Lacking, frozenset[Worker]] = {}
 
-        def kind_of(request: Request) -> frozenset[Worker]:
+        def kind_of(request: QueuedRequest) -> frozenset[Worker]:
             lacks = request.lacks
             if lacks is None:
-                return request.without
-            if lacks not in told:
-                told[lacks] = lacks()
-            request.lacking = told[lacks]
+                return request.unsuitable
+            if lacks not in found:
+                found[lacks] = lacks()
+            request.lacking = found[lacks]
             return request.lacking | request.tried if request.tried else request.lacking
 
         queue.regroup(kind_of)
         for kind, speed in self._speeds.items():
             if kind not in queue.kinds:
                 speed.rest(now)
-        new = [request.without for request in queue if request.without not in self._speeds and not request.again]
+        new = [
+            request.unsuitable for request in queue if request.unsuitable not in self._speeds and not request.is_retry
+        ]
         if new:
             self._speeds = {known: speed for known, speed in self._speeds.items() if known in queue.kinds}
             self._speeds |= {kind: Speed() for kind in new}
         self.serve()
 
     def serve(self) -> None:
-        """Hands out the workers that are free; refuses whom none can serve."""
-        self._serve(self._state(self._clock()))
+        """Hands out the workers that are free; refuses the requests that none can serve."""
+        self._serve(self._states(self._clock()))
 
     def _serve_if_changed(self) -> None:
-        """Serves if that may come to anything: else each arrival would look at all kinds that wait."""
-        state = self._state(self._clock())
-        if self._seen is None or state.adds_to(self._seen):
-            self._serve(state)
+        """Serves if that may come to anything. Otherwise each arrival would look at all kinds that wait."""
+        states = self._states(self._clock())
+        if self._seen is None or states.add_to(self._seen):
+            self._serve(states)
         else:
-            self._seen = state
+            self._seen = states
 
-    def _serve(self, state: State) -> None:
+    def _serve(self, states: WorkerStates) -> None:
         """Takes a step for each kind and each worker that is handed out."""
         now, queue = self._clock(), self.queue
         for kind, speed in self._speeds.items():
-            if not state.able:
+            if not states.able:
                 speed.rest(now)
             elif kind in queue.kinds:
                 speed.run(now)
-        blocked = {kind for kind in queue.kinds if not state.suits(kind)}
+        blocked = {kind for kind in queue.kinds if not states.suit(kind)}
         while (first := queue.first(blocked)) is not None:
             if not self._give(first, now):
-                blocked.add(first.without)
+                blocked.add(first.unsuitable)
                 continue
-            after = self._state(now)
-            if after != state:
-                state = after
-                blocked = {kind for kind in queue.kinds if not state.suits(kind)}
-        self._seen = state
-        if any(state.able <= kind for kind in queue.kinds):
-            cold = self.policy.cold_start_s > 0
-            for request in [one for one in queue if state.able <= one.without and (one.without or not cold)]:
+            after = self._states(now)
+            if after != states:
+                states = after
+                blocked = {kind for kind in queue.kinds if not states.suit(kind)}
+        self._seen = states
+        if any(states.able <= kind for kind in queue.kinds):
+            cold = self.options.cold_start_s > 0
+            for request in [one for one in queue if states.able <= one.unsuitable and (one.unsuitable or not cold)]:
                 self._refuse(request, no_worker(), "no_worker")
 
-    def _give(self, request: Request, now: float) -> bool:
-        """Whether `request` is off the queue: served, or nobody's any more."""
-        if request.future.done():  # cancelled, and not told yet
+    def _give(self, request: QueuedRequest, now: float) -> bool:
+        """Whether `request` is off the queue: served, or cancelled."""
+        if request.future.done():  # cancelled, and still to leave
             self.queue.remove(request)
             return True
-        worker = self._hand_over(request.without, now, request.routing)
+        worker = self._hand_over(request.unsuitable, now, request.routing)
         if worker is None:
             return False
         self.queue.take(request)
-        if not request.again:
-            self._speeds[request.without].served(request.tokens, now)
+        if not request.is_retry:
+            self._speeds[request.unsuitable].served(request.tokens, now)
         request.future.set_result(worker)
         return True
 
     # -- refusals ---------------------------------------------------------------------------------------------------
 
-    def _check_wait(self, request: Request, until: float | None, now: float) -> None:
-        """Refuses what would wait for longer than it may: than `timeout_s`, and than its client does."""
-        speed = self._speeds.get(request.without)
+    def _check_wait(self, request: QueuedRequest, until: float | None, now: float) -> None:
+        """Refuses a request that would wait for longer than `timeout_s`, or than its client does."""
+        speed = self._speeds.get(request.unsuitable)
         if speed is None:
             return
-        longest = self.policy.timeout_s if until is None else min(self.policy.timeout_s, until - now)
-        most = speed.wait(self.queue.tokens(request.without), now)
+        longest = self.options.timeout_s if until is None else min(self.options.timeout_s, until - now)
+        most = speed.wait(self.queue.tokens(request.unsuitable), now)
         if most is None or most <= longest:
             return
         expected = speed.wait(self._ahead(request), now)
         if expected is not None and expected > longest:
-            self._on_refuse("slow")
+            self._events.refused("slow")
             message = f"the wait for a worker would be about {expected:.0f} s, longer than this request may wait"
             raise Busy(message, "wait_too_long", self._retry_after(request, now))
 
-    def _make_room(self, request: Request, now: float) -> None:
-        queue, policy = self.queue, self.policy
-        over, excess = queue.count + 1 - policy.max_waiting, queue.size + request.size - policy.max_bytes
+    def _make_room(self, request: QueuedRequest, now: float) -> None:
+        queue, options = self.queue, self.options
+        over, excess = queue.count + 1 - options.max_waiting, queue.size + request.size - options.max_bytes
         if over <= 0 and (excess <= 0 or not queue.count):  # an empty queue takes a body of any size
             return
         going = queue.outranked(request, over, excess)
         if not going:
-            self._on_refuse("full")
+            self._events.refused("full")
             raise Busy("the queue of this model is full", "queue_full", self._retry_after(request, now))
         for other in going:
             wait = self._retry_after(other, now)
             message = "the queue of this model is full, and this request had to make room"
             self._refuse(other, Busy(message, "queue_full", wait), "displaced")
 
-    def _expire(self, request: Request) -> None:
+    def _expire(self, request: QueuedRequest) -> None:
         now = self._clock()
         if request.future.done():
             return
-        if self._may_serve(request.without, now):
+        if self._may_serve(request.unsuitable, now):
             message = "all workers of this model stayed busy for too long"
             wait = self._retry_after(request, now)
             self._refuse(request, GatewayError(Kind.OVERLOADED, message, retry_after=wait), "late")
         else:
             self._refuse(request, no_worker(), "no_worker")
 
-    def _refuse(self, request: Request, error: GatewayError, reason: Refusal) -> None:
+    def _refuse(self, request: QueuedRequest, error: GatewayError, reason: Refusal) -> None:
         self.queue.remove(request)
         if not request.future.done():
-            self._on_refuse(reason)
+            self._events.refused(reason)
             request.future.set_exception(error)
 
-    def _ahead(self, request: Request) -> int:
+    def _ahead(self, request: QueuedRequest) -> int:
         return self.queue.ahead(request.tenant, request.priority, request.tokens, request.lacking)
 
-    def _retry_after(self, request: Request, now: float) -> float:
+    def _retry_after(self, request: QueuedRequest, now: float) -> float:
         speed = self._speeds.get(request.lacking) or Speed()
         return speed.send_back(self._ahead(request), request.tokens, now)
 

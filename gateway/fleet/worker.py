@@ -7,9 +7,10 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
+from gateway.config import Breaker as BreakerOptions
 from gateway.core.ports import UNKNOWN
 from gateway.fleet.blocks import Blocks
-from gateway.fleet.breaker import Breaker, BreakerPolicy
+from gateway.fleet.breaker import Breaker
 
 OTHERS = 1_024
 """Tokens that a request of somebody else is taken for: of those only the number is known."""
@@ -86,9 +87,9 @@ class Worker:
         "weight",
     )
 
-    def __init__(self, address: str, policy: BreakerPolicy, max_in_flight: int | None) -> None:
+    def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
         self.address = address
-        self.breaker = Breaker(policy)
+        self.breaker = Breaker(breaker)
         self.max_in_flight = max_in_flight
         self.learns = False
         self.full_readings = 0

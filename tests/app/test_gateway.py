@@ -75,7 +75,7 @@ def test_workers_that_stay_keep_their_record() -> None:
         (worker,) = stack.gateway.state.workers.values()
         assert worker is first
         assert worker.breaker.failures == 2
-        assert worker.breaker.policy.failures == 9
+        assert worker.breaker.options.failures == 9
         assert worker.max_in_flight == 7
         assert worker.ready
         # The old configuration is let go of.

@@ -9,16 +9,16 @@ import pytest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.samples import Sample
 
+from gateway.config import Breaker
 from gateway.console.state import Histogram, Served, State, read_state
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.worker import Worker
 from gateway.observe.metrics import Metrics
 
 
 def worker(**attributes: Any) -> Worker:
-    made = Worker("http://gpu:8000", BreakerPolicy(failures=1), 8)
+    made = Worker("http://gpu:8000", Breaker(failures=1), 8)
     for name, value in attributes.items():
         setattr(made, name, value)
     return made

@@ -14,14 +14,14 @@ import pytest
 from gateway.auth import jwt
 from gateway.backends import create
 from gateway.cli import serve
-from gateway.config import Config, Jwt
+from gateway.config import Breaker, Config, Jwt
+from gateway.config import Health as HealthOptions
 from gateway.core.background import keep_running
 from gateway.core.figures import Histogram
 from gateway.fleet.adapters import Adapters
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.discovery import Discovery, Fleet
 from gateway.fleet.engine import Scraper
-from gateway.fleet.health import Health, HealthPolicy
+from gateway.fleet.health import Health
 from gateway.fleet.worker import Worker
 from gateway.observe.process import LoopLag
 from gateway.ratelimit.limiter import Limiter
@@ -48,7 +48,7 @@ class Rounds:
 
 
 def worker() -> Worker:
-    found = Worker("http://w", BreakerPolicy(), None)
+    found = Worker("http://w", Breaker(), None)
     found.ready = True
     return found
 
@@ -79,7 +79,7 @@ async def loads(rounds: Rounds) -> AsyncIterator[None]:
 @asynccontextmanager
 async def probes(rounds: Rounds) -> AsyncIterator[None]:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200)))
-    made = Health({}, HealthPolicy(interval_s=0.001), lambda _: client, lambda *_: None, rounds.go)
+    made = Health({}, HealthOptions(interval_s=0.001), lambda _: client, lambda *_: None, rounds.go)
     made.add("m", worker())
     yield
     await made.close()

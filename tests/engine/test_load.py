@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from gateway import backends
+from gateway.config import Breaker
 from gateway.core.ports import Gauges
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.engine import ASK, hear_load, read_load
 from gateway.fleet.worker import EngineLoad, Worker
 
@@ -42,7 +42,7 @@ def test_the_head_of_a_reply_tells_what_waits(engine: httpx.Client, gauges: Gaug
     body = {"model": "smollm2", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
     reply = engine.post("/v1/chat/completions", json=body, headers={name.decode(): value.decode()})
     assert gauges.in_replies is not None
-    worker = Worker("http://w", BreakerPolicy(), None)
+    worker = Worker("http://w", Breaker(), None)
     worker.told(EngineLoad(0.0, 7.0, 0), 1.0)
     hear_load(gauges.in_replies, worker, [(key.lower(), text) for key, text in reply.headers.raw])
     assert worker.reported is not None

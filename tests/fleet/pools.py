@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from gateway.config import Breaker, Queue
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.routing_facts import RoutingFacts
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import LeastBusy, PickPolicy, RoundRobin
 from gateway.fleet.pool import Pool
-from gateway.fleet.waiting import QueuePolicy, Refusal
+from gateway.fleet.waiting import PoolEvents, Refusal
 from gateway.fleet.worker import Worker
 
 POLICIES: tuple[PickPolicy, ...] = (LeastBusy(), RoundRobin())
@@ -28,7 +28,7 @@ class Clock:
 def workers(count: int, max_in_flight: int | None = None, failures: int = 2) -> list[Worker]:
     found = []
     for number in range(count):
-        worker = Worker(f"http://w{number}", BreakerPolicy(failures, 10, 10), max_in_flight)
+        worker = Worker(f"http://w{number}", Breaker(failures=failures, eject_s=10, slowstart_s=10), max_in_flight)
         worker.ready = True
         found.append(worker)
     return found
@@ -49,17 +49,26 @@ def pool(
     max_bytes: int = 1 << 20,
     cold_start_s: float = 0.0,
 ) -> Pool:
+    events = PoolEvents()
+    called = {
+        "suspect": on_suspect,
+        "ejected": on_eject,
+        "returned": on_return,
+        "waited": on_wait,
+        "refused": on_refuse,
+    }
+    for name, function in called.items():
+        setattr(events, name, function)
+    queue = Queue.model_construct(
+        max_waiting=max_waiting, timeout_s=timeout_s, max_bytes=max_bytes, cold_start_s=cold_start_s
+    )
     return Pool(
         members,
         policy or LeastBusy(),
-        QueuePolicy(max_waiting, timeout_s, max_bytes, cold_start_s),
+        queue,
         max_eject_share,
         clock=clock or Clock(),
-        on_suspect=on_suspect,
-        on_eject=on_eject,
-        on_return=on_return,
-        on_wait=on_wait,
-        on_refuse=on_refuse,
+        events=events,
     )
 
 

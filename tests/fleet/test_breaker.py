@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.fleet.breaker import Breaker, BreakerPolicy
+from gateway.config import Breaker as BreakerOptions
+from gateway.fleet.breaker import Breaker
 
-POLICY = BreakerPolicy(failures=3, eject_s=10, slowstart_s=20)
+POLICY = BreakerOptions(failures=3, eject_s=10, slowstart_s=20)
 
 
 def fail(breaker: Breaker, now: float = 0.0, *, may_eject: bool = True) -> bool:
@@ -156,7 +157,7 @@ def test_a_trial_does_not_wait_for_the_share_to_grow() -> None:
 
 
 def test_without_slowstart_the_share_is_whole() -> None:
-    breaker = Breaker(BreakerPolicy(failures=1, eject_s=1, slowstart_s=0))
+    breaker = Breaker(BreakerOptions(failures=1, eject_s=1, slowstart_s=0))
     breaker.come_back(5)
     assert breaker.share(5) == pytest.approx(1.0)
 

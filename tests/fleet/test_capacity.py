@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.fleet.breaker import BreakerPolicy
+from gateway.config import Breaker
 from gateway.fleet.capacity import forget, learn
 from gateway.fleet.worker import EngineLoad, Worker
 
 
 def learning() -> tuple[Worker, list[int | None]]:
     """A worker, and what its limit was each time that it called for those who wait."""
-    worker = Worker("http://w", BreakerPolicy(2, 10, 10), None)
+    worker = Worker("http://w", Breaker(failures=2, eject_s=10, slowstart_s=10), None)
     worker.learns = True
     told: list[int | None] = []
     worker.on_free.append(lambda: told.append(worker.max_in_flight))
@@ -65,7 +65,7 @@ def test_only_our_share_of_what_runs_counts_and_one_may_always_go(load: EngineLo
 
 
 def test_what_is_configured_is_not_learnt() -> None:
-    worker = Worker("http://w", BreakerPolicy(2, 10, 10), 5)
+    worker = Worker("http://w", Breaker(failures=2, eject_s=10, slowstart_s=10), 5)
     for _ in range(3):
         learn(worker, EngineLoad(50, 9, 59))
     forget(worker)

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from gateway import backends
+from gateway.config import Breaker
 from gateway.core.ports import Gauges
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.engine import Scraper, hear_load, read_load
 from gateway.fleet.worker import HALF_LIFE_S, OTHERS, EngineLoad, Worker
 from tests.simulated import Simulated
@@ -63,7 +63,7 @@ async def test_stale_figures_stop_counting_and_are_told() -> None:
     told: list[bool] = []
     loads: list[float] = []
     over = asyncio.Event()
-    worker = Worker("http://w", BreakerPolicy(), None)
+    worker = Worker("http://w", Breaker(), None)
     worker.in_flight = 1
 
     async def fetch(model: str, worker: Worker) -> bytes:
@@ -90,7 +90,7 @@ async def test_workers_that_left_are_not_read() -> None:
     async def fetch(model: str, worker: Worker) -> bytes:
         return VLLM
 
-    one, other = (Worker(f"http://{name}", BreakerPolicy(), None) for name in "ab")
+    one, other = (Worker(f"http://{name}", Breaker(), None) for name in "ab")
     scraper = Scraper(60, fetch, lambda model, worker, counts: None)
     scraper.follow("m", [one, other], GAUGES)
     scraper.follow("m", [other], GAUGES)
@@ -105,7 +105,7 @@ async def test_a_bug_is_not_taken_for_an_engine_that_is_away() -> None:
 
     scraper = Scraper(60, fetch, lambda model, worker, counts: None)
     with pytest.raises(TypeError):
-        await scraper.look("m", Worker("http://a", BreakerPolicy(), None), GAUGES)
+        await scraper.look("m", Worker("http://a", Breaker(), None), GAUGES)
 
 
 def test_the_work_that_an_engine_has_done() -> None:
@@ -126,7 +126,7 @@ def test_the_work_that_an_engine_has_done() -> None:
 
 
 def test_recent_work_fades_and_survives_a_restart_of_the_engine() -> None:
-    worker = Worker("http://w", BreakerPolicy(), None)
+    worker = Worker("http://w", Breaker(), None)
 
     def told(computed: float | None, counted: float = 10_000) -> float | None:
         worker.told(EngineLoad(0, 0, 0, computed, counted), HALF_LIFE_S)
@@ -143,7 +143,7 @@ def test_recent_work_fades_and_survives_a_restart_of_the_engine() -> None:
 
 
 def test_a_prompt_that_is_counted_after_its_cached_tokens_is_no_restart() -> None:
-    worker = Worker("http://w", BreakerPolicy(), None)
+    worker = Worker("http://w", Breaker(), None)
     for computed in (
         100_000,
         97_000,
@@ -163,7 +163,7 @@ async def test_work_is_read_from_a_simulated_worker() -> None:
             return sim.metrics_text().encode()
 
         scraper = Scraper(1, fetch, lambda model, worker, counts: None, lambda: clock)
-        worker = Worker(sim.url, BreakerPolicy(), None)
+        worker = Worker(sim.url, Breaker(), None)
         body = {"model": "sim", "messages": [{"role": "user", "content": "words " * 500}], "max_tokens": 5}
         found = []
         for _ in range(3):
@@ -193,10 +193,10 @@ async def test_work_is_read_from_a_simulated_worker() -> None:
 )
 def test_the_load_in_the_head_of_a_reply(said: bytes, waiting: float) -> None:
     heads = [(b"content-type", b"application/json"), (b"endpoint-load-metrics", said)]
-    silent = Worker("http://s", BreakerPolicy(), None)
+    silent = Worker("http://s", Breaker(), None)
     hear_load("num_requests_waiting", silent, heads)
     assert silent.reported is None, "alone it would never be stale"
-    worker = Worker("http://w", BreakerPolicy(), None)
+    worker = Worker("http://w", Breaker(), None)
     worker.in_flight = 2
     worker.told(EngineLoad(5.0, 1.0, 2, 77.0), 1.0)
     worker.in_flight = 3

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from gateway.fleet.breaker import BreakerPolicy
-from gateway.fleet.health import Health, HealthPolicy
+from gateway.config import Breaker
+from gateway.config import Health as HealthOptions
+from gateway.fleet.health import Health
 from gateway.fleet.worker import Worker
 
 Answer = Callable[[httpx.Request], Awaitable[httpx.Response]]
@@ -29,7 +30,7 @@ class Fleet:
         self.clients: list[httpx.AsyncClient] = []
         self.probed = asyncio.Event()
         self.workers = {
-            ("m", f"http://w{number}"): Worker(f"http://w{number}", BreakerPolicy(), None) for number in range(count)
+            ("m", f"http://w{number}"): Worker(f"http://w{number}", Breaker(), None) for number in range(count)
         }
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
@@ -48,7 +49,7 @@ class Fleet:
     async def watched(self, interval_s: float = 60.0) -> AsyncIterator[Health]:
         health = Health(
             self.workers,
-            HealthPolicy(interval_s, 0.1, "/health"),
+            HealthOptions(interval_s=interval_s, timeout_s=0.1, path="/health"),
             self.client,
             lambda model, worker: self.changes.append((worker.address, worker.ready)),
         )
@@ -164,7 +165,7 @@ async def test_a_suspect_is_probed_at_once_and_others_are_not() -> None:
         suspect = fleet.workers["m", "http://w1"]
         await fleet.again(health, suspect)
         assert fleet.asked[3:] == ["w1"]
-        health.suspect(Worker("http://stranger", BreakerPolicy(), None))  # of a configuration that is gone
+        health.suspect(Worker("http://stranger", Breaker(), None))  # of a configuration that is gone
 
 
 async def test_probing_goes_on_by_itself() -> None:
@@ -222,8 +223,8 @@ async def test_a_probe_reads_no_more_than_the_status(said: str) -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    worker = Worker(url, BreakerPolicy(), None)
-    policy = HealthPolicy(60.0, 0.5, "/health")
+    worker = Worker(url, Breaker(), None)
+    policy = HealthOptions(interval_s=60.0, timeout_s=0.5, path="/health")
     health = Health({("m", url): worker}, policy, lambda model: httpx.AsyncClient(), lambda model, worker: None)
     async with asyncio.timeout(30):
         await health.start()

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from gateway.config import Breaker
 from gateway.core.errors import GatewayError, Kind
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.worker import Worker
 from tests.fleet.pools import POLICIES, Clock, pool, waiting, workers
@@ -240,7 +240,7 @@ async def test_who_waits_is_served_when_an_ejection_is_over() -> None:
     """Although nothing else happens: all other workers are full, and stay so."""
     a, b = members = workers(2, max_in_flight=1, failures=1)
     for worker in members:
-        worker.breaker.policy = BreakerPolicy(1, 0.05, 0)
+        worker.breaker.options = Breaker(failures=1, eject_s=0.05, slowstart_s=0)
     one = pool(members, clock=time.monotonic)
     one.failed(a, a.generation, BROKEN)
     assert await one.acquire() is b

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from gateway.config import Breaker
 from gateway.core.http import Headers
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.loads import Loads
 from gateway.fleet.worker import Worker
 from tests.harness import Stack
@@ -26,5 +26,5 @@ async def test_an_engine_that_cannot_be_read_has_no_figures(error: Exception) ->
         assert loads.scraper is not None
         gauges = state.runtime.models["m"].backend.gauges
         assert gauges is not None
-        assert not await loads.scraper.look("m", Worker("http://127.0.0.1:9", BreakerPolicy(), None), gauges)
+        assert not await loads.scraper.look("m", Worker("http://127.0.0.1:9", Breaker(), None), gauges)
         await loads.close()

@@ -8,27 +8,27 @@ from collections import Counter
 
 import pytest
 
+from gateway.config import Breaker, Queue
 from gateway.core.messages import Chat, Message, Text
 from gateway.core.routing_facts import RoutingFacts
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick import POLICIES, LeastTokens, PickPolicy, PowerOfTwo, Prefix, RoundRobin
 from gateway.fleet.pick.places import Places
 from gateway.fleet.pool import Pool
-from gateway.fleet.waiting import QueuePolicy
 from gateway.fleet.worker import Worker
 
 SESSION = frozenset([b"x-session-id"])
 
 
 def workers(count: int, max_in_flight: int | None = None) -> list[Worker]:
-    found = [Worker(f"http://w{number}", BreakerPolicy(2, 10, 10), max_in_flight) for number in range(count)]
+    breaker = Breaker(failures=2, eject_s=10, slowstart_s=10)
+    found = [Worker(f"http://w{number}", breaker, max_in_flight) for number in range(count)]
     for worker in found:
         worker.ready = True
     return found
 
 
 def pool(members: list[Worker], policy: PickPolicy) -> Pool:
-    return Pool(members, policy, QueuePolicy(), 0.5, clock=lambda: 0.0, sessions=SESSION, salted=True)
+    return Pool(members, policy, Queue(), 0.5, clock=lambda: 0.0, sessions=SESSION, salted=True)
 
 
 def text(seed: str, size: int) -> str:
@@ -188,7 +188,7 @@ async def test_workers_in_slow_start_take_little() -> None:
     """Four of five return together, in the middle of the first tenth of their slow start."""
     members = workers(5)
     clock = 0.5
-    one = Pool(members, Prefix(), QueuePolicy(), 0.5, clock=lambda: clock, sessions=SESSION)
+    one = Pool(members, Prefix(), Queue(), 0.5, clock=lambda: clock, sessions=SESSION)
     for worker in members[1:]:
         worker.breaker.come_back(0.0)
     taken = Counter([(await send(one, conversation(str(number), 1)))[0] for number in range(500)])
@@ -197,7 +197,7 @@ async def test_workers_in_slow_start_take_little() -> None:
 
 async def test_a_repeated_question_stays_where_it_is_cached_while_the_fleet_starts() -> None:
     members = workers(4)
-    one = Pool(members, Prefix(), QueuePolicy(), 0.5, clock=lambda: 0.1, sessions=SESSION)
+    one = Pool(members, Prefix(), Queue(), 0.5, clock=lambda: 0.1, sessions=SESSION)
     for worker in members:
         worker.breaker.come_back(0.0)
     assert len({(await send(one, conversation("a", 1)))[0] for _ in range(4)}) == 1

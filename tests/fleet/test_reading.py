@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config import Breaker
 from gateway.core.estimate import IMAGE
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
 from gateway.core.routing_facts import RoutingFacts
-from gateway.fleet.breaker import BreakerPolicy
 from gateway.fleet.pick.reading import ENDS, OPENING, STEP, WHOLE, describe, home_of, session_of
 from gateway.fleet.pick.seen import Seen
 from gateway.fleet.worker import Worker
@@ -194,7 +194,7 @@ def test_a_turn_with_messages_that_have_no_parts_is_read() -> None:
 
 
 def worker(name: str) -> Worker:
-    return Worker(name, BreakerPolicy(), None)
+    return Worker(name, Breaker(), None)
 
 
 def test_the_index_forgets_what_was_sent_longest_ago() -> None:
