@@ -35,7 +35,9 @@ from gateway.fleet.worker import Worker
 from gateway.pipeline import ActiveRequests, Runtime, ServedModel
 from gateway.pipeline.mirror import Mirror
 from gateway.pipeline.models import Prefill
+from gateway.pipeline.optional import Limits, PromptLog, Storing
 from gateway.pipeline.prompt_tokens import ask_tokens
+from gateway.pipeline.runtime import Retries, Stages
 from gateway.pipeline.tracing import DebugLog, Explain, Spans
 from gateway.pipeline.watch import Watchers
 from gateway.ratelimit import estimator
@@ -75,7 +77,8 @@ class State:
         # Called with a model whose workers discovery changed, or of which one became ready.
         self.on_workers: Callable[[str], None] = lambda model: None
         clock = time.monotonic
-        watchers = self._watchers(trace)
+        limits = Limits(services.limiting) if prepared.limits.any and services.limiting is not None else None
+        watchers = self._watchers(trace, limits)
         self._models: dict[str, ServedModel] = {}
         models = self._models
         self._abilities = Abilities(config, fleets, models, lambda model: self.adapters.offer(model))
@@ -101,12 +104,9 @@ class State:
             observer=Observer(log, metrics, services.stream),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
-            max_reply_bytes=config.relay.max_reply_bytes,
-            keepalive_s=config.relay.keepalive_s,
+            relay=config.relay,
             body_budget=host.body_budget,
-            attempts=config.retry.attempts,
-            earn=budget.earn,
-            may_retry=budget.spend,
+            retries=Retries(config.retry.attempts, budget.earn, budget.spend),
             clock=clock,
             active=ActiveRequests(),
             guard=host.guard,
@@ -114,11 +114,13 @@ class State:
             estimate=estimate,
             address=partial(client_address, trusted=[ip_network(one) for one in config.listen.trusted_proxies]),
             known=host.known_keys,
-            gate=services.limiting if prepared.limits.any else None,
             watchers=watchers,
-            stages=() if services.quarantine is None else (services.quarantine.check,),
+            stages=Stages(
+                large=() if limits is None else (limits.admit_large,),
+                admission=() if limits is None else (limits.admit,),
+                routing=() if services.quarantine is None else (services.quarantine.check,),
+            ),
             response_store=services.response_store,
-            log_prompt=log.prompt if config.log.dangerously_log_prompts else None,
         )
 
     def _serve_model(
@@ -173,13 +175,16 @@ class State:
         context = self.prepared.trust.of(ca_file)
         return lambda address: context
 
-    def _watchers(self, debug_log: Callable[..., None] | None) -> Watchers:
+    def _watchers(self, debug_log: Callable[..., None] | None, limits: Limits | None) -> Watchers:
         """What looks at the steps of every request."""
         tracing, explain = self.services.tracing, self.config.routing.explain
         found = [
             None if tracing is None else Spans(tracing.tracer),
             None if debug_log is None else DebugLog(debug_log),
             self.services.quarantine,
+            limits,
+            None if self.services.response_store is None else Storing(self.services.response_store),
+            PromptLog(self._log.prompt) if self.config.log.dangerously_log_prompts else None,
             None if explain == "never" else Explain(explain == "always"),
         ]
         return Watchers(*(one for one in found if one is not None))

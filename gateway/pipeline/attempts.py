@@ -106,8 +106,8 @@ class Attempts:
             theirs
             and error.retryable
             and call.reply.unseen
-            and call.record.attempts < call.runtime.attempts
-            and call.runtime.may_retry()
+            and call.record.attempts < call.runtime.retries.attempts
+            and call.runtime.retries.spend()
         )
 
     def _unfit(self, visit: Visit) -> list[WorkerHandle]:
@@ -132,7 +132,7 @@ class Attempts:
             raise await error_of(exchange, self._fault)
         if call.record.stream:
             return await self._stream(exchange, visit)
-        body = await exchange.body(call.runtime.max_reply_bytes)
+        body = await exchange.body(call.runtime.relay.max_reply_bytes)
         if call.served.hear is not None:
             call.served.hear(visit.worker, exchange.headers)
         await self._respond(Response(exchange.status, exchange.headers, body))
@@ -158,24 +158,16 @@ class Attempts:
         dialect, backend, op = call.reply.dialect, call.served.backend, call.asked
         passthrough = dialect.passthrough.get(backend.wire_of(op))
         if passthrough is not None:
-            translated, call.usage = passthrough.whole(response, cast(Generate | Embed, op))
+            translated, call.record.usage = passthrough.whole(response, cast(Generate | Embed, op))
             return translated
         reply = read_whole(backend, response, op)
-        call.usage = reply.usage
+        call.record.usage = reply.usage
         return dialect.write(reply, op)
 
     async def _stream(self, exchange: Exchange, visit: Visit) -> GatewayError | None:
         call = self._call
         lane = call.lane = self._new_lane()
-        pump = Pump(
-            exchange,
-            lane,
-            call.reply,
-            call.served.gaps,
-            on_first=visit.answered if visit.worker.half_open else None,
-            on_token=call.drop_prompt,
-            on_done=call.settle,
-        )
+        pump = Pump(exchange, lane, call, visit)
         try:
             await pump.run()
         finally:
@@ -189,7 +181,7 @@ class Attempts:
     def _new_lane(self) -> Lane:
         call = self._call
         op = cast(Generate, call.asked)  # no other operation is streamed
-        return lane_for(call.reply.dialect, call.served.backend, op, call.runtime.max_reply_bytes)
+        return lane_for(call.reply.dialect, call.served.backend, op, call.runtime.relay.max_reply_bytes)
 
 
 class QuestionAttempts(Attempts):
@@ -206,7 +198,7 @@ class QuestionAttempts(Attempts):
 
     async def _exchange(self, visit: Visit, request: Request) -> None:
         call = self._call
-        await self._respond(await visit.ask(request, call.outgoing.deadlines, call.runtime.max_reply_bytes))
+        await self._respond(await visit.ask(request, call.outgoing.deadlines, call.runtime.relay.max_reply_bytes))
 
     def _translated(self, response: Response) -> Response:
         call = self._call
@@ -216,6 +208,6 @@ class QuestionAttempts(Attempts):
 
 async def measure(call: Call, visit: Visit) -> None:
     """Has the visited worker measure the prompt, and writes the request that fits its length. Raises GatewayError."""
-    cut = await call.outgoing.measure(visit, call.asked, call.runtime.max_reply_bytes)
+    cut = await call.outgoing.measure(visit, call.asked, call.runtime.relay.max_reply_bytes)
     if cut:
         call.reply.name_dropped(cut)

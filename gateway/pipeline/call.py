@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from gateway.auth import ANONYMOUS, Principal
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Lane, Permit, RequestRecord
+from gateway.core.ports import Lane, RequestRecord
 from gateway.core.routing_facts import RoutingFacts
 from gateway.core.usage import Usage
-from gateway.pipeline.client import Client
+from gateway.pipeline.client import Scope
 from gateway.pipeline.offload import Share
 from gateway.pipeline.outgoing import Outgoing
 from gateway.pipeline.reply import ClientReply
@@ -27,13 +27,13 @@ class Call:
     """One request.
 
     runtime    what all requests share
+    scope      of ASGI
     reply      what the client has seen; it has the request as it came, until `drop_prompt`
     began      when the request began, in seconds of the runtime's clock
     watchers   look at its steps: those of the configuration, and from `ask` on those of the model, too
     notes      what watchers keep of it
     principal  who calls
     share      of the threads' time; None if reading and writing it takes less than milliseconds (`large`)
-    early      its charge on the limits that a large request passes before it is read
     op         what is asked of the model; None before it was read, and after `drop_prompt`
     untouched  a copy of `op` for fallbacks, since what a model cannot do is left out of `op`
     served     the model that is asked
@@ -41,10 +41,8 @@ class Call:
     context    headers that tell workers of the client's trace
     routing    what the pick of a worker goes by
     prompt     estimated tokens of the prompt; None until they are needed
-    permit     its charge on limits
     stage      how far it is
     lane       of the last stream that a worker began
-    usage      of a worker's whole reply
     counted    until when the record has the times of waits and visits, in seconds of the clock
     reply_at   when a worker's whole reply had come: what follows is not the worker's time
     """
@@ -56,26 +54,23 @@ class Call:
     routing: RoutingFacts
     principal: Principal = ANONYMOUS
     share: Share | None = None
-    early: Permit | None = None
     prompt: int | None = None
-    permit: Permit | None = None
     context: Headers
     stage: Literal["reading", "queued", "visiting"] = "reading"
     lane: Lane | None = None
-    usage: Usage | None = None
     counted: float | None = None
     reply_at: float | None = None
 
     def __init__(
         self,
         runtime: Runtime,
-        client: Client,
+        scope: Scope,
         reply: ClientReply,
         record: RequestRecord,
         context: Headers,
     ) -> None:
         self.runtime = runtime
-        self.client = client
+        self.scope = scope
         self.reply = reply
         self.record = record
         self.context = context
@@ -90,7 +85,7 @@ class Call:
         if served.adapter is not None:
             self.record.adapter = served.adapter
         self.outgoing = Outgoing(served, self.record.id, self.share, self.context)
-        self.lane = self.usage = self.prompt = None
+        self.lane = self.record.usage = self.prompt = None
         self.watchers = served.watchers
         for asked in self.watchers.asked:
             asked(self)
@@ -160,29 +155,23 @@ class Call:
         self.outgoing.forget()
         self.reply.request.body = b""
         self.routing.forget_prompt()
-        if runtime.response_store is not None:
-            return  # the dialect leaves in `op` what is to be stored
+        if any(needs(self) for needs in self.watchers.needs_operation):
+            return
         self.op = None
-        client = self.client
+        client = self.reply.client
         if client.reserved_bytes and self.lane is not None and not self.lane.keeps_op:
             runtime.body_budget.release(client.reserved_bytes)
             client.reserved_bytes = 0
 
     def settle(self) -> None:
-        """Records the usage, corrects the charge on limits, and stores what the reply leaves to be stored.
+        """Records the usage, by which limits are charged.
 
         Called when a stream is complete, before its end reaches the client, so that an immediate next request is not
         refused; and at the end of each request."""
         if self.stage != "reading":
             self.record.usage = self.used()
-        if self.permit is not None:
-            self.permit.settle(self.record)
-        if self.early is not None:
-            self.early.settle(self.record)
-        op, response_store = self.op, self.runtime.response_store
-        if response_store is not None and op is not None and op.to_store is not None:
-            texts, op.to_store = op.to_store, None
-            response_store.put(self.principal.tenant, texts)
+        for settled in self.watchers.settled:
+            settled(self)
 
     def used(self) -> Usage | None:
         """The usage that the worker reported; if it reported none, an estimate; None if that cannot be known either.
@@ -192,7 +181,7 @@ class Call:
         unknown.
         """
         lane, record = self.lane, self.record
-        usage = self.usage if lane is None else lane.usage
+        usage = record.usage if lane is None else lane.usage
         if usage is None and record.stream and record.attempts:
             produced = 0 if lane is None else lane.produced
             failed = lane is None or lane.error is not None

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.core.byte_budget import SMALL, ByteBudget
 from gateway.core.errors import GatewayError, Kind
@@ -23,79 +24,22 @@ Send = Callable[[MutableMapping[str, Any]], Any]
 _HIGH = 65536
 
 
-class Client(Protocol):
-    """One client connection, as one request sees it.
+class Client(ABC):
+    """One client connection, as one request sees it. `body` and `start` are here as plain ASGI has them.
 
     gone            the client has left
     started         the response head is out
     reserved_bytes  what `body` reserved of the byte budget, to be released when the request is over
-    refused         status and code that the server itself answered with, because the body was malformed; the client
-                    counts as gone then
+    write           sends its argument, not empty, after `start`; it may be buffered until `carry`, `finish` or `cut`
+    end             ends a streamed response with what was written last. Idempotent; `finish` must still follow
     """
 
-    gone: bool
-    started: bool
-    reserved_bytes: int
+    write: Callable[[bytes], None]
+    end: Callable[[], None]
 
-    @property
-    def refused(self) -> tuple[int, str] | None: ...
-    @property
-    def connection(self) -> CountedConnection | None:
-        """None where the server does not say which it is."""
-        ...
-
-    def watch(self, on_gone: Callable[[], None]) -> None:
-        """From now on, `on_gone` is called once when the client leaves. Only after the body was read."""
-        ...
-
-    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """What to call when the client reads slower than we write, and when it has caught up."""
-        ...
-
-    async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
-        """The whole request body. Raises GatewayError: TOO_LARGE above `limit` bytes and OVERLOADED when the budget has
-        no room, both without reading on; CLIENT_GONE."""
-        ...
-
-    def respond(self, response: Response, extra: Headers) -> Awaitable[None]:
-        """Sends a whole response, with the `extra` headers behind its own, once it is awaited."""
-        ...
-
-    async def start(self, status: int, headers: Headers) -> None:
-        """Sends the head of a streamed response."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Sends `data`, not empty, after `start`. The client may buffer it until `carry`, `finish` or `cut`."""
-        ...
-
-    async def carry(self, until: asyncio.Future[None]) -> None:
-        """Carries what is written to the client, until `until` is done."""
-        ...
-
-    def end(self) -> None:
-        """Ends a streamed response with what was written last. Idempotent; `finish` is still to come."""
-        ...
-
-    async def finish(self, data: bytes) -> None:
-        """Sends `data` and ends a streamed response in order, unless it has ended."""
-        ...
-
-    async def cut(self, data: bytes) -> None:
-        """Sends `data`, then ends the connection so that the client can tell that the reply is not whole."""
-        ...
-
-    def close(self) -> None:
-        """To be called once, at the end: lets go of the connection."""
-        ...
-
-
-class _Base:
-    """What both do by plain ASGI: read the request body, send the head of a streamed response."""
-
-    gone: bool
-    started: bool
-    reserved_bytes: int
+    gone = False
+    started = False
+    reserved_bytes = 0
     _headers: Headers
     _receive: Receive
     _send: Send
@@ -104,14 +48,18 @@ class _Base:
 
     @property
     def refused(self) -> tuple[int, str] | None:
+        """Status and code that the server itself answered with, because the body was malformed; the client counts as
+        gone then."""
         return None if self._downstream is None else self._downstream.refused
 
     @property
     def connection(self) -> CountedConnection | None:
+        """None if the server does not name it."""
         return None if self._downstream is None else self._downstream.connection
 
     async def body(self, limit: int, body_budget: ByteBudget) -> bytes:
-        """See Client."""
+        """The whole request body. Raises GatewayError: TOO_LARGE above `limit` bytes and OVERLOADED when the budget has
+        no room, both without reading on; CLIENT_GONE."""
         for name, value in self._headers:
             if name == b"content-length":
                 size = int(value)
@@ -142,18 +90,45 @@ class _Base:
             body_budget.reserve(size - self.reserved_bytes)
             self.reserved_bytes = size
 
+    @abstractmethod
+    def watch(self, on_gone: Callable[[], None]) -> None:
+        """From now on, `on_gone` is called once when the client leaves. Only after the body was read."""
+
+    @abstractmethod
+    def flow(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """From now on, `pause` is called when the client reads slower than we write, and `resume` when it has caught
+        up."""
+
+    @abstractmethod
+    def respond(self, response: Response, extra: Headers) -> Awaitable[None]:
+        """Sends a whole response, with the `extra` headers behind its own, once it is awaited."""
+
     async def start(self, status: int, headers: Headers) -> None:
+        """Sends the head of a streamed response."""
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
+    @abstractmethod
+    async def carry(self, until: asyncio.Future[None]) -> None:
+        """Carries what is written to the client, until `until` is done."""
 
-class AsgiClient(_Base):
+    @abstractmethod
+    async def finish(self, data: bytes) -> None:
+        """Sends `data` and ends a streamed response in order, unless it has ended."""
+
+    @abstractmethod
+    async def cut(self, data: bytes) -> None:
+        """Sends `data`, then ends the connection so that the client can tell that the reply is not whole."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the connection. Called once, at the end."""
+
+
+class AsgiClient(Client):
     """By plain ASGI alone, on any server. A `downstream`, where there is one, only tells what the server refused."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Downstream | None = None) -> None:
-        self.gone = False
-        self.started = False
-        self.reserved_bytes = 0
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send
@@ -246,15 +221,12 @@ class AsgiClient(_Base):
             self._watcher.cancel()
 
 
-class DirectClient(_Base):
+class DirectClient(Client):
     """By the `downstream` of the gateway's own server."""
 
     _downstream: Downstream
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, downstream: Downstream) -> None:
-        self.gone = False
-        self.started = False
-        self.reserved_bytes = 0
         self._headers: Headers = scope["headers"]
         self._receive = receive
         self._send = send

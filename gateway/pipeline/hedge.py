@@ -28,7 +28,7 @@ class HedgedAttempts(Attempts):
         assert hedge_s is not None  # `strategies.attempts_for` chose this class by it
 
         def send(to: Visit) -> Coroutine[Any, Any, Response]:
-            return to.ask(request, call.outgoing.deadlines, runtime.max_reply_bytes, self._fault)
+            return to.ask(request, call.outgoing.deadlines, runtime.relay.max_reply_bytes, self._fault)
 
         winner = visit
         try:
@@ -48,7 +48,7 @@ class HedgedAttempts(Attempts):
     def _ask_second(self, first: Visit) -> Visit | None:
         """A visit to another worker that is free now, if the retry budget has room for it."""
         call = self._call
-        if not call.runtime.may_retry():
+        if not call.runtime.retries.spend():
             return None
         routing = RoutingFacts()
         worker = call.served.pool.try_acquire([first.worker], routing)

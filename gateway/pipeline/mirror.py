@@ -113,7 +113,7 @@ class Mirror(Watcher):
                 return
         self._count("failed")
 
-    async def settled(self) -> None:
+    async def idle(self) -> None:
         """Returns when none is under way."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -121,7 +121,7 @@ class Mirror(Watcher):
         """Ends what is under way."""
         for task in self._tasks:
             task.cancel()
-        await self.settled()
+        await self.idle()
 
 
 async def _is_held(quarantine: Quarantine, known: Request) -> bool:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.figures import Histogram
 from gateway.core.ports import Exchange, Lane
 from gateway.light_task import OneTimeEvent
-from gateway.pipeline.reply import ClientReply
+from gateway.pipeline.call import Call
+from gateway.pipeline.visit import Visit
 
 # After the terminal mark only the end of the framing is due. A worker that withholds it costs its connection, not our
 # time.
@@ -22,42 +22,30 @@ _LINGER_S = 1.0
 
 
 class Pump:
-    """One streamed reply under way. Implements core.ports.BodySink for the transport and reply.WorkerStream.
-
-    gaps is told the seconds between two pieces of output.
+    """One streamed reply under way. Implements core.ports.BodySink for the transport.
 
     Nothing is sent before the first output, so that an error until then is still an error status, or another worker's
     turn.
 
-    first_output_at  in seconds of the monotonic clock, or None
-    on_first         called with the first output in hand
-    on_done          called once the reply is known to be complete, before its end can have reached the client
-    on_token         called once when the client has been committed to and the model has said something: no other worker
-                     will be sent the request
+    While the worker is half open, its visit learns that a reply has begun from the first output. The call settles once
+    the reply is known to be complete, before its end can have reached the client, and lets go of the prompt when the
+    client has been committed to and the model has produced a token: no other worker will be sent the request.
+
+    written_at       when it last had output, in seconds of the monotonic clock
+    first_output_at  likewise, or None
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        lane: Lane,
-        reply: ClientReply,
-        gaps: Histogram,
-        *,
-        on_first: Callable[[], None] | None = None,
-        on_token: Callable[[], None] | None = None,
-        on_done: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, exchange: Exchange, lane: Lane, call: Call, visit: Visit) -> None:
         self.lane = lane
-        self._gaps = gaps
         self.written_at = 0.0
         self.first_output_at: float | None = None
-        self._on_first = on_first
-        self._on_done = on_done
-        self._on_token = on_token
-        self._beginning = True  # `on_token` is still to come
+        self._call = call
+        self._gaps = call.served.gaps
+        self._half_open = visit if visit.worker.half_open else None
+        self._beginning = True  # no token yet
         self._exchange = exchange
-        self._reply = reply
-        self._write: Callable[[bytes], None] = reply.write
+        self._reply = call.reply
+        self._write: Callable[[bytes], None] = call.reply.write
         loop = asyncio.get_running_loop()
         # There is something to send, or there will be nothing.
         self._opened = OneTimeEvent()  # no future: what waits for a first token goes on in the round that brought it
@@ -83,8 +71,8 @@ class Pump:
                 self.written_at = now
                 self._write(out)
             if lane.error is not None or lane.done:
-                if lane.error is None and self._on_done is not None:
-                    self._on_done()
+                if lane.error is None:
+                    self._call.settle()
                 self._end()
             elif out and self._beginning:
                 self._begun()
@@ -109,16 +97,16 @@ class Pump:
             self._closed.set_result(None)
 
     def _broken(self, bug: Exception) -> None:
-        """Ends this reply alone with a bug of ours. Raised through the transport, the bug would be taken for a fault of
-        the connection, and whoever waits for the end would not hear of it."""
+        """Ends this reply alone with a bug of ours. If it were raised through the transport, it would count as a
+        fault of the connection, and `run` would never return."""
         self.lane.error = GatewayError(Kind.INTERNAL, "the worker's answer could not be passed on")
         self.lane.error.__cause__ = bug
         self._end()
 
     def _first(self, now: float) -> None:
         self.first_output_at = now
-        if self._on_first is not None:
-            self._on_first()
+        if self._half_open is not None:
+            self._half_open.answered()
 
     def _begun(self) -> None:
         """Something was sent, or is to be."""
@@ -126,8 +114,7 @@ class Pump:
             self.open()
         elif self.lane.produced:
             self._beginning = False
-            if self._on_token is not None:
-                self._on_token()
+            self._call.drop_prompt()
 
     def _end(self) -> None:
         if self.lane.done and self.lane.error is None:
@@ -155,7 +142,7 @@ class Pump:
     async def run(self) -> None:
         """Carries the whole reply.
 
-        Raises the lane's GatewayError if the stream failed before anything of it was sent. A later failure is told in
+        Raises the lane's GatewayError if the stream failed before anything of it was sent. A later failure is sent in
         the client's own form and left in `lane.error`.
         """
         reply, lane, exchange = self._reply, self.lane, self._exchange
@@ -172,8 +159,6 @@ class Pump:
             await self._conclude()
         finally:
             reply.detach()
-            # They hold whoever is told, and that holds this pump: a cycle for the collector.
-            self._on_done = self._on_token = None
             exchange.close()
 
     async def _conclude(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from gateway.auth import KnownKeys
 from gateway.core.errors import Blame, GatewayError, Kind
@@ -15,33 +15,15 @@ from gateway.core.messages import Op
 from gateway.core.ports import Dialect, Lane, Observer, RequestRecord
 from gateway.pipeline.client import Client
 
+if TYPE_CHECKING:
+    from gateway.pipeline.pump import Pump
+
 # How much is named of what was dropped, in a header and in a record. Names are the client's own words.
 _MOST_NAMES = 32
 _LONGEST_NAME = 64
 # A key that the cut goes through must still be recognised.
 _MOST_OF_NAME = 1024
 _UNFIT = re.compile(r"[^A-Za-z0-9_.\[\]-]")
-
-
-class WorkerStream(Protocol):
-    """A worker's stream that is under way to this client.
-
-    over        nothing more of it is to come
-    written_at  when it last had output, in seconds of the monotonic clock
-    """
-
-    lane: Lane
-    written_at: float
-
-    @property
-    def over(self) -> bool: ...
-    def open(self) -> None:
-        """There is something to send: `ClientReply.commit` is due."""
-        ...
-
-    def interrupt(self, error: GatewayError) -> None:
-        """Ends the stream with an error of ours."""
-        ...
 
 
 class ClientReply:
@@ -56,6 +38,7 @@ class ClientReply:
     code, dropped.
 
     headers    that any reply carries, those of the request's dialect aside
+    client     its connection
     request    the client's
     committed  see above
     explain    more headers, of how the request came to its worker, if they are wanted
@@ -64,7 +47,7 @@ class ClientReply:
     committed = False
     _flowing = False
     _pending = b""
-    _stream: WorkerStream | None = None
+    _stream: Pump | None = None
     # Set when the head of a 200 went out before any worker began to answer: it has the words for what follows.
     _early_lane: Lane | None = None
     _early: _EarlyHead | None = None
@@ -83,7 +66,7 @@ class ClientReply:
         known: KnownKeys,
     ) -> None:
         self.headers: Headers = [(b"x-request-id", record.id.encode())]
-        self._client = client
+        self.client = client
         self.dialect = dialect
         self.explain: Callable[[], Headers] | None = None
         self.request = request
@@ -96,7 +79,7 @@ class ClientReply:
     @property
     def unseen(self) -> bool:
         """The client has seen nothing of a reply, keep-alives at most."""
-        return not self.committed and (self._early_lane is not None or not self._client.started)
+        return not self.committed and (self._early_lane is not None or not self.client.started)
 
     # -- headers ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +118,7 @@ class ClientReply:
     def respond(self, response: Response) -> Awaitable[None]:
         """Sends a whole reply, once it is awaited."""
         self._record.status = response.status
-        return self._client.respond(response, self._head())
+        return self.client.respond(response, self._head())
 
     async def refuse(self, error: GatewayError, op: Op | None) -> None:
         """Tells the client of `error`, in the form that the state allows: a response in its dialect while nothing went
@@ -143,7 +126,7 @@ class ClientReply:
 
         Whatever the dialect or the client raises is raised. If nothing went out until then, it may be called again.
         """
-        client = self._client
+        client = self.client
         outcome = "refused" if error.blame is Blame.CLIENT else "failed"
         if client.gone or error.kind is Kind.CLIENT_GONE:
             self._report(error)
@@ -174,13 +157,13 @@ class ClientReply:
         last = lane.fail(error)
         self._failed(error, "failed")
         if lane.clean_end:
-            await self._client.finish(last)
+            await self.client.finish(last)
         else:
-            await self._client.cut(last)
+            await self.client.cut(last)
 
     def left(self) -> None:
         """Records that the client is gone, or why the server itself has refused its request."""
-        record, refused = self._record, self._client.refused
+        record, refused = self._record, self.client.refused
         if refused is None:
             record.outcome, record.code = "cancelled", Kind.CLIENT_GONE.value
         else:
@@ -203,7 +186,7 @@ class ClientReply:
 
     # -- a worker's stream ------------------------------------------------------------------------------------------
 
-    async def attach(self, stream: WorkerStream) -> None:
+    async def attach(self, stream: Pump) -> None:
         """What is written from now on is `stream`'s. It is kept until `commit`."""
         await self._end_early()
         self._stream = stream
@@ -222,7 +205,7 @@ class ClientReply:
         Returns what writes to the client, in place of `write`: a call fewer for every chunk.
         """
         self.committed = True
-        client = self._client
+        client = self.client
         client.flow(pause, resume)
         self._record.status = 200
         if not client.started:
@@ -236,22 +219,22 @@ class ClientReply:
     def write(self, data: bytes) -> None:
         """Sends `data` of the attached stream, or keeps it until the commit."""
         if self._flowing:
-            self._client.write(data)
+            self.client.write(data)
         else:
             self._pending += data
 
     async def carry(self, until: asyncio.Future[None]) -> None:
         """Carries what is written to the client until `until` is done."""
-        await self._client.carry(until)
+        await self.client.carry(until)
 
     def end(self) -> None:
         """The attached stream is whole: it ends with what was written last, if that goes to the client already."""
         if self._flowing:
-            self._client.end()
+            self.client.end()
 
     async def finish(self) -> None:
         """Ends the stream: it is whole. Returns when the client has been handed all of it."""
-        await self._client.finish(b"")
+        await self.client.finish(b"")
 
     def interrupt(self, error: GatewayError) -> None:
         """Ends a committed stream with `error`. A whole reply or an error that is on its way is left alone."""
@@ -294,7 +277,7 @@ class ClientReply:
             if self._early_lane is None:
                 self._early_lane = lane()
                 self._record.status = 200
-            self._early = _EarlyHead(self._client, self._early_lane, self._head())
+            self._early = _EarlyHead(self.client, self._early_lane, self._head())
 
     async def _end_early(self) -> None:
         if self._early is not None:
@@ -308,7 +291,7 @@ class ClientReply:
         if self._early is not None:
             self._early.close()
         self.explain = None  # it refers to what refers to this
-        self._client.close()
+        self.client.close()
 
 
 class _EarlyHead:

@@ -75,8 +75,7 @@ class RequestHandler:
     _error: GatewayError | None = None
     _streaming = False  # counted as a stream of its key
     _waits: Waits | None = None
-    # Whose stored texts it may refer to; the bytes of those that it does refer to.
-    _owner = ""
+    # Bytes of the stored texts that it refers to.
     _stored_bytes = 0
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,11 +109,11 @@ class RequestHandler:
             self.request,
             record,
             runtime.observer,
-            runtime.keepalive_s,
+            runtime.relay.keepalive_s,
             runtime.known,
         )
         self.reply.headers += scope.get(REPLY_HEADERS, ())
-        self.call = Call(runtime, self.client, self.reply, record, context)
+        self.call = Call(runtime, scope, self.reply, record, context)
 
     async def run(self) -> None:
         self._task = current_task()
@@ -123,7 +122,10 @@ class RequestHandler:
         for begun in self.call.watchers.begun:
             begun(self.call)
         try:
-            await self._serve()
+            served = await self._read_request()
+            if served is not None:
+                others = served.other_models
+                await (self._ask(served) if others is None else self._ask_in_turn(served, others))
         except GatewayError as error:
             await self._refuse(error)
         except asyncio.CancelledError:
@@ -142,8 +144,9 @@ class RequestHandler:
 
     # -- the way down -----------------------------------------------------------------------------------------------
 
-    async def _serve(self) -> None:
-        runtime, endpoint, record, request = self.runtime, self.endpoint, self.record, self.request
+    async def _read_request(self) -> ServedModel | None:
+        """Reads the request into `call.op`. Returns the model that it means, None if it is answered already."""
+        runtime, endpoint, record, request, call = self.runtime, self.endpoint, self.record, self.request, self.call
         pending = self._identify()
         self._check_route()
         if runtime.guard.pressure and pending is not _NOBODY:
@@ -151,88 +154,85 @@ class RequestHandler:
         if request.method == "POST":
             request.body = await self.client.body(runtime.max_body_bytes, runtime.body_budget)
         self.client.watch(self._left)
-        principal = self._authenticate(pending)
+        principal = call.principal = self._authenticate(pending)
         request.sealing = principal.sealing
-        if runtime.log_prompt is not None:
-            runtime.log_prompt(record.id, request.body)
+        for received in call.watchers.received:
+            received(call)
         if is_heavy(request.body):
-            await self._admit_large(principal)
-        # A coroutine fewer where there is nothing to wait for, which is nearly always.
-        simple = self.call.share is None and runtime.response_store is None
-        asked = endpoint.dialect.read(request) if simple else await self._read(principal)
+            await self._admit_large()
+        try:
+            # A coroutine fewer for a request that takes no thread, as nearly all.
+            asked = endpoint.dialect.read(request) if call.share is None else await self._read_large()
+        except NeedsStored as needs:
+            asked = await self._read_with(needs.names)
         if type(asked) is AnsweredFromStore:
-            if asked.forgets and runtime.response_store is not None:
-                await runtime.response_store.remove(self._owner, asked.forgets)
+            if asked.forgets:
+                assert runtime.response_store is not None  # the answer came from it
+                await runtime.response_store.remove(principal.tenant, asked.forgets)
             await self.reply.respond(asked.reply)
-            return
+            return None
         if asked.dropped:
             self.reply.name_dropped(asked.dropped)
         if type(asked) is ListModels:
             await self._list_models(asked, principal)
-            return
-        call = self.call
-        op = call.op = asked
-        call.principal = principal
-        if principal.streams is not None and op.stream:
+            return None
+        call.op = asked
+        if principal.streams is not None and asked.stream:
             runtime.caps.open_stream(principal)
             self._streaming = True
-        served = resolve_model(runtime.models, op, endpoint.default_model, principal)
-        op.salt = principal.salt
-        record.stream = op.stream
-        del asked, op  # `Call.drop_prompt` lets go of it, which no frame may prevent
-        if served.other_models is None:
-            await self._ask(served)
-        else:
-            await self._ask_in_turn(served, served.other_models)
+        served = resolve_model(runtime.models, asked, endpoint.default_model, principal)
+        asked.salt = principal.salt
+        record.stream = asked.stream
+        return served
 
     async def _ask(self, served: ServedModel) -> None:
         """Has `served` answer the request. Raises GatewayError if it cannot."""
         runtime, reply, call = self.runtime, self.reply, self.call
         call.ask(served)
-        outgoing = call.outgoing
-        share = call.share
-        left_out, cost = self._weigh(served) if share is None else await offload(self._weigh, served, share=share)
+        outgoing, share, can = call.outgoing, call.share, served.can
+        # No variable of this frame holds the operation: `Call.drop_prompt` lets go of it.
+        left_out = (
+            refuse_beyond(call.asked, can)
+            if share is None
+            else await offload(refuse_beyond, call.asked, can, share=share)
+        )
         if left_out:
             reply.name_dropped(left_out)
-        if runtime.gate is not None:
-            call.permit = await runtime.gate.admit(self.record, cost, self.scope, reply.headers, call.early)
+        for stage in runtime.stages.admission:
+            await stage(call)
         waits = self._limit_time(call.asked, served)
-        write, op = outgoing.write, call.asked
-        cut = write(op, runtime.estimate) if share is None else await offload(write, op, runtime.estimate, share=share)
-        del op
+        estimate = runtime.estimate
+        cut = (
+            outgoing.write(call.asked, estimate)
+            if share is None
+            else await offload(outgoing.write, call.asked, estimate, share=share)
+        )
         if outgoing.request.dropped:
             reply.name_dropped(own_names(outgoing.request.dropped, self.endpoint.dialect.fields))
         if cut:
             reply.name_dropped(cut)
-        for stage in runtime.stages:
+        for stage in runtime.stages.routing:
             await stage(call)
         describe, headers = served.pool.routing, self.request.headers
-        if share is None:
-            routing = describe(call.asked, headers)
-        else:
-            routing = await offload(describe, call.asked, headers, share=share)
+        routing = call.routing = (
+            describe(call.asked, headers)
+            if share is None
+            else await offload(describe, call.asked, headers, share=share)
+        )
         routing.tenant, routing.until = call.principal.tenant, self._until
         routing.size = len(self.request.body) + self._stored_bytes
-        call.routing = routing
         for stage in served.stages:
             await stage(call)
         if share is not None:
-            call.prompt = await offload(runtime.estimate, call.asked, share=share)
+            call.prompt = await offload(estimate, call.asked, share=share)
         if waits is not None or served.first_byte_per_token:
             prompt = 0
             if served.first_byte_per_token:
-                prompt = routing.prompt or call.prompt or runtime.estimate(call.asked)
-            extra = prompt * served.first_byte_per_token
-            stream = self.record.stream
-            outgoing.deadlines = for_request(served.deadlines, extra, waits, stream, runtime.keepalive_s)
-        runtime.earn()
+                prompt = routing.prompt or call.prompt or estimate(call.asked)
+            extra, keepalive_s = prompt * served.first_byte_per_token, runtime.relay.keepalive_s
+            outgoing.deadlines = for_request(served.deadlines, extra, waits, self.record.stream, keepalive_s)
+        runtime.retries.earn()
         await attempts_for(call)(call).run()
-
-    def _weigh(self, served: ServedModel) -> tuple[tuple[str, ...], Any]:
-        """The names of what the model cannot do and the request can do without; what it may use of limits."""
-        op, gate = self.call.asked, self.runtime.gate
-        left_out = refuse_beyond(op, served.can)
-        return left_out, gate.cost(op, served.can.max_context) if gate is not None else None
 
     def _limit_time(self, op: Op, served: ServedModel) -> Waits | None:
         """Sets the deadline of the whole request. Returns how long its client waits, if that may shorten a deadline."""
@@ -265,15 +265,14 @@ class RequestHandler:
             if why not in other_models.on or not reply.unseen:
                 raise
             failure, mark = error, reply.mark()
-            told = record.asked, record.routed, record.worker, record.picked, record.prefill
+            before = record.asked, record.routed, record.worker, record.picked, record.prefill
         failure.release_frames()
         for name in other_models.fallback:
             fallback = models[name]
             if not principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
                 continue
-            if call.permit is not None:
-                call.permit.withdraw()
-                call.permit = None
+            for withdrawn in call.watchers.withdrawn:
+                withdrawn(call)
             reply.return_to(begun)
             record.limit = record.worker = record.picked = record.prefill = None
             self._route_to(named, name, why)
@@ -284,7 +283,7 @@ class RequestHandler:
             except GatewayError as error:
                 if not reply.unseen or error.code == QUARANTINED:
                     raise
-        record.asked, record.routed, record.worker, record.picked, record.prefill = told
+        record.asked, record.routed, record.worker, record.picked, record.prefill = before
         record.model, record.limit = served.name, None
         reply.return_to(mark)
         raise failure
@@ -294,37 +293,30 @@ class RequestHandler:
         self.record.asked, self.record.routed = asked, why
         self.reply.headers += routed_headers(model, why)
 
-    async def _read(self, principal: Principal) -> Op | ListModels | AnsweredFromStore:
-        """What the dialect makes of the request, with what is stored of what it refers to."""
-        request, response_store = self.request, self.runtime.response_store
-        if response_store is None:
-            return await self._read_once()
-        self._owner = principal.tenant
-        request.stored = {}
-        try:
-            return await self._read_once()
-        except NeedsStored as recall:
-            names = recall.names
-        await self._hold_stored(await response_store.size(self._owner, names), principal)
-        request.stored = stored = await response_store.get(self._owner, names)
-        if self.call.share is None and any(is_heavy(text) for text in stored.values() if text is not None):
-            await self._admit_large(principal)
-        return await self._read_once()
+    async def _read_large(self) -> Op | ListModels | AnsweredFromStore:
+        return await offload(self.endpoint.dialect.read, self.request, share=self.call.share)
 
-    async def _read_once(self) -> Op | ListModels | AnsweredFromStore:
-        read, share = self.endpoint.dialect.read, self.call.share
-        return read(self.request) if share is None else await offload(read, self.request, share=share)
+    async def _read_with(self, names: tuple[str, ...]) -> Op | ListModels | AnsweredFromStore:
+        """The request as the dialect reads it with the stored texts of `names`."""
+        request, call, store = self.request, self.call, self.runtime.response_store
+        assert store is not None  # without one no dialect refers to stored texts
+        owner = call.principal.tenant
+        await self._hold_stored(await store.size(owner, names))
+        request.stored = stored = await store.get(owner, names)
+        if call.share is None and any(is_heavy(text) for text in stored.values() if text is not None):
+            await self._admit_large()
+        return self.endpoint.dialect.read(request) if call.share is None else await self._read_large()
 
-    async def _admit_large(self, principal: Principal) -> None:
-        """Called before anything that may take long is done for the request. Raises GatewayError if a limit that counts
-        it, whatever it holds, has no room."""
+    async def _admit_large(self) -> None:
+        """Called before anything that may take long is done for the request. Raises GatewayError if a stage refuses."""
         runtime, call = self.runtime, self.call
-        if runtime.gate is not None:
-            call.early = await runtime.gate.admit_early(self.record, self.scope, self.reply.headers)
+        for stage in runtime.stages.large:
+            await stage(call)
+        principal = call.principal
         owner = runtime.address(self.scope) if principal.key == ANONYMOUS.key else principal.tenant
         call.share = Share(owner, len(self.request.body) + self._stored_bytes)
 
-    async def _hold_stored(self, size: int, principal: Principal) -> None:
+    async def _hold_stored(self, size: int) -> None:
         """Called with the bytes of what the request refers to, before that is fetched: they count as those of a body.
         Raises GatewayError: TOO_LARGE for more than a body may have, OVERLOADED if the budget of bodies has no room."""
         runtime = self.runtime
@@ -335,7 +327,7 @@ class RequestHandler:
         if size <= SMALL:
             return
         if self.call.share is None:
-            await self._admit_large(principal)
+            await self._admit_large()
         runtime.body_budget.reserve(size)
         self.client.reserved_bytes += size
 

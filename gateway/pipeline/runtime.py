@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from gateway.auth import KnownKeys, PendingAuth
+from gateway.config import Relay
 from gateway.core.byte_budget import ByteBudget
-from gateway.core.errors import GatewayError
 from gateway.core.http import Headers
 from gateway.core.messages import Op
-from gateway.core.ports import Gate, Observer
+from gateway.core.ports import Observer
 from gateway.pipeline.caps import Caps
 from gateway.pipeline.guard import Guard
 from gateway.pipeline.models import ServedModel
@@ -22,14 +22,7 @@ from gateway.pipeline.watch import NOBODY, Watchers
 
 if TYPE_CHECKING:
     from gateway.pipeline.call import Stage
-
-
-class ActiveRequest(Protocol):
-    """One request under way."""
-
-    def interrupt(self, error: GatewayError) -> None:
-        """Ends the request with `error`, told to the client in its dialect."""
-        ...
+    from gateway.pipeline.run import RequestHandler
 
 
 class ActiveRequests:
@@ -37,13 +30,13 @@ class ActiveRequests:
 
     def __init__(self) -> None:
         self.draining = False
-        self.requests: set[ActiveRequest] = set()
+        self.requests: set[RequestHandler] = set()
         self._emptied: list[asyncio.Future[None]] = []
 
-    def add(self, request: ActiveRequest) -> None:
+    def add(self, request: RequestHandler) -> None:
         self.requests.add(request)
 
-    def discard(self, request: ActiveRequest) -> None:
+    def discard(self, request: RequestHandler) -> None:
         self.requests.discard(request)
         if not self.requests:
             for future in self._emptied:
@@ -59,28 +52,44 @@ class ActiveRequests:
             await asyncio.wait([future], timeout=timeout_s)
 
 
+class Retries(Struct, frozen=True):
+    """attempts: workers that one request may be sent to. spend: takes from the retry budget, and returns whether a
+    retry may be made; earn feeds it."""
+
+    attempts: int
+    earn: Callable[[], None]
+    spend: Callable[[], bool]
+
+
+class Stages(Struct, frozen=True):
+    """The stages of every request. Each may refuse it.
+
+    large      of a large request, before it is read
+    admission  once its model is known
+    routing    once it is written for a worker, before one is picked
+    """
+
+    large: tuple[Stage, ...] = ()
+    admission: tuple[Stage, ...] = ()
+    routing: tuple[Stage, ...] = ()
+
+
 class Runtime(Struct):
     """What every request of one configuration shares.
 
     models           by every name that clients may use, aliases included
     identify         (request headers, dialect's name) -> who is calling
     extension        where the server's `Downstream` is in `scope["extensions"]`
-    max_reply_bytes  of a whole reply, and of what is kept of a stream
-    keepalive_s      seconds of silence after which a streaming client is sent a keep-alive; 0 for never
+    relay            bounds of replies, and the seconds of silence after which a streaming client gets a keep-alive
     body_budget      for large request bodies
-    attempts         workers that one request may be sent to
-    may_retry        spends from the retry budget, and says whether a retry may be made; `earn` feeds it
     clock            monotonic seconds
     guard            refuses requests while this process cannot keep up
     caps             what single keys may hold open
-    estimate         tokens of a prompt whose length no worker told
+    estimate         tokens of a prompt whose length no worker counted
     address          the address of a request's client, by its ASGI scope; None if it is unknown
     known            recognises keys where none belongs
-    gate             limits; None when there are none
     watchers         of each request, until its model is known
-    stages           that each request passes once it is written for a worker, before a worker is picked
-    response_store            what clients may refer to later; None where nothing is stored
-    log_prompt       told of every request's body by (request id, body); None unless the operator asked for it
+    response_store   what clients may refer to later; None if nothing is stored
     """
 
     models: Mapping[str, ServedModel]
@@ -88,12 +97,9 @@ class Runtime(Struct):
     observer: Observer
     extension: str
     max_body_bytes: int
-    max_reply_bytes: int
-    keepalive_s: float
+    relay: Relay
     body_budget: ByteBudget
-    attempts: int
-    earn: Callable[[], None]
-    may_retry: Callable[[], bool]
+    retries: Retries
     clock: Callable[[], float]
     active: ActiveRequests
     guard: Guard
@@ -101,8 +107,6 @@ class Runtime(Struct):
     estimate: Callable[[Op], int]
     address: Callable[[Any], str | None]
     known: KnownKeys
-    gate: Gate | None = None
     watchers: Watchers = NOBODY
-    stages: tuple[Stage, ...] = ()
+    stages: Stages = Stages()
     response_store: ResponseStore | None = None
-    log_prompt: Callable[[str, bytes], None] | None = None

@@ -24,8 +24,14 @@ class Watcher:
     def begun(self, call: Call) -> None:
         """A request has come. Nothing of it was read but its head."""
 
+    def received(self, call: Call) -> None:
+        """The caller is known, and the body of the request has come."""
+
     def asked(self, call: Call) -> None:
         """The request was read, and its model found. Called again for each other model that is asked."""
+
+    def withdrawn(self, call: Call) -> None:
+        """The model cannot answer. Another one will be asked."""
 
     async def before_worker(self, call: Call) -> None:
         """A worker will be picked. Raises GatewayError to end the request."""
@@ -43,6 +49,10 @@ class Watcher:
         """A stream has its first token. True: the request's body has to be kept."""
         return False
 
+    def needs_operation(self, call: Call) -> bool:
+        """A stream has its first token. True: the operation has to be kept, although its body is not."""
+        return False
+
     def first_output(self, call: Call, ago_s: float) -> None:
         """A stream has ended whose first output came `ago_s` seconds ago."""
 
@@ -55,6 +65,9 @@ class Watcher:
     async def answered(self, call: Call) -> None:
         """A worker's whole reply was passed on."""
 
+    def settled(self, call: Call) -> None:
+        """The usage is known. Called as `Call.settle` is: before a stream's end reaches the client, and at the end."""
+
     def closed(self, call: Call) -> None:
         """The request is over, and its record complete. Called once, on every exit."""
 
@@ -63,16 +76,20 @@ class Watchers:
     """The methods of several watchers, by step."""
 
     begun: tuple[Callable[[Call], None], ...]
+    received: tuple[Callable[[Call], None], ...]
     asked: tuple[Callable[[Call], None], ...]
+    withdrawn: tuple[Callable[[Call], None], ...]
     before_worker: tuple[Callable[[Call], Awaitable[None]], ...]
     waiting: tuple[Callable[[Call], None], ...]
     visiting: tuple[Callable[[Call, Visit], None], ...]
     responded: tuple[Callable[[Call, Visit, int], None], ...]
     needs_prompt: tuple[Callable[[Call], bool], ...]
+    needs_operation: tuple[Callable[[Call], bool], ...]
     first_output: tuple[Callable[[Call, float], None], ...]
     left: tuple[Callable[[Call, Visit, GatewayError | None], None], ...]
     failed: tuple[Callable[[Call, Visit, GatewayError, bool], None], ...]
     answered: tuple[Callable[[Call], Awaitable[None]], ...]
+    settled: tuple[Callable[[Call], None], ...]
     closed: tuple[Callable[[Call], None], ...]
 
     def __init__(self, *watchers: Watcher) -> None:

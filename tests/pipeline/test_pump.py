@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -22,8 +23,9 @@ import pytest
 from gateway.core.figures import Histogram
 from gateway.core.messages import Chat, Message, Op, Text
 from gateway.light_task import LightTask, LoopRound
+from gateway.pipeline.call import Call
 from gateway.pipeline.pump import Pump
-from gateway.pipeline.reply import ClientReply
+from gateway.pipeline.visit import Visit
 from gateway.server import EXTENSION
 from gateway.translation.lanes import EventLane
 from gateway.wire.openai.streams.passthrough import PassthroughLane
@@ -616,7 +618,9 @@ async def test_a_first_token_leaves_in_the_round_that_brought_it() -> None:
     """The head of a stream mostly comes before its first token, so the request waits for that. Beside many streams each
     turn of the loop more is milliseconds."""
     work, ends, all_of_it = LoopRound.for_loop(asyncio.get_running_loop()), asyncio.Event(), Scripted()
-    pump = Pump(cast(Any, all_of_it), cast(Any, all_of_it), cast(ClientReply, all_of_it), Histogram((1.0,)))
+    call = SimpleNamespace(reply=all_of_it, served=SimpleNamespace(gaps=Histogram((1.0,))), drop_prompt=lambda: None)
+    visit = SimpleNamespace(worker=SimpleNamespace(half_open=False))
+    pump = Pump(cast(Any, all_of_it), cast(Any, all_of_it), cast(Call, call), cast(Visit, visit))
     drive = LightTask(pump.run(), work, lambda drive: ends.set())
     await asyncio.wait_for(all_of_it.piped.wait(), 30)
     work.arrived(all_of_it)

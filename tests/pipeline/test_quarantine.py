@@ -214,7 +214,7 @@ def test_a_copy_of_which_two_workers_die_is_sent_no_more_and_its_client_is_serve
             sim.fault("die@before", path=PATH)
         for _ in range(4):
             assert httpx.post(stack.url + PATH, json=chat(), timeout=60).status_code == 200
-            stack.run(stack.gateway.state._mirrors[0].settled(), 60)
+            stack.run(stack.gateway.state._mirrors[0].idle(), 60)
             stack.run(settled(stack), 60)
         page = httpx.get(stack.url + "/metrics").text
         for result in ("failed", "skipped"):
@@ -238,7 +238,7 @@ def test_a_copy_that_breaks_after_output_is_no_death_and_an_answer_clears_it() -
                 sim.fault(fault, path=PATH)
             body = chat(scripted(text="a b c d"), stream=True)
             assert httpx.post(stack.url + PATH, json=body, timeout=60).status_code == 200
-            stack.run(stack.gateway.state._mirrors[0].settled(), 60)
+            stack.run(stack.gateway.state._mirrors[0].idle(), 60)
             stack.run(settled(stack), 60)
             assert len(ward.noted) == noted, fault
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from gateway.core.messages import Chat
 from gateway.core.ports import Lane, RequestRecord
 from gateway.dialects.openai import OpenAI
 from gateway.pipeline.client import AsgiClient
+from gateway.pipeline.pump import Pump
 from gateway.pipeline.reply import ClientReply
 from gateway.translation.lanes import lane_for
 
@@ -113,11 +114,11 @@ async def test_flags_of_an_engine_are_reported_to_its_operator() -> None:
 async def test_what_a_stream_writes_waits_for_the_commit() -> None:
     case = Case()
     first, second = Stream(), Stream()
-    await case.reply.attach(first)
+    await case.reply.attach(cast(Pump, first))
     case.reply.write(b"of the first")
     assert case.reply.unseen
     case.reply.detach()
-    await case.reply.attach(second)
+    await case.reply.attach(cast(Pump, second))
     case.reply.write(b"of the second")
     await case.reply.commit(HEADERS, nothing, nothing)
     await case.reply.finish()
@@ -128,7 +129,7 @@ async def test_what_a_stream_writes_waits_for_the_commit() -> None:
 
 async def test_nothing_overtakes_the_head() -> None:
     case = Case()
-    await case.reply.attach(Stream())
+    await case.reply.attach(cast(Pump, Stream()))
     case.reply.write(b"a")
     case.sent.free.clear()
     committing = asyncio.create_task(case.reply.commit(HEADERS, nothing, nothing))
@@ -144,7 +145,7 @@ async def test_nothing_overtakes_the_head() -> None:
 
 async def test_a_stream_can_be_interrupted_while_its_head_is_being_sent() -> None:
     case, stream = Case(), Stream()
-    await case.reply.attach(stream)
+    await case.reply.attach(cast(Pump, stream))
     case.sent.free.clear()
     committing = asyncio.create_task(case.reply.commit(HEADERS, nothing, nothing))
     await case.sent.blocked.wait()
@@ -161,7 +162,7 @@ async def test_keepalives_go_on_while_another_worker_is_tried() -> None:
     case.reply.keep_alive(new_lane)
     assert (await case.sent.next())["type"] == "http.response.start"
     assert await case.sent.body() == b"\n"
-    await case.reply.attach(Stream())
+    await case.reply.attach(cast(Pump, Stream()))
     case.reply.detach()  # it failed before its first output
     assert case.reply.unseen
     while case.sent.messages.qsize():
@@ -197,7 +198,7 @@ async def test_a_workers_words_that_repeat_a_key_are_masked(early: bool) -> None
 
 async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:
     case, stream = Case(keepalive_s=0.01), Stream()
-    await case.reply.attach(stream)
+    await case.reply.attach(cast(Pump, stream))
     case.reply.keep_alive(new_lane)
     await asyncio.wait_for(stream.opened.wait(), 30)
     await case.reply.commit(HEADERS, nothing, nothing)
@@ -209,7 +210,7 @@ async def test_a_keepalive_commits_to_a_stream_that_is_here() -> None:
 
 async def test_a_stream_that_has_output_needs_no_keepalive() -> None:
     case, stream = Case(keepalive_s=60), Stream()
-    await case.reply.attach(stream)
+    await case.reply.attach(cast(Pump, stream))
     case.reply.keep_alive(new_lane)
     case.reply._sent_at -= 61  # nothing else was sent for so long
     stream.written_at = monotonic()
@@ -226,7 +227,7 @@ async def whole(reply: ClientReply) -> None:
 
 
 async def streamed(reply: ClientReply) -> None:
-    await reply.attach(Stream())
+    await reply.attach(cast(Pump, Stream()))
     await reply.commit(HEADERS, nothing, nothing)
 
 

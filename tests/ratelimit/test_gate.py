@@ -388,7 +388,7 @@ def test_reload_keeps_what_was_counted() -> None:
         assert stack.gateway.state.services.limiting is before
         assert ask(stack).status_code == 429
         stack.run(stack.gateway.reload(stack.config({"limits": None})))
-        assert stack.gateway.state.runtime.gate is None
+        assert stack.gateway.state.runtime.stages.admission == ()
         assert ask(stack).status_code == 200
         without = stack.config({"limits": None})
         assert Limiting.follow(None, without, Limits(without)) is None
