@@ -9,8 +9,9 @@ attempts.py     the attempts: pick a worker, send, learn, retry; strategies.py s
 hedge.py        a second worker if the first is late
 prefill.py      one worker computes the prompt, another one generates
 visit.py        one worker's part in a request: the only place from which a pool learns outcomes
-watch.py        what looks at the steps of requests:
+watch.py        the steps of requests, and what looks at them:
 tracing.py      spans, the log at level debug, headers that explain
+optional.py     limits, the response store, the log of prompts
 quarantine.py   requests of which workers died
 mirror.py       copies for another model, whose replies are dropped
 prompt_tokens.py  a stage: the tokens of a prompt, for the pick
@@ -19,6 +20,7 @@ request_ids.py  ids of requests, for clients and for workers
 outgoing.py     what a worker is sent
 reply.py        what the client has seen: headers, keep-alives, whether anything went out; respond, refuse
 pump.py         a worker's stream on its way through a lane to the client
+response_store.py  what clients refer to later
 client.py       the client's connection: plain ASGI (the reference) and direct
 offload.py      long steps of large requests, in a thread
 """
