@@ -287,7 +287,6 @@ class LightTask:
         elif awaited is None:  # asyncio.sleep(0)
             self._round.resume(self)
         else:
-            awaited._asyncio_future_blocking = False  # the protocol between asyncio's futures and tasks
             self._waits_for = awaited
             awaited.add_done_callback(self.resume)
         if self._cancelled and (self._waits_for is not None or self._task is not None):

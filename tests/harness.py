@@ -26,7 +26,7 @@ import yaml
 from gateway.app import KNOWN, Gateway
 from gateway.config import Config, Listen, load
 from gateway.observe.log import Log
-from gateway.server import OperationsListener, Server, server
+from gateway.server import OperationsListener, Server
 from tests.simulated import Simulated
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class Stack:
                 admin.setblocking(False)
                 self.admin_url = f"http://127.0.0.1:{admin.getsockname()[1]}"
                 operations = OperationsListener(self.gateway.operations, admin)
-            self.server = server(
+            self.server = Server(
                 self._wrap(self.gateway), self._listen, self.gateway.drain, nothing, self.gateway.refused, operations
             )
             self.gateway.process.connections = lambda: len(self.server.server_state.connections)

@@ -153,8 +153,11 @@ class JwtVerifier:
                 ) from None
             self._unknown.set()
             raise _refused("the token is not signed by a known key") from None
-        except _TOLD as error:  # the provider signed it, so its bearer may learn what is wrong
-            raise _refused(_why(error)) from None
+        # The provider signed the token, so its bearer may learn what is wrong.
+        except jwt.MissingRequiredClaimError as error:
+            raise _refused(f"the token has no claim '{error.claim}'") from None
+        except tuple(_WHY) as error:
+            raise _refused(_WHY[type(error)]) from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             raise _refused("the token is not valid") from None
 
@@ -218,24 +221,13 @@ class JwtVerifier:
             await asyncio.wait([self._reading])
 
 
-_TOLD = (
-    jwt.ExpiredSignatureError,
-    jwt.ImmatureSignatureError,
-    jwt.InvalidAudienceError,
-    jwt.InvalidIssuerError,
-    jwt.MissingRequiredClaimError,
-)
-
-
-def _why(error: Exception) -> str:
-    """What is wrong with a token whose signature is good."""
-    if isinstance(error, jwt.MissingRequiredClaimError):
-        return f"the token has no claim '{error.claim}'"
-    if isinstance(error, jwt.InvalidAudienceError):
-        return "the token is for another audience"
-    if isinstance(error, jwt.InvalidIssuerError):
-        return "the token is from another issuer"
-    return "the token has expired" if isinstance(error, jwt.ExpiredSignatureError) else "the token is not valid yet"
+_WHY: dict[type[jwt.PyJWTError], str] = {
+    jwt.ExpiredSignatureError: "the token has expired",
+    jwt.ImmatureSignatureError: "the token is not valid yet",
+    jwt.InvalidAudienceError: "the token is for another audience",
+    jwt.InvalidIssuerError: "the token is from another issuer",
+}
+"""What is wrong with a token whose signature is good."""
 
 
 def _name(claim: str, value: object) -> str:

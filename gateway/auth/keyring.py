@@ -101,26 +101,20 @@ class Keyring:
         known: KnownKeys | None = None,
         table: KeyTable | None = None,
     ) -> None:
-        table = table or KeyTable(config)
         self.open = config.auth == "open"
+        self._config = config
+        self._table = table or KeyTable(config)
         self._clock = clock
-        self._by_digest, self._by_access_key, self._lasting = table.by_digest, table.by_access_key, table.lasting
-        self._count = len(config.keys)
-        self._resolve = config.resolve
-        self._salt = table.salt
         self._verifier = verifier
         self._known = known or KnownKeys()
-        self._sealing = table.sealing
-        self._streams = config.listen.max_streams_per_key
-        self._connections = config.listen.max_connections_per_key
 
     def __repr__(self) -> str:
-        return f"Keyring(open={self.open}, keys={self._count})"
+        return f"Keyring(open={self.open}, keys={len(self._config.keys)})"
 
     @property
     def sums(self) -> Container[bytes]:
         """The SHA-256 sums of the configured keys."""
-        return self._by_digest
+        return self._table.by_digest
 
     def identify(self, headers: Headers, dialect: str | None = None) -> PendingAuth:
         """As `authenticate`, and also for signed requests, which still have to be proven."""
@@ -129,10 +123,10 @@ class Keyring:
         signature = sigv4.read(headers)
         if signature is None:
             principal = self.authenticate(headers, dialect)
-            return PendingAuth(principal, lasting=principal.key in self._lasting)
+            return PendingAuth(principal, lasting=principal.key in self._table.lasting)
         if holds_key(headers):
             raise refused("different API keys were sent in several headers")
-        found = self._by_access_key.get(signature.access_key)
+        found = self._table.by_access_key.get(signature.access_key)
         if found is None:
             raise GatewayError(
                 Kind.UNAUTHENTICATED,
@@ -168,17 +162,17 @@ class Keyring:
         """The caller of a token is `jwt:` and its subject. No configured key has such a name: it may hold no colon."""
         models = bearer.models
         if models is not None:
-            models = frozenset(self._resolve(one) or one for one in models)
+            models = frozenset(self._config.resolve(one) or one for one in models)
         key = "jwt:" + bearer.subject
-        salt = self._salt(key, bearer.team)
+        salt = self._table.salt(key, bearer.team)
         return Principal(
             key,
             bearer.team,
             models,
             salt=salt,
-            streams=self._streams,
-            connections=self._connections,
-            secrets=self._sealing,
+            streams=self._config.listen.max_streams_per_key,
+            connections=self._config.listen.max_connections_per_key,
+            secrets=self._table.sealing,
         )
 
     def _admit(self, entry: _Entry, dialect: str | None) -> Principal:
@@ -195,7 +189,7 @@ class Keyring:
         if len(token) > _LONGEST:
             raise refused("the API key is not valid")
         digest = sha256(token).digest()
-        entry = self._by_digest.get(digest)
+        entry = self._table.by_digest.get(digest)
         if entry is None:
             if token.startswith(b"dgm_") and not well_formed(token):
                 raise refused("the API key is mistyped or cut short: its checksum does not match")

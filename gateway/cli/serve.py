@@ -24,7 +24,7 @@ from gateway.core.background import keep_running
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
 from gateway.redis import split_address
-from gateway.server import OperationsListener, fitting_connections, server
+from gateway.server import OperationsListener, Server, fitting_connections
 
 # A reload cannot change these: their sockets are bound.
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
@@ -141,7 +141,7 @@ class _Serving:
         self._gateway = gateway = Gateway(config, log, group)
         self._reader = Detached(READ_S)
         self._reloading = asyncio.Lock()
-        self._server = server(
+        self._server = Server(
             gateway,
             self._fitting(config.listen),
             self._drain,

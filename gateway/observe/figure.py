@@ -72,3 +72,7 @@ class Group(Struct, frozen=True):
     title: str
     figures: tuple[Figure, ...]
     text: str = ""
+
+
+def group(title: str, *figures: Figure, text: str = "") -> Group:
+    return Group(title, figures, text)

@@ -11,7 +11,7 @@ from gateway.server.cycle import EXTENSION, RequestCycle
 from gateway.server.descriptors import fitting_connections
 from gateway.server.protocol import HttpProtocol
 from gateway.server.refusal import HttpError, RefusalHeaders
-from gateway.server.serving import OperationsListener, Server, server
+from gateway.server.serving import OperationsListener, Server
 
 __all__ = [
     "EXTENSION",
@@ -22,5 +22,4 @@ __all__ = [
     "RequestCycle",
     "Server",
     "fitting_connections",
-    "server",
 ]

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import CountedConnection
-from gateway.light_task import LoopRound
 from gateway.server.head import response_head
+
+if TYPE_CHECKING:
+    from gateway.server.connection import ClientConnection
 
 EXTENSION = "dragoman"
 """Where the seam stands in the ASGI scope's `extensions`."""
@@ -25,38 +27,6 @@ _MOST_PENDING_BYTES = 65536
 _LAST_CHUNK = b"0\r\n\r\n"
 _FAILED = b"Internal Server Error"
 _NAME = itemgetter(0)
-
-
-class Wire(Protocol):
-    """The connection under a request: a `ClientConnection`."""
-
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    loop_round: LoopRound
-    write_paused: bool
-    owner: str
-    on_lost: Callable[[], None] | None
-
-    @property
-    def reusable(self) -> bool:
-        """Whether the connection can serve on after a response that is sent now."""
-        ...
-
-    def steer_reading(self) -> None:
-        """To be called when request body was taken: reading may go on."""
-        ...
-
-    async def writable(self) -> None:
-        """Returns when the client has caught up, or has left."""
-        ...
-
-    def answered(self, cycle: RequestCycle) -> None:
-        """To be called when the response is complete."""
-        ...
-
-    def cut(self) -> None:
-        """Closes after what was written."""
-        ...
 
 
 class RequestCycle:
@@ -74,19 +44,19 @@ class RequestCycle:
 
     __slots__ = (
         "_arrival", "_bodiless", "_body", "_chunked", "_ended", "_left", "_news", "_pending", "_until_close",
-        "awaits_100", "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume",
-        "refused", "scope", "started", "wire",
+        "awaits_100", "client", "complete", "gone", "id", "keep_alive", "more_body", "on_gone", "on_pause", "on_resume",
+        "refused", "scope", "started",
     )  # fmt: skip
 
     def __init__(
         self,
-        wire: Wire,
+        client: ClientConnection,
         scope: dict[str, Any],
         keep_alive: bool,
         awaits_100: bool,
         body: bytes | None = None,
     ) -> None:
-        self.wire = wire
+        self.client = client
         self.scope = scope
         self.keep_alive = keep_alive
         self.awaits_100 = awaits_100
@@ -124,7 +94,7 @@ class RequestCycle:
                 if self.started:
                     self.flush()
                     if self._until_close:
-                        self.wire.transport.abort()
+                        self.client.transport.abort()
                     else:
                         self.cut()
                 else:
@@ -154,7 +124,7 @@ class RequestCycle:
         """ASGI's: what has arrived of the body, at least one byte unless it is at its end; or the disconnection."""
         if self.awaits_100 and not self.gone:
             self.awaits_100 = False
-            self.wire.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.client.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not (self._news or self.gone or self.complete):
             if self._arrival is None:
                 self._arrival = asyncio.Event()
@@ -164,7 +134,7 @@ class RequestCycle:
         if self.gone or self.complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
-        self.wire.steer_reading()
+        self.client.steer_reading()
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     def body(self) -> bytes | None:
@@ -179,8 +149,8 @@ class RequestCycle:
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """ASGI's. Waits while the client reads too slowly. Raises RuntimeError for a message out of order, and for a
         body that is not as long as its content-length; ValueError when a header holds a line ending."""
-        if self.wire.write_paused and not self.gone:
-            await self.wire.writable()
+        if self.client.write_paused and not self.gone:
+            await self.client.writable()
         if self.gone:
             return
         kind = message["type"]
@@ -204,11 +174,11 @@ class RequestCycle:
         more = (b"transfer-encoding: chunked",) if self._chunked else ()
         head = self._head(status, headers, *more)
         self.started = True
-        self.wire.transport.write(head)
+        self.client.transport.write(head)
 
     def _send_body(self, body: bytes, more_body: bool) -> None:
         self.flush()
-        transport = self.wire.transport
+        transport = self.client.transport
         if self._chunked:
             block = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             if not more_body:
@@ -227,7 +197,7 @@ class RequestCycle:
             self._complete()
 
     def _head(self, status: int, headers: Headers, *more: bytes) -> bytes:
-        if self.keep_alive and not self.wire.reusable:
+        if self.keep_alive and not self.client.reusable:
             self.keep_alive = False
         if b"connection" in map(_NAME, headers):
             said = header_value(headers, b"connection") or b""
@@ -245,17 +215,17 @@ class RequestCycle:
     def _complete(self) -> None:
         self.complete = True
         self.wake()
-        self.wire.answered(self)
+        self.client.answered(self)
 
     @property
     def connection(self) -> CountedConnection:
-        return self.wire
+        return self.client
 
     # -- the response, by the seam ------------------------------------------------------------------------------------
 
     @property
     def paused(self) -> bool:
-        return self.wire.write_paused
+        return self.client.write_paused
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """In one write; plain ASGI makes two. At the end of the round, if there is one and the connection stays: before
@@ -265,14 +235,14 @@ class RequestCycle:
         head = self._head(status, headers, b"content-length: %d" % len(body))
         self.started = True
         if self.scope["method"] == "HEAD":
-            self.wire.transport.write(head)
+            self.client.transport.write(head)
         elif len(body) > _JOINED_BYTES:
-            self.wire.transport.writelines((head, body))
-        elif self.keep_alive and self.wire.loop_round.in_round:
+            self.client.transport.writelines((head, body))
+        elif self.keep_alive and self.client.loop_round.in_round:
             self._pending = head + body
-            self.wire.loop_round.send(self)
+            self.client.loop_round.send(self)
         else:
-            self.wire.transport.write(head + body)
+            self.client.transport.write(head + body)
         self._complete()
 
     def write(self, data: bytes) -> None:
@@ -286,29 +256,29 @@ class RequestCycle:
                 self.flush()
             return
         self._pending = b"%x\r\n%b\r\n" % (len(data), data)
-        self.wire.loop_round.send(self)
+        self.client.loop_round.send(self)
 
     def end(self) -> None:
         """The response ends here and now: a client may leave as soon as it has read the last block, before this request
         runs again."""
-        if self.gone or self.complete or self._ended or self.wire.transport.is_closing():
+        if self.gone or self.complete or self._ended or self.client.transport.is_closing():
             return
-        small = len(self._pending) <= _MOST_PENDING_BYTES and not self.wire.write_paused
-        if small and self.keep_alive and self.wire.loop_round.in_round:
+        small = len(self._pending) <= _MOST_PENDING_BYTES and not self.client.write_paused
+        if small and self.keep_alive and self.client.loop_round.in_round:
             if not self._pending:
-                self.wire.loop_round.send(self)
+                self.client.loop_round.send(self)
             self._pending += _LAST_CHUNK
         else:  # before a connection is closed all must be written, and only a socket can report a slow client
             self._pending += _LAST_CHUNK
             self.flush()
-            if self.wire.write_paused:
+            if self.client.write_paused:
                 self._ended = True
                 return
         self._complete()
 
     async def taken(self) -> None:
         if self._ended:
-            await self.wire.writable()
+            await self.client.writable()
 
     def caught_up(self) -> None:
         """Called by the connection: the client reads again."""
@@ -319,13 +289,13 @@ class RequestCycle:
 
     def flush(self) -> None:
         pending, self._pending = self._pending, b""
-        if pending and not self.gone and not self.wire.transport.is_closing():
-            self.wire.transport.write(pending)
+        if pending and not self.gone and not self.client.transport.is_closing():
+            self.client.transport.write(pending)
 
     def cut(self) -> None:
         self.flush()
         self.gone = True
-        self.wire.cut()
+        self.client.cut()
 
     def release(self) -> None:
         """Parts the request from its scope: garbage in a reference cycle would wait for the collector, and each request

@@ -35,16 +35,18 @@ class OperationsListener(Struct, frozen=True):
 
 class Server(uvicorn.Server):
     """uvicorn with graceful shutdown: after SIGTERM or SIGINT it goes on serving while `drain` runs, then closes. A
-    second signal ends it at once. SIGHUP calls `reload`."""
+    second signal ends it at once. SIGHUP calls `reload`. Run it with `serve(sockets=[...])` on a uvloop."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        app: Any,
+        listen: Listen,
         drain: Callable[[], Awaitable[None]],
         reload: Callable[[], Awaitable[None]],
+        refused: RefusalHeaders,
         operations: OperationsListener | None = None,
     ) -> None:
-        super().__init__(config)
+        super().__init__(_config(app, protocol_class(listen, refused), listen.keep_alive_s))
         self._operations = operations
         self._operations_state = ServerState()
         self._drain = drain
@@ -123,20 +125,7 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._jobs.discard)
 
 
-def server(
-    app: Any,
-    listen: Listen,
-    drain: Callable[[], Awaitable[None]],
-    reload: Callable[[], Awaitable[None]],
-    refused: RefusalHeaders,
-    operations: OperationsListener | None = None,
-) -> Server:
-    """A server for `app`; run it with `serve(sockets=[…])` on a uvloop."""
-    config = _config(app, protocol_class(listen, refused), _whole_seconds(listen.keep_alive_s))
-    return Server(config, drain, reload, operations)
-
-
-def _config(app: Any, protocol: type[HttpProtocol], keep_alive_s: int) -> uvicorn.Config:
+def _config(app: Any, protocol: type[HttpProtocol], keep_alive_s: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=protocol,
@@ -148,7 +137,7 @@ def _config(app: Any, protocol: type[HttpProtocol], keep_alive_s: int) -> uvicor
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=keep_alive_s,
+        timeout_keep_alive=_whole_seconds(keep_alive_s),
         timeout_graceful_shutdown=5,
     )
 

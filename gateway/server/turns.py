@@ -1,16 +1,13 @@
-"""Fair turns: who sends more than is parsed at once waits, and the others are served in between."""
+"""Fair turns: a client that sends more than is parsed at once waits, and the others are served in between."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class Waiting(Protocol):
-    """A connection with unparsed bytes. `take_turn` parses a bounded part of them, and may call `Turns.add` again."""
-
-    def take_turn(self) -> None: ...
+if TYPE_CHECKING:
+    from gateway.server.connection import ClientConnection
 
 
 class Turns:
@@ -21,9 +18,9 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[ClientConnection] = deque()
 
-    def add(self, connection: Waiting, loop: asyncio.AbstractEventLoop) -> None:
+    def add(self, connection: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         """Queues `connection`, which must not be queued already."""
         if not self._waiting:
             loop.call_soon(self._serve, loop)
@@ -33,4 +30,4 @@ class Turns:
         connection = self._waiting.popleft()
         if self._waiting:
             loop.call_soon(self._serve, loop)
-        connection.take_turn()
+        connection.take_turn()  # parses a bounded part, and may call `add` again

@@ -11,7 +11,7 @@ import select
 from math import inf
 from operator import itemgetter
 from time import perf_counter
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -20,7 +20,9 @@ from gateway.core.http import Headers
 from gateway.core.ports import Deadlines
 from gateway.light_task import LoopRound, OneTimeEvent
 from gateway.transport.incoming import READ_BYTES, Incoming
-from gateway.transport.large import LargeReads
+
+if TYPE_CHECKING:
+    from gateway.transport.pooled import Origin
 
 _NAME = itemgetter(0)
 
@@ -48,18 +50,6 @@ WRITE_BYTES: Final = 256 * 1024
 """A request body is written to the socket in slices of this size, as fast as the worker takes them."""
 
 
-class Owner(Protocol):
-    """The owner of a connection: an `Origin`."""
-
-    buffer: memoryview
-    large_reads: LargeReads
-    idle_expiry: float
-    connections: set[WorkerConnection]
-    idle: dict[WorkerConnection, None]
-
-    def keep(self, connection: WorkerConnection) -> bool: ...
-
-
 class WorkerConnection(asyncio.BufferedProtocol):
     """One socket to one origin: idle, or carrying one exchange. The parser calls the `on_` methods.
 
@@ -67,66 +57,45 @@ class WorkerConnection(asyncio.BufferedProtocol):
     `since`; a timer that fires before the deadline is set again.
     """
 
+    # Slots: most of the attributes are read or set at each block of a stream.
     __slots__ = (
-        "_blocks",
-        "_dirty",
-        "_framed",
-        "_late",
-        "_loop_round",
-        "_most",
-        "_outgoing",
-        "_pausing",
-        "_reusable",
-        "_small",
-        "_spare",
-        "_timer",
-        "_timer_at",
-        "_unsent",
-        "_used",
-        "_waits",
-        "_whole",
-        "dropped",
-        "exchange",
-        "idle_limit",
-        "limit",
-        "loop",
-        "origin",
-        "parser",
-        "probe",
-        "reading_paused",
-        "since",
-        "transport",
-        "write_paused",
+        "_blocks", "_dirty", "_framed", "_late", "_loop_round", "_most", "_outgoing", "_pausing", "_reusable", "_small",
+        "_spare", "_timer", "_timer_at", "_unsent", "_used", "_waits", "_whole", "dropped", "exchange", "idle_limit",
+        "limit", "loop", "origin", "parser", "probe", "reading_paused", "since", "transport", "write_paused",
     )  # fmt: skip
 
-    def __init__(self, origin: Owner) -> None:
+    def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
         self._loop_round = LoopRound.for_loop(self.loop)
         self.parser = HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
         self.probe = select.poll()
-        self.exchange: Incoming | None = None
         self.dropped = False  # closed by us, or about to report its loss: must not be used again
-        self.reading_paused = False  # reading is paused
-        self.write_paused = False  # the worker does not take more of the request at the moment
+        # The deadline.
         self.since = 0.0
         self.limit = inf
         self.idle_limit = inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
-        self._late = b""  # read, and to be taken in by the round of this turn of the loop
+        # The request.
+        self.write_paused = False  # the worker does not take more of the request at the moment
         self._outgoing = b""  # a request, to be sent at the end of the round
         self._unsent: memoryview | None = None
-        self._blocks: list[bytes] = []  # pieces of the body in the current read
+        # Reads. Their size follows the time that they take, so that no worker holds up the loop for 1 ms (SLOW_S).
+        self.reading_paused = False
         self._pausing = False  # no reads before the next turn of the loop
         self._most = READ_BYTES // 4  # the size of the next read, in bytes
         self._small = min(LATE_BYTES, self._most - 1)  # the largest next read that is a small one; 0 after a large one
+        self._late = b""  # read, and to be taken in by the round of this turn of the loop
         self._waits = False  # `_late` is a large read that waits for its turn
+        self._blocks: list[bytes] = []  # pieces of the body in the current read
+        # The response.
+        self.exchange: Incoming | None = None
         self._spare = 0  # bytes since the last piece of body, or since the request while there is no head
-        self._used = False  # has carried an exchange before this one
         self._framed = False  # the response has a length or is chunked
         self._whole: Incoming | None = None  # complete, to be released once the current read is parsed
+        self._used = False  # has carried an exchange before this one
         self._reusable = False
         self._dirty = False  # bytes came after the complete response
 

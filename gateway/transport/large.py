@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
+
+from gateway.light_task import Arrived
 
 BUDGET_S: Final = 0.005
 """The longest time that large reads take in one turn before the others wait for the next one."""
 
 
-class Waiting(Protocol):
-    """A connection with a large read that was not passed on."""
-
-    def take_in(self) -> None:
-        """Passes it on, and tells `LargeReads.spend` how long that took."""
-        ...
-
-
 class LargeReads:
-    """Of one event loop: what large reads have taken in this turn, and the connections that wait for a later one."""
+    """The seconds that large reads of one event loop took in this turn, and the connections whose reads wait for a
+    later one. Each passes on its read in `take_in`, and reports to `spend` how long that took."""
 
     def __init__(self) -> None:
         self._spent = 0.0
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[Arrived] = deque()
         self._scheduled = False
 
     @property
@@ -39,7 +34,7 @@ class LargeReads:
         self._spent += seconds
         self._schedule()
 
-    def wait(self, connection: Waiting) -> None:
+    def wait(self, connection: Arrived) -> None:
         """Has `connection` take in what was read for it in a later turn, after those that wait already."""
         self._waiting.append(connection)
         self._schedule()

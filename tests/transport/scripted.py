@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from msgspec import Struct, structs
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers, Request
 from gateway.core.ports import Deadlines
+from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import Incoming
 
 
@@ -45,7 +47,7 @@ class Play:
         self.request = request
         self.address = address
         self.deadlines = deadlines
-        self.exchange = Incoming(self)
+        self.exchange = Incoming(cast(WorkerConnection, self))
         self.reading_paused = False
         self.dropped = False
         self.gone = asyncio.Event()
