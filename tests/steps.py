@@ -8,37 +8,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal
 
-
-def steps(work: Callable[[], object], unit: Literal["opcode", "line"] = "opcode", within: str = "") -> int:
-    """How many of them `work` takes in files whose path holds `within`; a call of C code is one opcode."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        if within not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = unit == "opcode", unit == "line"
-        count += event == unit
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
+Unit = Literal["opcode", "line"]
 
 
-def lines(work: Callable[[], object], within: str) -> Counter[tuple[str, int]]:
+def lines(work: Callable[[], object], within: str, unit: Unit = "line") -> Counter[tuple[str, int]]:
     """How often `work` runs each line of files whose path holds `within`: (file, line) -> times. A loop in one line
-    counts each round."""
+    counts each round. unit: what is counted; a call of C code is one opcode."""
     counts: Counter[tuple[str, int]] = Counter()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if within not in frame.f_code.co_filename:
             return None
-        if event == "line":
+        frame.f_trace_opcodes, frame.f_trace_lines = unit == "opcode", unit == "line"
+        if event == unit:
             counts[frame.f_code.co_filename, frame.f_lineno] += 1
         return trace
 
@@ -49,3 +31,8 @@ def lines(work: Callable[[], object], within: str) -> Counter[tuple[str, int]]:
     finally:
         sys.settrace(before)
     return counts
+
+
+def steps(work: Callable[[], object], unit: Unit = "opcode", within: str = "") -> int:
+    """How many of them `work` takes in files whose path holds `within`."""
+    return lines(work, within, unit).total()

@@ -7,61 +7,22 @@ from __future__ import annotations
 
 import sys
 import time
-from importlib import import_module
 
 import uvloop
 
-from tests.chaos.row import FULL, PARTS, ROWS, SEED, Findings
-
-TABLES = [
-    import_module(f"tests.chaos.{name}")
-    for name in (
-        "abusive",
-        "alike",
-        "arriving",
-        "balanced",
-        "broken",
-        "connections",
-        "costly",
-        "cut",
-        "deadly",
-        "failed_over",
-        "failing",
-        "far_redis",
-        "frozen",
-        "greedy",
-        "hostile",
-        "large",
-        "leaks",
-        "limits",
-        "many",
-        "overload",
-        "redis_away",
-        "routes",
-        "salts",
-        "scraped",
-        "secrets",
-        "shipped",
-        "slow",
-        "smuggled",
-        "spiteful",
-        "stalled",
-        "strayed",
-        "tenants",
-    )
-]
-"""Modules that enter rows."""
+from tests.chaos.row import FULL, PARTS, SEED, Findings, every_row
 
 
 def main(names: list[str]) -> int:
+    rows = every_row()
     names = [PARTS.get(name, name) for name in names]
-    unknown = [name for name in names if name not in ROWS]
+    unknown = [name for name in names if name not in rows]
     if unknown:
-        print(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}", file=sys.stderr)
+        print(f"no such row: {', '.join(unknown)}; there are {', '.join(rows)}", file=sys.stderr)
         return 2
     short = []
-    for name in dict.fromkeys(names) or ROWS:
-        title, function = ROWS[name]
+    for name in dict.fromkeys(names) or rows:
+        title, function = rows[name]
         print(f"{name} {title} (seed {SEED}{', full' if FULL else ''})", flush=True)
         findings, began = Findings(), time.monotonic()
         uvloop.run(function(findings))

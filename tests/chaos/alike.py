@@ -105,6 +105,7 @@ async def _compare(findings: Findings, at: House, what: str, names: tuple[str, s
         f"{off[worst]:.1%} ({worst})",
         2 * len(ways),
         off[worst] <= 0.05,
+        timed=True,
     )
 
 

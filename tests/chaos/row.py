@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,12 +17,14 @@ SEED = int(os.environ.get("SEED", "1"))
 
 
 class Check(Struct):
-    """One criterion: what it says, what was measured over how many, and whether it holds."""
+    """One criterion: what it says, what was measured over how many, and whether it holds. timed: it is about a time,
+    which other work on the machine makes longer."""
 
     what: str
     measured: str
     n: int
     holds: bool
+    timed: bool = False
 
     def __str__(self) -> str:
         return f"  {'ok   ' if self.holds else 'SHORT'} {self.what}: {self.measured} (n={self.n})"
@@ -31,9 +35,17 @@ class Findings(Struct):
 
     checks: list[Check] = field(default_factory=list)
 
-    def check(self, what: str, measured: object, n: int, holds: bool) -> None:
-        """holds is forced to False where nothing was measured."""
-        self.checks.append(Check(what, str(measured), n, holds and n > 0))
+    def check(self, what: str, measured: object, n: int, holds: bool, *, timed: bool = False) -> None:
+        """Enters a criterion. It does not hold if nothing was measured."""
+        self.checks.append(Check(what, str(measured), n, holds and n > 0, timed))
+
+    def none(self, what: str, found: Sequence[object], n: int) -> None:
+        """Of `n` there are none: the first that were found are shown."""
+        self.check(what, list(found[:3]) or 0, n, not found)
+
+    def most(self, what: str, value: float, bound: float, n: int, form: str = ".1f") -> None:
+        """A time that may be at most `bound`, which is in the unit of `what`."""
+        self.check(f"{what} ({bound:g} at most)", f"{value:{form}}", n, value <= bound, timed=True)
 
     @property
     def holds(self) -> bool:
@@ -56,6 +68,14 @@ def row(name: str, title: str) -> Callable[[Row], Row]:
         return function
 
     return enter
+
+
+def every_row() -> dict[str, tuple[str, Row]]:
+    """The table, once all modules beside this one that enter rows are imported."""
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if "\n@row(" in path.read_text():
+            import_module(f"tests.chaos.{path.stem}")
+    return ROWS
 
 
 def percentile(values: Sequence[float], share: float) -> float:

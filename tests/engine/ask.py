@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from typing import Any, NamedTuple
 
 import httpx
+import pytest
 
 from gateway.core.messages import Chat
 from tests import clients
@@ -13,6 +16,7 @@ from tests.conformance.clients import CLIENTS, Client
 from tests.fidelity.matrix import asking
 from tests.harness import sse_data
 
+SEED = os.environ.get("SEED", "1")
 QUESTION = "What is the capital of France?"
 PROMPT = "The capital of France is"
 # Operations that are greedy unless told to sample, and refuse a temperature of 0.
@@ -119,3 +123,21 @@ def _client(way: clients.Way) -> Client:
 WAYS: dict[str, Way] = {
     str(way): Way(way, _client(way)) for way in clients.WAYS if way.operation in ("chat", "complete")
 }
+CASES = {
+    f"{name} {'streamed' if stream else 'whole'}": (way, stream)
+    for name, way in WAYS.items()
+    for stream in (False, True)
+    if way.can(stream)
+}
+each_case = pytest.mark.parametrize(("way", "stream"), CASES.values(), ids=CASES)
+
+
+def drawn_cases(law: str) -> pytest.MarkDecorator:
+    """One case of each dialect, for a law whose code all of its ways share. Another SEED draws others."""
+    found = [
+        random.Random(f"{SEED} {law} {dialect}").choice(
+            [name for name, (way, _) in CASES.items() if way.way.dialect == dialect]
+        )
+        for dialect in sorted({way.way.dialect for way in WAYS.values()})
+    ]
+    return pytest.mark.parametrize(("way", "stream"), [CASES[name] for name in found], ids=found)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+
 import httpx
 import pytest
 
-from tests.engine.ask import MESSAGES, PROMPT, WAYS, Answer, Way, chat_whole, text_whole
+from tests.engine.ask import CASES, MESSAGES, PROMPT, Answer, Way, chat_whole, drawn_cases, each_case, text_whole
 
 pytestmark = pytest.mark.engine
 
-CASES = [
-    pytest.param(way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
-    for name, way in WAYS.items()
-    for stream in (False, True)
-    if way.can(stream)
-]
 
-
-def straight(engine: httpx.Client, way: Way, tokens: int) -> Answer:
+@functools.cache
+def straight(engine: httpx.Client, kind: str, templated: bool, tokens: int) -> Answer:
     """What vLLM answers itself."""
     fields = {"model": "smollm2", "temperature": 0, "max_tokens": tokens}
-    if way.templated:
-        messages = MESSAGES if way.kind == "chat" else [{"role": "user", "content": PROMPT}]
+    if templated:
+        messages = MESSAGES if kind == "chat" else [{"role": "user", "content": PROMPT}]
         return chat_whole(engine.post("/v1/chat/completions", json={**fields, "messages": messages}).json())
     return text_whole(engine.post("/v1/completions", json={**fields, "prompt": PROMPT}).json())
 
 
-@pytest.mark.parametrize(("way", "stream"), CASES)
+@each_case
 def test_the_same_words_as_the_engine(engine: httpx.Client, gateway: httpx.Client, way: Way, stream: bool) -> None:
-    truth = straight(engine, way, 24)
+    truth = straight(engine, way.kind, way.templated, 24)
     said = way.answer(way.ask(gateway, stream, temperature=0, max_tokens=24), stream)
     assert said.text.strip() == truth.text.strip()
     assert said.text
@@ -41,7 +37,7 @@ def test_the_same_words_as_the_engine(engine: httpx.Client, gateway: httpx.Clien
         assert not way.client.tells("usage"), "its specification has a place for it"
 
 
-@pytest.mark.parametrize(("way", "stream"), CASES)
+@drawn_cases("length")
 def test_a_length_limit_is_kept_and_said(gateway: httpx.Client, way: Way, stream: bool) -> None:
     said = way.answer(way.ask(gateway, stream, temperature=0, max_tokens=3), stream)
     assert said.usage is None or said.usage[1] == 3
@@ -66,17 +62,13 @@ def test_what_the_logs_record_is_what_the_engine_counted(gateway: httpx.Client, 
 
     before = counted()
     told = [0, 0]
-    for way in WAYS.values():
-        for stream in (False, True):
-            if way.can(stream):
-                answer = way.answer(way.ask(gateway, stream, temperature=0, max_tokens=5), stream)
-                assert answer.text
+    for way, stream in CASES.values():
+        assert way.answer(way.ask(gateway, stream, temperature=0, max_tokens=5), stream).text
     after = counted()
     text = gateway.get("/metrics").text
     for line in text.splitlines():
         if line.startswith("dragoman_tokens_total{") and 'source="engine"' in line:
             told["input" not in line] += int(float(line.split()[-1]))
-    cases = sum(way.can(False) + way.can(True) for way in WAYS.values())
-    assert after[1] - before[1] == 5 * cases
+    assert after[1] - before[1] == 5 * len(CASES)
     assert told[0] >= after[0] - before[0]
     assert told[1] >= after[1] - before[1]

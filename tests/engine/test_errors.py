@@ -9,22 +9,16 @@ import pytest
 
 from gateway.core.errors import Kind
 from tests.clients import DIALECTS
-from tests.engine.ask import WAYS, Way
+from tests.engine.ask import Way, drawn_cases
 
 pytestmark = pytest.mark.engine
 
 LONG = "word " * 3000
-CASES = [
-    pytest.param(name.split()[0], way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
-    for name, way in WAYS.items()
-    for stream in (False, True)
-    if way.can(stream)
-]
 
 
-@pytest.mark.parametrize(("name", "way", "stream"), CASES)
-def test_a_prompt_beyond_the_context(gateway: httpx.Client, name: str, way: Way, stream: bool) -> None:
-    response = way.ask(gateway, stream, LONG, max_tokens=8)
+@drawn_cases("context")
+def test_a_prompt_beyond_the_context(gateway: httpx.Client, way: Way, stream: bool) -> None:
+    name, response = way.way.dialect, way.ask(gateway, stream, LONG, max_tokens=8)
     if way.path.endswith(("/invocations", "-stream")) and "/endpoints/" in way.path:
         assert response.status_code == 424  # a model's error, as the service gives it
         assert response.json()["OriginalStatusCode"] == 400
@@ -38,8 +32,8 @@ def test_a_prompt_beyond_the_context(gateway: httpx.Client, name: str, way: Way,
         assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize(("name", "way", "stream"), CASES)
-def test_a_model_that_nobody_serves(gateway: httpx.Client, name: str, way: Way, stream: bool) -> None:
+@drawn_cases("model")
+def test_a_model_that_nobody_serves(gateway: httpx.Client, way: Way, stream: bool) -> None:
     if "/endpoints/" in way.path:  # the path names one that is served
         assert way.ask(gateway, stream, max_tokens=4).status_code == 200
         return

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.engine.ask import ENDLESS, WAYS, Way
+from tests.engine.ask import ENDLESS, Way, drawn_cases
 from tests.harness import Stack
 
 pytestmark = pytest.mark.engine
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.engine
 TOKENS = 800
 STOPPED_WITHIN_S = 1.0
 TRIES = 3
-CASES = [
-    pytest.param(way, stream, id=f"{name} {'streamed' if stream else 'whole'}")
-    for name, way in WAYS.items()
-    for stream in (False, True)
-    if way.can(stream)
-]
 
 
 class Work(NamedTuple):
@@ -46,7 +40,7 @@ def work(engine: httpx.Client) -> Work:
     return Work(total("generation_tokens_total"), total("request_success_total"), total("num_requests_running"))
 
 
-@pytest.mark.parametrize(("way", "stream"), CASES)
+@drawn_cases("leaving")
 def test_a_client_that_leaves(stack: Stack, engine: httpx.Client, way: Way, stream: bool) -> None:
     body = json.dumps(way.body(stream, ENDLESS, max_tokens=TOKENS, temperature=0)).encode()
     before = _until(engine, lambda now: now.running == 0)
