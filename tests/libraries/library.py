@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
+import yaml
 from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,9 +18,7 @@ GROUPS = ("python", "azure", "sagemaker2", "sagemaker3", "agents")
 LOCKS = {
     ".venv": "dev",
     ".venv-friendli": "friendli",
-    **{
-        f".venv-clients-{name}": f"clients-{name}" for name in ("python", "azure", "sagemaker2", "sagemaker3", "agents")
-    },
+    **{f".venv-clients-{name}": f"clients-{name}" for name in GROUPS},
 }
 
 
@@ -73,3 +73,10 @@ def version(library: Library) -> str:
     lock = (ROOT / "requirements" / f"{LOCKS[library.environment]}.txt").read_text()
     locked: dict[str, str] = dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", lock, re.MULTILINE))
     return locked[library.package]
+
+
+LIBRARIES: tuple[Library, ...] = msgspec.convert(
+    yaml.safe_load(Path(__file__).with_name("libraries.yaml").read_text()), tuple[Library, ...]
+)
+TABLE = tuple(one for one in LIBRARIES if one.further is not None)
+"""Those of the table of docs/clients.md."""

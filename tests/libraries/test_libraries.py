@@ -13,9 +13,8 @@ from tests.harness import Stack
 from tests.libraries.conftest import Keyed
 from tests.libraries.drive import AT, TEXT
 from tests.libraries.environment import drive, ready
-from tests.libraries.library import Library, version
-from tests.libraries.readme import TABLE, readme_lines
-from tests.libraries.table import LIBRARIES
+from tests.libraries.library import LIBRARIES, TABLE, Library, version
+from tests.libraries.readme import readme_lines
 
 pytestmark = pytest.mark.libraries
 WORDS = "Three colours are"

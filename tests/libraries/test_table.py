@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.libraries.library import DRIVERS, NODE, ROOT, Library, version
-from tests.libraries.readme import AGENTS, TABLE, VARIABLES, readme_lines
-from tests.libraries.table import LIBRARIES, configuration, page
+from tests.libraries.library import DRIVERS, LIBRARIES, NODE, ROOT, TABLE, Library, version
+from tests.libraries.readme import AGENTS, VARIABLES, readme_lines
+from tests.libraries.table import configuration, page
 
 NODE_DRIVERS = {path.stem for path in Path(__file__).with_name("node").glob("*.mjs")} - {"drive"}
 
