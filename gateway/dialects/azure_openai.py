@@ -84,7 +84,7 @@ class AzureOpenAI(Api):
         raw = members(request)
         for name in _RETRIEVAL:
             if name in raw:
-                raise unsupported(name, f"'{name}' is not supported here")
+                raise unsupported(name, "is not supported here")
         operations.name_deployment(request, raw)
         return operations.read(request, raw, request.route, _KNOWN[request.route], self.extras)
 

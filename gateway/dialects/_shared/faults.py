@@ -35,9 +35,9 @@ def missing(param: str, message: str) -> GatewayError:
     return GatewayError(Kind.BAD_REQUEST, message, param=param, code="missing_parameter")
 
 
-def unsupported(param: str, message: str) -> GatewayError:
-    """The error for a value that the API allows and no worker can do."""
-    return GatewayError(Kind.UNSUPPORTED, message, param=param)
+def unsupported(param: str, why: str) -> GatewayError:
+    """The error for a value that the API allows and no worker can do, with a message as of `wrong`."""
+    return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
 
 
 def decoded(decode: Callable[[Any], T], text: bytes | str | msgspec.Raw) -> T | None:

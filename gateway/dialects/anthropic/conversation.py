@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
+from gateway.dialects._shared.faults import decoded, invalid, wrong_at
 from gateway.dialects.anthropic.views import BlockIn, MessageIn, SourceIn, ToolIn
 from gateway.wire.json import NULL
 
@@ -62,17 +62,10 @@ class Conversation:
         self.messages += self._held
         last = self.messages[-1] if self.messages else None
         if last is None:
-            raise GatewayError(
-                Kind.BAD_REQUEST, "messages: at least one message is required", param="messages", code="invalid_value"
-            )
+            raise wrong_at("messages", "at least one message is required")
         if last.role == "assistant":
             if _calls(last):
-                raise GatewayError(
-                    Kind.BAD_REQUEST,
-                    f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it",
-                    param="messages",
-                    code="invalid_value",
-                )
+                raise invalid("messages", f"messages.{len(turns) - 1}: a tool_use without a tool_result behind it")
             self.continues = True
 
     @property
@@ -187,12 +180,9 @@ class Conversation:
         """The texts in a block's content, joined; "" if there are none."""
         if block.content == NULL:
             return ""
-        try:
-            found = _content.decode(block.content)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return ""
-        if isinstance(found, str):
-            return found
+        found = decoded(_content.decode, block.content)
+        if found is None or isinstance(found, str):
+            return found or ""
         if self._depth == _DEEPEST:
             self.drop("messages[].content[].content")
             return ""
@@ -206,7 +196,7 @@ class Conversation:
         try:
             found = _content.decode(block.content) if block.content != NULL else ""
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise _wrong(f"{place}.content", f"of a tool_result: {error}") from None
+            raise wrong_at(f"{place}.content", f"of a tool_result: {error}") from None
         blocks = [BlockIn("text", found)] if isinstance(found, str) else found
         parts = [part for inner in blocks for part in self._part(inner, place)]
         text = "\n".join(part.text for part in parts if isinstance(part, Text))
@@ -222,8 +212,8 @@ class Conversation:
             if source.type == "url" and source.url is not None:
                 return Image(source.url)
             if source.type == "file":
-                raise _wrong(f"{place}.content", "files are not kept here: send the image as base64 or by its URL")
-        raise _wrong(f"{place}.content", "the source of an image must be base64 with data, or url with url")
+                raise wrong_at(f"{place}.content", "files are not kept here: send the image as base64 or by its URL")
+        raise wrong_at(f"{place}.content", "the source of an image must be base64 with data, or url with url")
 
     def _document(self, block: BlockIn, place: str) -> list[Part]:
         """The text of a document, and the images in it. A document without text (a PDF) becomes a note, not an error:
@@ -256,7 +246,7 @@ def _turns(found: list[MessageIn]) -> Iterable[tuple[str, str, list[BlockIn]]]:
     turns: list[tuple[str, str, list[BlockIn]]] = []
     for index, message in enumerate(found):
         if message.role not in ("user", "assistant", "system"):
-            raise _wrong(f"messages.{index}.role", "must be 'user', 'assistant' or 'system'")
+            raise wrong_at(f"messages.{index}.role", "must be 'user', 'assistant' or 'system'")
         blocks = [BlockIn("text", message.content)] if isinstance(message.content, str) else message.content
         if turns and turns[-1][0] == message.role and message.role != "system":
             turns[-1][2].extend(blocks)
@@ -273,16 +263,10 @@ def _arguments(block: BlockIn, place: str) -> str:
     """The JSON text of a call's input."""
     if block.input == NULL:
         return "{}"
-    try:
-        _object.decode(block.input)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise _wrong(f"{place}.content", "the input of a tool_use must be an object") from None
+    if decoded(_object.decode, block.input) is None:
+        raise wrong_at(f"{place}.content", "the input of a tool_use must be an object")
     return bytes(block.input).decode()
 
 
 def _address(source: SourceIn | str | None) -> str | None:
     return source if isinstance(source, str) else None
-
-
-def _wrong(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"{param}: {why}", param=param, code="invalid_value")

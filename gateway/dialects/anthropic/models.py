@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import ListModels, ModelCard
+from gateway.dialects._shared.faults import wrong_at
 from gateway.wire.json import encode
 
 _USUAL, _MOST = 20, 1000
@@ -25,9 +26,7 @@ def read_list(request: Request) -> ListModels:
         raise GatewayError(Kind.BAD_REQUEST, "the query has too many fields", code="invalid_value") from None
     text = asked.get("limit", [str(_USUAL)])[-1]
     if not (text.isdecimal() and len(text) < 6 and 1 <= int(text) <= _MOST):
-        raise GatewayError(
-            Kind.BAD_REQUEST, f"limit: must be a number from 1 to {_MOST}", param="limit", code="invalid_value"
-        )
+        raise wrong_at("limit", f"must be a number from 1 to {_MOST}")
     after, before = (asked.get(name, [None])[-1] for name in ("after_id", "before_id"))
     return ListModels(write=partial(_write_page, limit=int(text), after=after, before=before))
 
@@ -53,7 +52,7 @@ def _write_page(cards: Sequence[ModelCard], limit: int, after: str | None, befor
 
 def _place(names: list[str], name: str, param: str) -> int:
     if name not in names:
-        raise GatewayError(Kind.BAD_REQUEST, f"{param}: there is no such model", param=param, code="invalid_value")
+        raise wrong_at(param, "there is no such model")
     return names.index(name)
 
 

@@ -10,9 +10,9 @@ from hashlib import sha256
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Chat, CountTokens, Extra, NamedTool, Output, Sampling, Tool, ToolChoice
+from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects.anthropic.conversation import Conversation
 from gateway.dialects.anthropic.fields import IGNORED
 from gateway.dialects.anthropic.views import ChatBody, ChoiceIn, OutputConfigIn, PromptBody, ThinkingIn, ToolIn
@@ -90,7 +90,7 @@ def _tools(found: list[ToolIn], talk: Conversation) -> tuple[Tool, ...]:
         if serverside or (tool.defer_loading and tool.name not in talk.referred):
             talk.drop(f"tools.{tool.name}")
         elif not tool.name:
-            raise _wrong("tools", "every tool needs a name")
+            raise wrong_at("tools", "every tool needs a name")
         else:
             shown[tool.name] = Tool(tool.name, tool.description, _with_type(tool), tool.strict)
     return tuple(shown.values())
@@ -100,10 +100,9 @@ def _with_type(tool: ToolIn) -> Raw:
     """The tool's schema; without a `type` it gets `"object"`."""
     if tool.input_schema == NULL:
         return Raw(b'{"type":"object"}')
-    try:
-        members = _schema.decode(tool.input_schema)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise _wrong("tools", f"the input_schema of {tool.name} is no JSON object") from None
+    members = decoded(_schema.decode, tool.input_schema)
+    if members is None:
+        raise wrong_at("tools", f"the input_schema of {tool.name} is no JSON object")
     return tool.input_schema if "type" in members else Raw(encode({"type": _OBJECT, **members}))
 
 
@@ -123,9 +122,9 @@ def _choose(op: Chat, found: ChoiceIn | None, left: list[str], offered: set[str]
     elif found.type in words:
         op.tool_choice = words[found.type]
     elif found.type == "tool":
-        raise _wrong("tool_choice", f"there is no tool '{found.name}'")
+        raise wrong_at("tool_choice", f"there is no tool '{found.name}'")
     else:
-        raise _wrong("tool_choice", "its type must be auto, any, tool or none")
+        raise wrong_at("tool_choice", "its type must be auto, any, tool or none")
     if found.disable_parallel_tool_use is not None:
         op.parallel_tools = not found.disable_parallel_tool_use
 
@@ -161,9 +160,5 @@ def _output(config: OutputConfigIn | None) -> Output | None:
     if form is None or form.type == "text":
         return None
     if form.type != "json_schema" or form.schema == NULL:
-        raise _wrong("output_config.format", "must be of type json_schema, with a schema")
+        raise wrong_at("output_config.format", "must be of type json_schema, with a schema")
     return Output("schema", form.schema, name="output", strict=True)
-
-
-def _wrong(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"{param}: {why}", param=param, code="invalid_value")

@@ -10,6 +10,7 @@ import msgspec
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.messages import Embed, Op
+from gateway.dialects._shared.faults import decoded
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line, find
 from gateway.wire.openai.replies import refusals
@@ -119,7 +120,4 @@ def _look_up(request: Request | None, param: str) -> tuple[bool, Any]:
         return False, None
     sent = find(request.body, param.partition(".")[0]) is not None
     raw = find(request.body, param) if sent else None
-    try:
-        return sent, msgspec.json.decode(raw) if raw is not None else None
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return sent, None
+    return sent, decoded(msgspec.json.decode, raw) if raw is not None else None

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.field_rows import TOOLS, mapped
 
-_MODEL = Field(
-    "model",
-    "consumed",
-    note="names the pool; the header azureml-model-deployment comes first",
-    sample="m",
-    names_model=True,
-)
+_MODEL = model_row("names the pool; the header azureml-model-deployment comes first")
 _DEPLOYMENT = Field(
     "azureml-model-deployment",
     "consumed",

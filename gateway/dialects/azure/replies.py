@@ -10,6 +10,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
 from gateway.core.messages import Generate, ModelCard, Op
+from gateway.dialects._shared.faults import missing
 from gateway.wire.json import encode
 from gateway.wire.openai.replies import writing
 
@@ -20,12 +21,8 @@ def info(cards: Sequence[ModelCard]) -> Response:
         raise GatewayError(Kind.NO_MODEL, "no model is served here")
     found = [card for card in cards if card.alias_of is None] or cards
     if len(found) != 1:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "several models are served here: name one in the header 'azureml-model-deployment'",
-            param="azureml-model-deployment",
-            code="missing_parameter",
-        )
+        header = "azureml-model-deployment"
+        raise missing(header, f"several models are served here: name one in the header '{header}'")
     features = found[0].features or frozenset()
     kind = "embeddings" if features == {"embeddings"} else "chat_completion"
     body = {"model_name": found[0].name, "model_type": kind, "model_provider_name": "dragoman"}

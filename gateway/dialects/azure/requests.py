@@ -13,6 +13,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Embed, Extra, Image, Part, Sampling, Text
+from gateway.dialects._shared.faults import unsupported, wrong
 from gateway.wire import images
 from gateway.wire.json import NULL
 from gateway.wire.openai.requests import reading
@@ -53,19 +54,13 @@ def check_version(request: Request, default: str | None) -> None:
     given = next((value for name, value in _query(request) if name == "api-version"), "")
     version = given or default
     if version is None:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "The api-version query parameter (?api-version=) is required for all requests.",
-            param="api-version",
-            code="MissingApiVersionParameter",
-        )
-    if not _API_VERSION.fullmatch(version):
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "The api-version query parameter must have the form YYYY-MM-DD or YYYY-MM-DD-preview.",
-            param="api-version",
-            code="InvalidApiVersionParameter",
-        )
+        why, code = "(?api-version=) is required for all requests.", "MissingApiVersionParameter"
+    elif not _API_VERSION.fullmatch(version):
+        why, code = "must have the form YYYY-MM-DD or YYYY-MM-DD-preview.", "InvalidApiVersionParameter"
+    else:
+        return
+    message = f"The api-version query parameter {why}"
+    raise GatewayError(Kind.BAD_REQUEST, message, param="api-version", code=code)
 
 
 def _query(request: Request) -> list[tuple[str, str]]:
@@ -86,12 +81,8 @@ def policy_of(request: Request, usual: ExtrasPolicy) -> ExtrasPolicy:
         return usual
     word = asked.decode("latin-1").strip().lower()
     if word not in _POLICIES:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "the header 'extra-parameters' must be 'pass-through', 'ignore', 'drop' or 'error'",
-            param="extra-parameters",
-            code="invalid_header",
-        )
+        message = "the header 'extra-parameters' must be 'pass-through', 'ignore', 'drop' or 'error'"
+        raise GatewayError(Kind.BAD_REQUEST, message, param="extra-parameters", code="invalid_header")
     return _POLICIES[word]
 
 
@@ -103,14 +94,11 @@ def read_chat(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[s
     op.raw = op.wire = None  # passing it on would lose the specification's content parts and defaults
     for index, message in enumerate(op.messages):
         if message.role not in _ROLES:
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"this model does not understand messages of role '{message.role}'",
-                param=f"messages.{index}.role",
-            )
+            why = f"this model does not understand messages of role '{message.role}'"
+            raise GatewayError(Kind.UNSUPPORTED, why, param=f"messages.{index}.role")
     for index, tool in enumerate(op.tools):
         if not _FUNCTION_NAME.fullmatch(tool.name):
-            raise _forbidden(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
+            raise wrong(f"tools.{index}.function.name", "must be 1 to 64 of a-z, A-Z, 0-9, underscores and dashes")
     # The SDK has the role developer, few chat templates do. The specification has no tool_call_id.
     op.messages = answer_calls(
         tuple(
@@ -127,7 +115,7 @@ def read_embed(body: bytes, raw: dict[str, Raw], unknown: Extra, dropped: tuple[
     for name, allowed in (("encoding_format", (b'"float"', b'"base64"')), ("input_type", (b'"text"',))):
         if name in raw and bytes(raw[name]) not in allowed:
             words = b" or ".join(allowed).decode().replace('"', "'")
-            raise GatewayError(Kind.UNSUPPORTED, f"'{name}' must be {words} here", param=name)
+            raise unsupported(name, f"must be {words} here")
     extra = {name: value for name, value in unknown.items() if name != "user"}
     op = reading.read_embed(body, raw, extra, dropped)
     op.raw = op.wire = None
@@ -150,9 +138,8 @@ def _read_part(raw: Raw, place: str) -> Part:
     found = read_at(place, raw, _part)
     part: Part
     if found.type not in _PART_TYPES:
-        raise GatewayError(
-            Kind.UNSUPPORTED, f"this model does not understand content of type '{found.type[:64]}'", param=place
-        )
+        why = f"this model does not understand content of type '{found.type[:64]}'"
+        raise GatewayError(Kind.UNSUPPORTED, why, param=place)
     if found.content == NULL:
         part = read_part(raw, place)
         if isinstance(part, Image):
@@ -167,21 +154,13 @@ def _read_part(raw: Raw, place: str) -> Part:
             part = Image(url, image.detail)
             _check_detail(part, f"{place}.detail")
             return part
-    raise GatewayError(
-        Kind.UNSUPPORTED,
-        "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image",
-        param=f"{place}.content",
-    )
+    why = "image content must be a URL (http, https or data) or the base64 of a PNG, JPEG, GIF, WebP or BMP image"
+    raise GatewayError(Kind.UNSUPPORTED, why, param=f"{place}.content")
 
 
 def _check_detail(image: Image, place: str) -> None:
     if image.detail not in _DETAILS:
-        raise _forbidden(place, "must be 'auto', 'low' or 'high'")
-
-
-def _forbidden(param: str, why: str) -> GatewayError:
-    """The error for a value that the specification does not allow."""
-    return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
+        raise wrong(place, "must be 'auto', 'low' or 'high'")
 
 
 def _part_form(members: Mapping[str, Raw]) -> KnownMembers | None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import model_row, renamed, rows
 from gateway.wire.openai.requests.field_rows import LOGPROBS, TOOLS, mapped, stream_options
 
 TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team", sample="team", where="header")
-_MODEL = Field("model", "consumed", note="names the pool; null is the default model", sample="m", names_model=True)
+_MODEL = model_row("names the pool; null is the default model")
 TIMEOUT = Field(
     "timeout_microseconds", "emulated", note="429 before the first byte, else an error event", sample=60_000_000
 )
@@ -35,11 +36,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         ),
         *mapped("min_tokens"),
         Field(
-            "min_total_tokens",
-            "emulated",
-            to="min_tokens",
-            note="as max_total_tokens; 400 with min_tokens",
-            sample=8,
+            "min_total_tokens", "emulated", to="min_tokens", note="as max_total_tokens; 400 with min_tokens", sample=8
         ),
         *mapped("n", note="400 with num_beams unless 1"),
         Field(
@@ -67,16 +64,14 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *mapped("top_k", note="0, no filter, is sent when absent"),
         *mapped("top_p", note="1 is sent when absent"),
         *mapped("stop", note="400 with num_beams"),
-        Field(
+        renamed(
             "stop_tokens",
-            "renamed",
-            to="stop_token_ids",
-            note="the ids of all entries: any one of them ends the choice",
-            sample=[{"tokens": [7]}],
+            "stop_token_ids",
+            [{"tokens": [7]}],
+            "the ids of all entries: any one of them ends the choice",
         ),
         Field("seed", "mapped", note="drawn when absent; a list must rise by one, else 422", sample=42),
-        Field("token_index_to_replace", "refused", note="unless empty", sample=[0]),
-        Field("embedding_to_replace", "refused", note="unless empty", sample=[0.5]),
+        *rows("refused", "unless empty", token_index_to_replace=[0], embedding_to_replace=[0.5]),
         Field(
             "beam_search_type",
             "consumed",
@@ -103,12 +98,8 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             note="text, json_object with or without schema, regex",
             sample={"type": "json_object"},
         ),
-        Field("beam_compat_pre_normalization", "refused", note=_UNKNOWN, sample=True),
-        Field("beam_compat_no_post_normalization", "refused", note=_UNKNOWN, sample=True),
-        Field("forced_output_tokens", "refused", note=_UNKNOWN, sample=[1]),
-        Field("soft_prompts", "refused", note=_UNKNOWN, sample=[0.5]),
-        Field("position_ids", "refused", note=_UNKNOWN, sample=[0]),
-        Field("generation_offset", "refused", note=_UNKNOWN, sample=1),
+        *rows("refused", _UNKNOWN, beam_compat_pre_normalization=True, beam_compat_no_post_normalization=True),
+        *rows("refused", _UNKNOWN, forced_output_tokens=[1], soft_prompts=[0.5], position_ids=[0], generation_offset=1),
     ),
     "chat": (
         TEAM,

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.messages import Beams, Chat, Complete, Logprobs, Output, Sampling
+from gateway.dialects._shared.faults import decoded, invalid, unsupported, wrong
 from gateway.dialects.friendli.fields import NEVER
 from gateway.translation import totals
 from gateway.wire.json import encode, typed
@@ -121,14 +122,7 @@ _complete = msgspec.json.Decoder(_CompleteIn)
 _chat = msgspec.json.Decoder(_ChatIn)
 _chat_format = msgspec.json.Decoder(_ChatFormatIn)
 _own_format = msgspec.json.Decoder(_OwnFormatIn)
-
-
-def _senseless(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"'{param}' {why}", param=param, code="invalid_value")
-
-
-def _beyond(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.UNSUPPORTED, f"'{param}' {why}", param=param)
+_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def read_complete(
@@ -136,12 +130,10 @@ def read_complete(
 ) -> Complete:
     for name in NEVER:
         if name in raw:
-            raise _beyond(name, "cannot be executed here")
+            raise unsupported(name, "cannot be executed here")
     found, dropped = read_known(raw, _complete, policy, Kind.UNSUPPORTED)
     if (found.prompt is None) == (found.tokens is None):
-        raise GatewayError(
-            Kind.BAD_REQUEST, "exactly one of 'prompt' and 'tokens' is required", param="prompt", code="invalid_value"
-        )
+        raise invalid("prompt", "exactly one of 'prompt' and 'tokens' is required")
     _refuse(found)
     op = Complete(
         model=found.model,
@@ -167,10 +159,10 @@ def _refuse(found: _CompleteIn) -> None:
     """Raises GatewayError(UNSUPPORTED) for members that no worker can execute, unless their value changes nothing."""
     for name in ("encoder_no_repeat_ngram", "encoder_repetition_penalty"):
         if (getattr(found, name) or 1) != 1:
-            raise _beyond(name, "is only for encoder-decoder models")
+            raise unsupported(name, "is only for encoder-decoder models")
     for name in ("token_index_to_replace", "embedding_to_replace", "include_output_logits"):
         if getattr(found, name):
-            raise _beyond(name, "cannot be executed here")
+            raise unsupported(name, "cannot be executed here")
 
 
 def _read_lengths(op: Complete, found: _CompleteIn) -> None:
@@ -178,7 +170,7 @@ def _read_lengths(op: Complete, found: _CompleteIn) -> None:
     known only to a worker."""
     for kind in ("max", "min"):
         if getattr(found, f"{kind}_tokens") is not None and getattr(found, f"{kind}_total_tokens") is not None:
-            raise _senseless(f"{kind}_total_tokens", f"and '{kind}_tokens' exclude each other")
+            raise wrong(f"{kind}_total_tokens", f"and '{kind}_tokens' exclude each other")
     op.max_output = found.max_tokens
     op.max_total, op.min_total = found.max_total_tokens, found.min_total_tokens or None
     if found.tokens is not None or (op.max_total is None and op.min_total is None):
@@ -188,23 +180,23 @@ def _read_lengths(op: Complete, found: _CompleteIn) -> None:
 def _read_beams(op: Complete, found: _CompleteIn) -> None:
     if found.num_beams is None:
         if found.early_stopping:
-            raise _senseless("early_stopping", "is only allowed with 'num_beams'")
+            raise wrong("early_stopping", "is only allowed with 'num_beams'")
         if found.length_penalty not in (None, 1.0):
-            raise _senseless("length_penalty", "is only allowed with 'num_beams'")
+            raise wrong("length_penalty", "is only allowed with 'num_beams'")
         if found.beam_search_type is not None:
             op.dropped = (*op.dropped, "beam_search_type")
         return
     if op.stream:
-        raise _senseless("stream", "is not supported with 'num_beams'")
+        raise wrong("stream", "is not supported with 'num_beams'")
     if op.n != 1:
-        raise _senseless("n", "is not supported with 'num_beams'")
+        raise wrong("n", "is not supported with 'num_beams'")
     if op.stop:
-        raise _senseless("stop", "is not supported with 'num_beams': use 'stop_tokens'")
+        raise wrong("stop", "is not supported with 'num_beams': use 'stop_tokens'")
     if found.beam_search_type not in (None, "DETERMINISTIC"):
-        raise _beyond("beam_search_type", "must be DETERMINISTIC here")
+        raise unsupported("beam_search_type", "must be DETERMINISTIC here")
     for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
         if getattr(found, name) not in (None, neutral):
-            raise _senseless(name, "is not allowed with deterministic beam search")
+            raise wrong(name, "is not allowed with deterministic beam search")
     op.beams = Beams(found.num_beams, found.length_penalty, found.early_stopping)
 
 
@@ -213,7 +205,7 @@ def _seeds(found: _CompleteIn, draw: Draw) -> tuple[int, ...]:
     n = found.n or 1
     if isinstance(found.seed, list):
         if len(found.seed) != n:
-            raise _senseless("seed", f"must be one number or a list of as many as 'n', which is {n}")
+            raise wrong("seed", f"must be one number or a list of as many as 'n', which is {n}")
         return tuple(found.seed)
     first = found.seed if found.seed is not None else draw(_SEEDS)
     return tuple(range(first, first + n))
@@ -241,20 +233,19 @@ def _output(found: _FormatIn) -> Output:
     schema = found.schema
     if found.type == "text":
         if schema is not None:
-            raise _senseless("response_format.schema", "has no meaning for type text")
+            raise wrong("response_format.schema", "has no meaning for type text")
         return Output("text")
     if found.type == "regex":
         if not isinstance(schema, str):
-            raise _senseless("response_format.schema", "must be the regular expression")
+            raise wrong("response_format.schema", "must be the regular expression")
         if len(schema) > LONGEST_PATTERN:
-            raise _senseless("response_format.schema", f"must have at most {LONGEST_PATTERN} characters")
+            raise wrong("response_format.schema", f"must have at most {LONGEST_PATTERN} characters")
         return Output("regex", pattern=schema)
     if schema is None:
         return Output("json")
-    try:
-        parsed = msgspec.json.decode(schema, type=dict[str, Any]) if isinstance(schema, str) else schema
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise _senseless("response_format.schema", "must be a JSON schema, serialized") from None
+    parsed = decoded(_object, schema) if isinstance(schema, str) else schema
+    if parsed is None:
+        raise wrong("response_format.schema", "must be a JSON schema, serialized")
     return Output("schema", Raw(encode(parsed)))
 
 
@@ -275,7 +266,7 @@ def read_chat(raw: dict[str, Raw], extra: dict[str, Raw], policy: ExtrasPolicy) 
     op.output = output or op.output
     op.timeout = _seconds(own.timeout_microseconds)
     if op.max_output is not None and (own.min_tokens or 0) > op.max_output:
-        raise _senseless("min_tokens", "asks for more than the greatest length allows")
+        raise wrong("min_tokens", "asks for more than the greatest length allows")
     op.sampling = msgspec.structs.replace(
         op.sampling,
         temperature=1.0 if own.temperature is None else own.temperature,

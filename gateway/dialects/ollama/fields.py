@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import model_row, renamed
 from gateway.wire.openai.requests.field_rows import TOOLS, mapped
 
 FIELDS: Mapping[str, Sequence[Field]] = {
     "chat": (
-        Field("model", "consumed", note="names the pool", sample="m", names_model=True),
+        model_row("names the pool"),
         Field(
             "messages",
             "mapped",
@@ -43,16 +44,16 @@ FIELDS: Mapping[str, Sequence[Field]] = {
             sample={},
             probe={"temperature": 0.5},
         ),
-        Field("options.temperature", "renamed", to="temperature", sample=0.7),
-        Field("options.top_p", "renamed", to="top_p", sample=0.9),
-        Field("options.top_k", "renamed", to="top_k", sample=40),
-        Field("options.min_p", "renamed", to="min_p", sample=0.1),
-        Field("options.seed", "renamed", to="seed", sample=7),
-        Field("options.stop", "renamed", to="stop", sample=["END"]),
+        renamed("options.temperature", "temperature", 0.7),
+        renamed("options.top_p", "top_p", 0.9),
+        renamed("options.top_k", "top_k", 40),
+        renamed("options.min_p", "min_p", 0.1),
+        renamed("options.seed", "seed", 7),
+        renamed("options.stop", "stop", ["END"]),
         Field("options.num_predict", "renamed", to="max_tokens", note="-1 and -2 are no limit", sample=16),
-        Field("options.frequency_penalty", "renamed", to="frequency_penalty", sample=0.5),
-        Field("options.presence_penalty", "renamed", to="presence_penalty", sample=0.5),
-        Field("options.repeat_penalty", "renamed", to="repetition_penalty", sample=1.1),
+        renamed("options.frequency_penalty", "frequency_penalty", 0.5),
+        renamed("options.presence_penalty", "presence_penalty", 0.5),
+        renamed("options.repeat_penalty", "repetition_penalty", 1.1),
     ),
 }
 KNOWN = body_members(FIELDS)["chat"]

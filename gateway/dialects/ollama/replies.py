@@ -10,13 +10,16 @@ from msgspec import Raw
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, PartEnd, PartStart
 from gateway.core.http import JSON_TYPE, Response
-from gateway.core.lifecycle import Reply, ReplyPart
+from gateway.core.lifecycle import Reply
 from gateway.core.messages import Op
+from gateway.dialects._shared.faults import decoded
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.ollama.errors import END, error_events, error_object
 from gateway.wire import sse
 from gateway.wire.json import encode, encode_line
 from gateway.wire.openai.replies import writing
+
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def write(reply: Reply, op: Op) -> Response:
@@ -27,7 +30,7 @@ def write(reply: Reply, op: Op) -> Response:
     if thinking is not None:
         message["thinking"] = thinking
     if choice.calls:
-        message["tool_calls"] = [_write_call(call) for call in choice.calls]
+        message["tool_calls"] = [_call(call.call_id, call.name, call.text) for call in choice.calls]
     body = {
         "id": "cmpl-" + reply.start.id.removeprefix("chatcmpl-"),
         "model": writing.shown(op, reply.start.model),
@@ -38,17 +41,10 @@ def write(reply: Reply, op: Op) -> Response:
     return Response(200, [JSON_TYPE], encode(body))
 
 
-def _write_call(call: ReplyPart) -> dict[str, Any]:
-    """A tool call. As in Ollama, arguments are an object; arguments that are not valid JSON stay text."""
-    return _call(call.call_id, call.name, call.text)
-
-
 def _call(call_id: str | None, name: str | None, text: str) -> dict[str, Any]:
-    try:
-        arguments: Any = msgspec.json.decode(text, type=dict[str, Raw]) if text else {}
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        arguments = text
-    return {"id": call_id, "function": {"name": name, "arguments": arguments}}
+    """A tool call. As in Ollama, arguments are an object; arguments that are not valid JSON stay text."""
+    arguments = decoded(_object, text or "{}")
+    return {"id": call_id, "function": {"name": name, "arguments": text if arguments is None else arguments}}
 
 
 # Both streams list it in the specification; the server drops it where it does not keep the connection.

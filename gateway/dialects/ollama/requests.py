@@ -12,6 +12,7 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, integer, number, sort_extras, validate
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Image, Message, Output, Thinking
+from gateway.dialects._shared.faults import decoded
 from gateway.dialects.ollama.fields import KNOWN, OPTIONS
 from gateway.wire import images
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown
@@ -33,7 +34,8 @@ class _OwnIn(Struct):
 
 _OWN = _OwnIn.__struct_fields__
 _own = msgspec.json.Decoder(_OwnIn)
-_messages = msgspec.json.Decoder(list[dict[str, Raw]])
+_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_messages = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 
 
 def read(request: Request, policy: ExtrasPolicy) -> Chat:
@@ -87,10 +89,9 @@ def _lift_options(known: dict[str, Raw], policy: ExtrasPolicy) -> tuple[str, ...
     raw = known.pop("options", None)
     if raw is None:
         return ()
-    try:
-        options = msgspec.json.decode(raw, type=dict[str, Raw])
-    except msgspec.ValidationError:
-        raise GatewayError(Kind.BAD_REQUEST, "'options' must be an object", param="options") from None
+    options = decoded(_object, raw)
+    if options is None:
+        raise GatewayError(Kind.BAD_REQUEST, "'options' must be an object", param="options")
     left_out: dict[str, Raw] = {}
     for name, value in options.items():
         target = OPTIONS.get(name)
@@ -144,9 +145,8 @@ def _take_own(known: dict[str, Raw]) -> dict[int, _OwnIn]:
     raw = bytes(known.get("messages", b""))
     if not any(b'"%b"' % name.encode() in raw for name in _OWN):
         return {}
-    try:
-        messages = _messages.decode(raw)
-    except msgspec.ValidationError:  # the reader of the messages reports the error
+    messages = decoded(_messages, raw)
+    if messages is None:  # the reader of the messages reports the error
         return {}
     found = {}
     for index, message in enumerate(messages):
@@ -172,9 +172,8 @@ def _with_own(messages: tuple[Message, ...], owns: Mapping[int, _OwnIn]) -> tupl
             url = images.as_url(image)
             if url is None:
                 at = f"{place}.images.{position}"
-                raise GatewayError(
-                    Kind.BAD_REQUEST, f"'{at}' is not the base64 of an image of a known format", param=at
-                )
+                why = f"'{at}' is not the base64 of an image of a known format"
+                raise GatewayError(Kind.BAD_REQUEST, why, param=at)
             pictures.append(Image(url))
         parts = (*parts, *pictures)
         if own.tool_name:

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Image, Message, Part, Text, Thinking, ToolCall
+from gateway.dialects._shared.faults import decoded, wrong
 from gateway.dialects.ollama_native.views import CallIn, MessageIn
 from gateway.wire import images
 from gateway.wire.json import NULL
@@ -42,9 +42,7 @@ def pictures(found: list[str] | None, place: str) -> list[Part]:
     for position, image in enumerate(found or ()):
         url = None if _LINK.match(image) else images.as_url(image)
         if url is None:
-            at = f"{place}.{position}"
-            message = f"'{at}' is not the base64 of an image of a known format"
-            raise GatewayError(Kind.BAD_REQUEST, message, param=at, code="invalid_value")
+            raise wrong(f"{place}.{position}", "is not the base64 of an image of a known format")
         parts.append(Image(url))
     return parts
 
@@ -88,15 +86,12 @@ def arguments_text(found: Raw, place: str) -> str:
     """The arguments of a call as JSON text, with members and numbers unchanged."""
     if found == NULL:
         return "{}"
-    try:
-        _object(found)
-    except msgspec.ValidationError:
-        try:
-            return _text(found)
-        except msgspec.ValidationError:
-            message = f"'{place}' must be an object"
-            raise GatewayError(Kind.BAD_REQUEST, message, param=place, code="invalid_value") from None
-    return bytes(found).decode()
+    if decoded(_object, found) is not None:
+        return bytes(found).decode()
+    text = decoded(_text, found)
+    if text is None:
+        raise wrong(place, "must be an object")
+    return text
 
 
 def _without_call(message: Message) -> Message:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import ignored_members, model_row, renamed
 
 _TOOLS = [{"type": "function", "function": {"name": "f"}}]
-_NO_PLACE = "nothing behind us has a place for it"
 _RUNNER = "of the server that runs a model: here its workers decide"
 _RUNNERS = (
     *("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "use_mlock", "low_vram", "numa", "num_thread"),
@@ -20,25 +20,17 @@ _SAMPLERS = (
 )
 _OTHERS = "left out and named for workers without it"
 
-_MODEL = Field(
-    "model", "consumed", note="names the pool; `m` and `m:latest` are one model", sample="m", names_model=True
-)
+_MODEL = model_row("names the pool; `m` and `m:latest` are one model")
 _KEEP = Field("keep_alive", "ignored", note="workers keep their model", sample="5m")
 _OPTIONS = (
-    Field(
-        "options",
-        "consumed",
-        note="its members are the next rows",
-        sample={},
-        probe={"temperature": 0.5},
-    ),
-    Field("options.num_predict", "renamed", to="max_tokens", note="0 and less are no limit", sample=16),
-    Field("options.temperature", "renamed", to="temperature", sample=0.7),
-    Field("options.top_p", "renamed", to="top_p", sample=0.9),
-    Field("options.top_k", "renamed", to="top_k", note=_OTHERS, sample=40),
-    Field("options.min_p", "renamed", to="min_p", note=_OTHERS, sample=0.1),
-    Field("options.seed", "renamed", to="seed", note="less than 0 is none", sample=7),
-    Field("options.stop", "renamed", to="stop", note="a list, or one text", sample=["END"]),
+    Field("options", "consumed", note="its members are the next rows", sample={}, probe={"temperature": 0.5}),
+    renamed("options.num_predict", "max_tokens", 16, "0 and less are no limit"),
+    renamed("options.temperature", "temperature", 0.7),
+    renamed("options.top_p", "top_p", 0.9),
+    renamed("options.top_k", "top_k", 40, _OTHERS),
+    renamed("options.min_p", "min_p", 0.1, _OTHERS),
+    renamed("options.seed", "seed", 7, "less than 0 is none"),
+    renamed("options.stop", "stop", ["END"], "a list, or one text"),
     Field(
         "options.repeat_penalty",
         "renamed",
@@ -46,8 +38,8 @@ _OPTIONS = (
         note=f"over the whole text, whatever repeat_last_n says; {_OTHERS}",
         sample=1.1,
     ),
-    Field("options.presence_penalty", "renamed", to="presence_penalty", note=_OTHERS, sample=0.5),
-    Field("options.frequency_penalty", "renamed", to="frequency_penalty", note=_OTHERS, sample=0.5),
+    renamed("options.presence_penalty", "presence_penalty", 0.5, _OTHERS),
+    renamed("options.frequency_penalty", "frequency_penalty", 0.5, _OTHERS),
     *(Field(f"options.{name}", "ignored", note=_RUNNER, sample=1) for name in _RUNNERS),
     *(Field(f"options.{name}", "ignored", note="no engine behind us has it", sample=1) for name in _SAMPLERS),
 )
@@ -85,13 +77,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     "complete": (
         Field("prompt", "renamed", to="messages", note="one message of the user; as it is with `raw`", sample="hi"),
         Field("system", "renamed", to="messages", sample="be brief"),
-        Field(
-            "images",
-            "renamed",
-            to="messages",
-            note="base64, before the text",
-            sample=["iVBORw0KGgo="],
-        ),
+        Field("images", "renamed", to="messages", note="base64, before the text", sample=["iVBORw0KGgo="]),
         Field(
             "raw",
             "emulated",
@@ -127,12 +113,7 @@ FIELDS: Mapping[str, Sequence[Field]] = {
     ),
 }
 KNOWN = body_members(FIELDS)
-"""The names of the top-level members that each operation's table has."""
-IGNORED = {
-    operation: tuple(field.name for field in found if field.handling == "ignored" and "." not in field.name)
-    for operation, found in FIELDS.items()
-}
-"""The names of the fields that each operation accepts and names as dropped."""
+IGNORED = ignored_members(FIELDS)
 
 OPTIONS = frozenset(
     field.name.removeprefix("options.") for field in FIELDS["chat"] if field.name.startswith("options.")

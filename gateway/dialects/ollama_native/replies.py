@@ -14,6 +14,7 @@ from gateway.core.http import JSON_TYPE, Headers, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
+from gateway.dialects._shared.faults import decoded
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.ollama_native.conversation import RAW
 from gateway.dialects.ollama_native.errors import error_line
@@ -98,12 +99,9 @@ def _call(index: int, call_id: str | None, name: str | None, text: str) -> dict[
     """A call. Its arguments are an object, with the model's own numbers and order; white space is an empty one. Text
     that is not a JSON object is its member `_raw`."""
     text = text.strip() or "{}"
-    arguments: Any
-    try:
-        _object(text)
+    arguments: Any = {RAW: text}
+    if decoded(_object, text) is not None:
         arguments = Raw(msgspec.json.format(text.encode(), indent=-1))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        arguments = {RAW: text}
     return {"id": call_id, "function": {"index": index, "name": name, "arguments": arguments}}
 
 

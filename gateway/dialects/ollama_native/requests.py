@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
 from gateway.core.messages import (
@@ -24,6 +23,7 @@ from gateway.core.messages import (
     Sampling,
     Text,
 )
+from gateway.dialects._shared.faults import decoded, invalid, missing, unsupported, wrong
 from gateway.dialects.ollama_native import models
 from gateway.dialects.ollama_native.conversation import pictures, read_messages
 from gateway.dialects.ollama_native.fields import IGNORED, KNOWN, OPTIONS
@@ -103,7 +103,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
     raw = members(request)
     operation = OPERATIONS[request.route]
     if raw.get("_debug_render_only") == Raw(b"true"):
-        raise _unsupported("_debug_render_only", "the template is the worker's")
+        raise unsupported("_debug_render_only", "is not supported: the template is the worker's")
     options, left = _take_options(raw, policy, operation) if operation != "embed" else (None, [])
     # The AI SDK sends these here, although Ollama does not read them here. Its own temperature goes before this one.
     habits = _FOREIGN if options is None or options.temperature is None else (*_FOREIGN, "temperature")
@@ -133,7 +133,7 @@ def read_name(request: Request) -> str:
 
 def _required(model: str | None) -> str:
     if not model:
-        raise GatewayError(Kind.BAD_REQUEST, "model is required", param="model", code="missing_parameter")
+        raise missing("model", "model is required")
     return model
 
 
@@ -168,18 +168,19 @@ def _read_generate(
     found, unknown = read_known(raw, _generate, policy)
     left += unknown
     if found.raw and (found.template or found.system or found.context or found.images):
-        message = "raw mode does not support template, system, context or images"
-        raise GatewayError(Kind.BAD_REQUEST, message, param="raw", code="invalid_value")
+        raise invalid("raw", "raw mode does not support template, system, context or images")
     if found.template:
-        raise _unsupported("template", "the template is the worker's")
+        raise unsupported("template", "is not supported: the template is the worker's")
     if found.context:
-        raise _unsupported("context", "no worker has the tokens of a former turn; send the conversation to /api/chat")
+        raise unsupported(
+            "context", "is not supported: no worker has the tokens of a former turn; send the conversation to /api/chat"
+        )
     if not (found.prompt or found.images or found.suffix):
         return None
     op: Chat | Complete
     if found.raw or found.suffix:
         if found.system or found.images:
-            raise _unsupported("suffix", "it does not go with system or images")
+            raise unsupported("suffix", "is not supported: it does not go with system or images")
         op = Complete(model=found.model, prompts=(found.prompt or "",), suffix=found.suffix or None)
     else:
         system = [Message("system", (Text(found.system),))] if found.system else []
@@ -196,8 +197,7 @@ def _common(op: Chat | Complete, found: Body, options: OptionsIn | None, left: l
     op.output = _read_format(found.format)
     if found.logprobs:
         if not 0 <= (found.top_logprobs or 0) <= _MOST_TOP:
-            message = f"top_logprobs must be between 0 and {_MOST_TOP}"
-            raise GatewayError(Kind.BAD_REQUEST, message, param="top_logprobs", code="invalid_value")
+            raise invalid("top_logprobs", f"top_logprobs must be between 0 and {_MOST_TOP}")
         op.logprobs = Logprobs(found.top_logprobs or 0)
     elif found.top_logprobs:
         left.append("top_logprobs")
@@ -237,8 +237,7 @@ def _think(op: Chat, think: bool | str | None) -> None:
         return
     effort = "medium" if think is True else _LEVELS.get(think.lower())
     if effort is None:
-        message = "invalid think value: it must be true, false, high, medium, low or max"
-        raise GatewayError(Kind.BAD_REQUEST, message, param="think", code="invalid_value")
+        raise invalid("think", "invalid think value: it must be true, false, high, medium, low or max")
     op.reasoning = effort
 
 
@@ -248,11 +247,9 @@ def _take_options(raw: Extra, policy: ExtrasPolicy, operation: str) -> tuple[Opt
     given = raw.pop("options", None)
     if given is None:
         return None, []
-    try:
-        found = _object(given)
-    except msgspec.ValidationError:
-        message = "'options' must be an object"
-        raise GatewayError(Kind.BAD_REQUEST, message, param="options", code="invalid_value") from None
+    found = decoded(_object, given)
+    if found is None:
+        raise wrong("options", "must be an object")
     said = {name: value for name, value in found.items() if value != NULL}
     unknown = {name: value for name, value in said.items() if name not in _OPTIONS}
     if policy != "error":
@@ -274,8 +271,7 @@ def _read_format(found: Raw) -> Output | None:
     if text.startswith(b"{"):
         check_depth({"format": found})
         return Output("schema", found, name="output", strict=True)
-    message = "'format' must be \"json\" or a JSON schema"
-    raise GatewayError(Kind.BAD_REQUEST, message, param="format", code="invalid_value")
+    raise wrong("format", 'must be "json" or a JSON schema')
 
 
 # -- embeddings -------------------------------------------------------------------------------------------------------
@@ -285,18 +281,15 @@ def _read_embed(raw: Extra, extra: Extra, left: list[str], route: str) -> Embed 
     found = typed(encode(raw), _embed)
     inputs: Any = None
     if route == "embed" and found.input != NULL:
-        try:
-            inputs = _inputs(found.input)
-        except msgspec.ValidationError:
-            message = "invalid input type"
-            raise GatewayError(Kind.BAD_REQUEST, message, param="input", code="invalid_value") from None
+        inputs = decoded(_inputs, found.input)
+        if inputs is None:
+            raise invalid("input", "invalid input type")
     inputs = found.prompt if inputs is None else inputs
     if not inputs:
         return None
     texts = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     if len(texts) > _MOST_INPUTS:
-        message = f"'input' must have at most {_MOST_INPUTS} texts"
-        raise GatewayError(Kind.BAD_REQUEST, message, param="input", code="invalid_value")
+        raise wrong("input", f"must have at most {_MOST_INPUTS} texts")
     return Embed(
         model=found.model,
         inputs=texts,
@@ -305,7 +298,3 @@ def _read_embed(raw: Extra, extra: Extra, left: list[str], route: str) -> Embed 
         truncate=found.truncate is not False,
         extra=extra,
     )
-
-
-def _unsupported(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.UNSUPPORTED, f"'{param}' is not supported: {why}", param=param)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.field_rows import mapped
 
-_MODEL = Field("model", "consumed", note="names the pool, else the default", sample="m", names_model=True)
+_MODEL = model_row("names the pool, else the default")
 _TALK = {"messages": [{"role": "user", "content": "hi"}], "prompt": None}
 _CONTINUED = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}], "prompt": None}
 

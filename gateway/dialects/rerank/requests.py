@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy
 from gateway.core.http import Request
 from gateway.core.messages import Detokenize, Extra, Op, Score, Tokenize
+from gateway.dialects._shared.faults import missing, wrong
 from gateway.dialects.rerank.fields import FIELDS, KNOWN
 from gateway.wire.json import check_depth, encode, members, require_json, settle_unknown, typed
 from gateway.wire.openai.requests import reading
@@ -148,9 +148,9 @@ def _read_rerank(raw: Extra, extra: Extra, request: Request) -> Score:
     found = typed(encode(raw), _rerank)
     query = found.query if isinstance(found.query, str) else found.query.text
     if not query.strip():
-        raise _wrong("query", "must not be blank")
+        raise wrong("query", "must not be blank")
     if found.texts is not None and found.documents is not None:
-        raise _wrong("documents", "and 'texts' are two names for one thing: send one")
+        raise wrong("documents", "and 'texts' are two names for one thing: send one")
     given = found.texts if found.texts is not None else found.documents
     name = "texts" if found.texts is not None else "documents"
     documents: Sequence[str | dict[str, Any]] = [given] if isinstance(given, str) else given or ()
@@ -180,7 +180,7 @@ def _add_of_tei(found: _RerankIn, extra: Extra) -> None:
     if found.raw_scores is not None:
         said["use_activation"] = not found.raw_scores
     if found.truncation_direction is not None and found.truncation_direction.lower() not in ("left", "right"):
-        raise _wrong("truncation_direction", "must be 'Left' or 'Right'")
+        raise wrong("truncation_direction", "must be 'Left' or 'Right'")
     if found.truncate:
         said["truncate_prompt_tokens"] = -1
         if found.truncation_direction is not None:
@@ -197,7 +197,7 @@ def _text_of(document: str | dict[str, Any], at: int, fields: Sequence[str]) -> 
     lines = [document[name] for name in names if isinstance(document.get(name), str)]
     if not lines:
         asked = "a member that 'rank_fields' names" if fields else "'text'"
-        raise _wrong(f"documents.{at}", f"must be a text, or an object with a text in {asked}")
+        raise wrong(f"documents.{at}", f"must be a text, or an object with a text in {asked}")
     return "\n".join(lines)
 
 
@@ -214,11 +214,9 @@ def _read_score(raw: Extra, extra: Extra) -> Score:
     first, queries = _one_of(found, _FIRST)
     second, documents = _one_of(found, _SECOND)
     if any(not one.strip() for one in queries):
-        raise _wrong(first, "must not be blank")
+        raise wrong(first, "must not be blank")
     if len(queries) not in (1, len(documents)):
-        raise _wrong(
-            first, f"must be one, or one for each of '{second}': there are {len(queries)} and {len(documents)}"
-        )
+        raise wrong(first, f"must be one, or one for each of '{second}': there are {len(queries)} and {len(documents)}")
     return Score(model=found.model, queries=queries, documents=documents, user=found.user, extra=extra)
 
 
@@ -226,10 +224,9 @@ def _one_of(found: _ScoreIn, names: Sequence[str]) -> tuple[str, tuple[str, ...]
     """The name and the texts of the one member among `names` that was sent."""
     sent = [name for name in names if getattr(found, name) is not None]
     if not sent:
-        message = f"missing required parameter: '{names[0]}'"
-        raise GatewayError(Kind.BAD_REQUEST, message, param=names[0], code="missing_parameter")
+        raise missing(names[0], f"missing required parameter: '{names[0]}'")
     if len(sent) > 1:
-        raise _wrong(sent[0], f"and '{sent[1]}' are two names for one thing: send one")
+        raise wrong(sent[0], f"and '{sent[1]}' are two names for one thing: send one")
     given = getattr(found, sent[0])
     texts = (given,) if isinstance(given, str) else tuple(given)
     _bounded(sent[0], texts)
@@ -244,14 +241,13 @@ def _read_tokenize(raw: Extra, extra: Extra, policy: ExtrasPolicy) -> Tokenize:
     texts = bool(found.return_token_strs)
     if found.prompt is not None and "messages" not in raw:
         if "tools" in raw:
-            raise _wrong("tools", "are a part of a chat's prompt: send 'messages'")
+            raise wrong("tools", "are a part of a chat's prompt: send 'messages'")
         special = found.add_special_tokens is not False
         return Tokenize(model=found.model, prompt=found.prompt, special=special, texts=texts, extra=extra)
     if "messages" not in raw:
-        message = "missing required parameter: 'prompt'"
-        raise GatewayError(Kind.BAD_REQUEST, message, param="prompt", code="missing_parameter")
+        raise missing("prompt", "missing required parameter: 'prompt'")
     if found.continue_final_message and found.add_generation_prompt:
-        raise _wrong("continue_final_message", "and 'add_generation_prompt' cannot both be true")
+        raise wrong("continue_final_message", "and 'add_generation_prompt' cannot both be true")
     talk: Extra = {name: raw[name] for name in ("messages", "tools") if name in raw}
     chat = reading.read_chat(encode(talk), talk, {}, (), policy)
     chat.continue_last = bool(found.continue_final_message)
@@ -269,10 +265,6 @@ def _read_tokenize(raw: Extra, extra: Extra, policy: ExtrasPolicy) -> Tokenize:
 def _bounded(name: str, texts: Sequence[Any]) -> None:
     """Raises GatewayError(BAD_REQUEST) for no document, and for too many."""
     if not texts:
-        raise _wrong(name, "must hold at least one text")
+        raise wrong(name, "must hold at least one text")
     if len(texts) > MOST_DOCUMENTS:
-        raise _wrong(name, f"must hold at most {MOST_DOCUMENTS} texts")
-
-
-def _wrong(param: str, what: str) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"'{param}' {what}", param=param, code="invalid_value")
+        raise wrong(name, f"must hold at most {MOST_DOCUMENTS} texts")

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Audio, Image, Message, Part, Text, Thinking, ToolCall
+from gateway.dialects._shared.faults import wrong_at
 from gateway.dialects.responses import compaction
 from gateway.dialects.responses.tools import Toolbox, as_arguments
 from gateway.dialects.responses.views import ITEMS, ItemIn, PartIn, TypeIn
@@ -77,7 +78,7 @@ class Conversation:
         self._end_assistant()
         self._end_outputs()
         if not self.messages:
-            raise _wrong("input", "at least one message is required")
+            raise wrong_at("input", "at least one message is required")
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -129,7 +130,7 @@ class Conversation:
         elif role == "user":
             self._user(parts)
         else:
-            raise _wrong(f"{place}.role", "must be user, assistant, system or developer")
+            raise wrong_at(f"{place}.role", "must be user, assistant, system or developer")
 
     def _system(self, parts: list[Part]) -> None:
         text = "\n\n".join(part.text for part in parts if isinstance(part, Text) and part.text)
@@ -177,7 +178,7 @@ class Conversation:
 
     def _call(self, item: ItemIn, arguments: str, place: str) -> None:
         if not item.call_id or not item.name:
-            raise _wrong(place, f"a {item.type} needs a call_id and a name")
+            raise wrong_at(place, f"a {item.type} needs a call_id and a name")
         self._assistant([ToolCall(item.call_id, self.box.name_of(item.name, item.namespace), arguments)])
         self._unanswered.add(item.call_id)
 
@@ -199,13 +200,11 @@ class Conversation:
         if (item.id or "").startswith("rs_"):
             self._drop("input[].item_reference")
             return
-        raise GatewayError(
-            Kind.BAD_REQUEST,
+        message = (
             f"{place}: an item_reference to '{(item.id or '')[:64]}', but nothing is stored here: send the item "
-            "itself, as clients do when they are told `store: false`",
-            param=place,
-            code="item_not_found",
+            "itself, as clients do when they are told `store: false`"
         )
+        raise GatewayError(Kind.BAD_REQUEST, message, param=place, code="item_not_found")
 
     def _summary(self, item: ItemIn, place: str) -> None:
         """A summary goes to the model as the user's words. Without it the model would not know the history."""
@@ -213,9 +212,9 @@ class Conversation:
         try:
             told = compaction.as_told(item.encrypted_content or "")
         except compaction.Damaged:
-            raise _wrong(where, "this summary is damaged") from None
+            raise wrong_at(where, "this summary is damaged") from None
         if told is None:
-            raise _wrong(where, "no summary that was made here, so the history cannot be read: send the conversation")
+            raise wrong_at(where, "no summary that was made here, so the history cannot be read: send the conversation")
         self._user([Text(told)])
 
     def _flat(self, kind: str, raw: Raw) -> None:
@@ -260,7 +259,7 @@ class Conversation:
             return [Text(part.refusal)] if part.refusal else []
         if part.type == "input_image":
             if part.image_url is None:
-                raise _wrong(place, "files are not kept here: send an image as a URL or a data URL in image_url")
+                raise wrong_at(place, "files are not kept here: send an image as a URL or a data URL in image_url")
             return [Image(part.image_url, "high" if part.detail == "original" else part.detail)]
         if part.type == "input_file":
             return [Text(_file(part, place))]
@@ -276,13 +275,9 @@ def _file(part: PartIn, place: str) -> str:
     kind, *options = head.removeprefix("data:").split(";")
     readable = kind.startswith("text/") or kind in ("application/json", "application/xml")
     if not (comma and head.startswith("data:") and readable):
-        raise _wrong(place, "only files of text can be read, and only as a data URL in file_data")
+        raise wrong_at(place, "only files of text can be read, and only as a data URL in file_data")
     try:
         text = (b64decode(data, validate=True) if "base64" in options else unquote_to_bytes(data)).decode()
     except (Base64Error, ValueError):
-        raise _wrong(place, "file_data is no text in UTF-8") from None
+        raise wrong_at(place, "file_data is no text in UTF-8") from None
     return f"{part.filename}:\n{text}" if part.filename else text
-
-
-def _wrong(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"{param}: {why}", param=param, code="invalid_value")

@@ -7,20 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.fields import WORDS, Example, Examples, Field
+from gateway.dialects._shared.rows import NO_PLACE, ignored_members, model_row, outer_members, renamed, rows
 
 _TOOLS = [{"type": "function", "name": "f"}]
-_NO_PLACE = "nothing behind us has a place for it"
 _NOT_STORED = "nothing is stored here"
 
 
-def _ignored(name: str, sample: Any, note: str = _NO_PLACE) -> Field:
+def _ignored(name: str, sample: Any, note: str = NO_PLACE) -> Field:
     return Field(name, "ignored", note=note, sample=sample)
 
 
 _PROMPT = (
-    Field(
-        "model", "consumed", note="names the pool; the worker sees its own name for it", sample="m", names_model=True
-    ),
+    model_row("names the pool; the worker sees its own name for it"),
     Field("input", "renamed", to="messages", note="text, or items of every kind", sample="hi"),
     Field(
         "instructions",
@@ -41,15 +39,8 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         *_PROMPT,
         Field("stream", "mapped", sample=True),
         _ignored("stream_options", {"include_obfuscation": False}, "usage is always told, and nothing is obfuscated"),
-        Field(
-            "max_output_tokens",
-            "renamed",
-            to="max_tokens",
-            note="what exceeds the context is cut off, and named",
-            sample=24,
-        ),
-        Field("temperature", "mapped", sample=0.5),
-        Field("top_p", "mapped", sample=0.9),
+        renamed("max_output_tokens", "max_tokens", 24, "what exceeds the context is cut off, and named"),
+        *rows("mapped", "", temperature=0.5, top_p=0.9),
         Field("top_logprobs", "renamed", to="logprobs, top_logprobs", sample=2),
         Field("user", "mapped", sample="user-1"),
         Field("metadata", "emulated", note="told again in the reply", sample={"k": "v"}),
@@ -69,12 +60,11 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         ),
         Field("text.format", "renamed", to="response_format", sample={"type": "json_object"}),
         _ignored("text.verbosity", "low"),
-        Field(
+        renamed(
             "reasoning.effort",
-            "renamed",
-            to="reasoning_effort",
-            note="xhigh and max are high. Left out and named for a model that does not reason",
-            sample="low",
+            "reasoning_effort",
+            "low",
+            "xhigh and max are high. Left out and named for a model that does not reason",
         ),
         Field("reasoning.summary", "emulated", note="reasoning then comes as a summary", sample="auto"),
         Field("reasoning.generate_summary", "emulated", note="its older name", sample="auto"),
@@ -96,41 +86,28 @@ FIELDS: Mapping[str, Sequence[Field]] = {
         ),
         Field("background", "refused", note="unless it is false", sample=True),
         *_REFUSED,
-        _ignored("truncation", "auto"),
-        _ignored("service_tier", "auto"),
-        _ignored("safety_identifier", "s"),
-        _ignored("max_tool_calls", 5),
-        _ignored("moderation", {}),
-        _ignored("context_management", []),
+        *rows("ignored", NO_PLACE, truncation="auto", service_tier="auto", safety_identifier="s", max_tool_calls=5),
+        *rows("ignored", NO_PLACE, moderation={}, context_management=[]),
         Field("prompt_cache_key", "consumed", note="chooses the place among the workers", sample="k", probe="l"),
-        _ignored("prompt_cache_options", {}),
-        _ignored("prompt_cache_retention", "24h"),
-        _ignored("client_metadata", {"k": "v"}),
-        _ignored("access_programs", []),
-        _ignored("image", {}),
+        *rows("ignored", NO_PLACE, prompt_cache_options={}, prompt_cache_retention="24h", client_metadata={"k": "v"}),
+        *rows("ignored", NO_PLACE, access_programs=[], image={}),
     ),
     "count": (
         *_PROMPT,
         *_REFUSED,
-        *(
-            _ignored(name, sample, "says nothing of a prompt's length")
-            for name, sample in (
-                ("tool_choice", "auto"),
-                ("parallel_tool_calls", False),
-                ("reasoning", {"effort": "low"}),
-                ("text", {"verbosity": "low"}),
-                ("truncation", "auto"),
-            )
+        *rows(
+            "ignored",
+            "says nothing of a prompt's length",
+            tool_choice="auto",
+            parallel_tool_calls=False,
+            reasoning={"effort": "low"},
+            text={"verbosity": "low"},
+            truncation="auto",
         ),
     ),
 }
-KNOWN = {operation: frozenset(field.name.partition(".")[0] for field in found) for operation, found in FIELDS.items()}
-"""The names of the top-level members that each operation's table has."""
-IGNORED = {
-    operation: tuple(field.name for field in found if field.handling == "ignored" and "." not in field.name)
-    for operation, found in FIELDS.items()
-}
-"""The names of the fields that each operation accepts and names as dropped."""
+KNOWN = outer_members(FIELDS)
+IGNORED = ignored_members(FIELDS)
 REFUSED = tuple(field.name for field in _REFUSED)
 
 _LEAST = {"input": WORDS}

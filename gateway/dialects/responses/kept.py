@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import JSON_TYPE, NeedsStored, Request, Response
 from gateway.core.messages import AnsweredFromStore
+from gateway.dialects._shared.faults import decoded
 from gateway.dialects.responses.stored import LONGEST, Past, past_of
 from gateway.wire.json import encode
 
@@ -97,11 +98,8 @@ def _page(name: str, past: Past, query: dict[str, list[str]]) -> bytes:
 
 def _id_of(raw: Raw, name: str, index: int) -> str:
     """An item's own id, or one that is always the same: clients need not send any."""
-    try:
-        own = _named.decode(raw).id
-    except msgspec.ValidationError:
-        own = None
-    return own or f"item_{name.removeprefix('resp_')}_{index}"
+    own = decoded(_named.decode, raw)
+    return (own and own.id) or f"item_{name.removeprefix('resp_')}_{index}"
 
 
 def _shown(raw: Raw, item_id: str) -> dict[str, Any]:

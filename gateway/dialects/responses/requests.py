@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
+from gateway.core.errors import GatewayError
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, CountTokens, Extra, Logprobs, Output, Sampling
+from gateway.dialects._shared.faults import unsupported, wrong_at
 from gateway.dialects.responses.conversation import Conversation
 from gateway.dialects.responses.fields import IGNORED, REFUSED
 from gateway.dialects.responses.stored import as_items, with_past
@@ -82,9 +83,7 @@ def read_chat(
     _refuse_stored(raw, given)
     found, box, talk, unknown = _read(raw, _chat, policy, given)
     if found.background:
-        raise GatewayError(
-            Kind.UNSUPPORTED, "'background' is not supported: nothing is stored here", param="background"
-        )
+        raise unsupported("background", "is not supported: nothing is stored here")
     op = _with_prompt(found, box, talk)
     left = [*dropped, *(name for name in IGNORED["chat"] if name in raw), *unknown, *talk.dropped, *box.dropped]
     op.stream = op.include_usage = bool(found.stream)
@@ -133,11 +132,8 @@ def read_count(raw: Extra, extra: Extra, dropped: tuple[str, ...], policy: Extra
 def _refuse_stored(raw: Extra, given: Given) -> None:
     for name in REFUSED:
         if name in raw and (given.stored is None or name != "previous_response_id"):
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"'{name}' is not supported: nothing is stored here, send the whole conversation as 'input'",
-                param=name,
-            )
+            why = "is not supported: nothing is stored here, send the whole conversation as 'input'"
+            raise unsupported(name, why)
 
 
 def _read(
@@ -216,12 +212,7 @@ def _output(form: FormatIn | None) -> Output | None:
     if form.type == "json_object":
         return Output("json")
     if form.type != "json_schema" or form.schema == NULL:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "text.format: must be of type text, json_object, or json_schema with a schema",
-            param="text.format",
-            code="invalid_value",
-        )
+        raise wrong_at("text.format", "must be of type text, json_object, or json_schema with a schema")
     return Output("schema", form.schema, name=form.name, strict=form.strict, description=form.description)
 
 

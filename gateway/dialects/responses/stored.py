@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import NeedsStored
+from gateway.dialects._shared.faults import decoded, invalid
 from gateway.wire.bulk import refuse_bulk
 from gateway.wire.json import encode
 
@@ -48,13 +49,6 @@ class _Head(Struct):
         if self.type in (None, "message"):
             return self.role in ("user", "system", "developer")
         return self.type == "additional_tools"
-
-
-def _headed(raw: Raw) -> _Head:
-    try:
-        return _head.decode(raw)
-    except msgspec.ValidationError:  # in an item of a type that is left out
-        return _Head("unknown")
 
 
 class _Reference(Struct):
@@ -93,7 +87,7 @@ def with_past(
         if text is not None:
             if name in once:  # a small request could else stand for any number of bytes
                 message = f"Duplicate item found with id {name[:64]}. Remove duplicate items from your input."
-                raise GatewayError(Kind.BAD_REQUEST, message, param=f"input.{index}", code="invalid_value")
+                raise invalid(f"input.{index}", message)
             once.add(name)
             resolved[index] = Raw(text)
         elif not name.startswith(_REASONING):
@@ -101,12 +95,10 @@ def with_past(
     if not previous:
         return resolved if references else found
     text = stored.get(previous)
-    if text is None:
-        message = f"Previous response with id '{previous[:64]}' not found."
-        raise _gone("previous_response_id", message, "previous_response_not_found")
-    past = past_of(text)
+    past = past_of(text) if text is not None else None
     if past is None:
-        message = f"'{previous[:64]}' is no response."
+        gone = f"Previous response with id '{previous[:64]}' not found."
+        message = gone if text is None else f"'{previous[:64]}' is no response."
         raise _gone("previous_response_id", message, "previous_response_not_found")
     own = resolved if isinstance(found, list) else as_items(found)
     return [*_standing([*past.input, *past.output]), *own]
@@ -116,7 +108,8 @@ def _standing(items: list[Raw]) -> list[Raw]:
     """The items of a history without those that its last summary stands for. What users and developers said stays."""
     if not any(_COMPACTION in bytes(item) for item in items):
         return items
-    read = [_headed(item) for item in items]
+    # A head that cannot be read is that of an item of a type that is left out.
+    read = [decoded(_head.decode, item) or _Head("unknown") for item in items]
     last = max((index for index, item in enumerate(read) if item.type == "compaction"), default=0)
     kept = zip(items[:last], read[:last], strict=True)
     return [*(raw for raw, item in kept if item.stays), *items[last:]]
@@ -136,21 +129,15 @@ def kept(
 
 def past_of(text: bytes) -> Past | None:
     """What is kept by the id of a response; None for what is kept by that of an item."""
-    try:
-        return _past.decode(text)
-    except msgspec.ValidationError:
-        return None
+    return decoded(_past.decode, text)
 
 
 def _referred(raw: Raw) -> str | None:
     """The id that an item refers to, if it is a reference."""
     if b"item_reference" not in bytes(memoryview(raw)[: LONGEST * 4]):
         return None
-    try:
-        found = _reference.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    return found.id or "" if found.type == "item_reference" else None
+    found = decoded(_reference.decode, raw)
+    return found.id or "" if found is not None and found.type == "item_reference" else None
 
 
 def _gone(param: str, message: str, code: str) -> GatewayError:

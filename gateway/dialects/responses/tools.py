@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, NamedTool, Tool, ToolChoice
+from gateway.dialects._shared.faults import decoded, wrong_at
 from gateway.dialects.responses.views import TOOLS, ChoiceIn, ToolIn, TypeIn
 from gateway.wire.json import NULL, encode, invalid
 
@@ -61,7 +61,7 @@ class Toolbox:
                 self.dropped[f"tools.{(kind or '?')[:64]}"] = None
             elif tool.type == "namespace":
                 if namespace is not None:  # each level would be read once more for every level around it
-                    raise _wrong(at, "a namespace cannot stand in a namespace")
+                    raise wrong_at(at, "a namespace cannot stand in a namespace")
                 self.add(tool.tools or [], f"{at}.tools", tool.name)
             else:
                 self._add(tool, namespace)
@@ -108,7 +108,7 @@ class Toolbox:
             return ()
         if isinstance(found, str):
             if found not in _WORDS:
-                raise _wrong("tool_choice", "must be none, auto or required, or an object")
+                raise wrong_at("tool_choice", "must be none, auto or required, or an object")
             if op.tools:
                 op.tool_choice = _WORDS[found]
             return () if op.tools or found != "required" else ("tool_choice",)
@@ -121,7 +121,7 @@ class Toolbox:
             return ("tool_choice",)
         name = self.name_of(found.name or "", found.namespace)
         if name not in self.tools:
-            raise _wrong("tool_choice", f"there is no tool '{found.name}'")
+            raise wrong_at("tool_choice", f"there is no tool '{found.name}'")
         op.tool_choice = NamedTool(name)
         return ()
 
@@ -154,13 +154,6 @@ def as_arguments(text: str) -> str:
 
 def as_input(arguments: str) -> str:
     """The arguments of a custom tool's function as its input. Arguments of another form are the input themselves."""
-    try:
-        found = _object.decode(arguments)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return arguments
+    found = decoded(_object.decode, arguments) or {}
     text = found.get("input")
     return text if isinstance(text, str) and len(found) == 1 else arguments
-
-
-def _wrong(param: str, why: str) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"{param}: {why}", param=param, code="invalid_value")

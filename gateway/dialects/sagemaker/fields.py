@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.field_rows import LOGPROBS, TOOLS, mapped, stream_options
 
 MODEL = "/opt/ml/model"
@@ -13,13 +14,7 @@ MAX_PROMPTS = 1024
 """The most prompts in one request."""
 
 _COMMON = (
-    Field(
-        "model",
-        "consumed",
-        note=f"names the pool, unless the path or a header does; `{MODEL}` is the default one",
-        sample="m",
-        names_model=True,
-    ),
+    model_row(f"names the pool, unless the path or a header does; `{MODEL}` is the default one"),
     *mapped("stream", note="implied by `invocations-response-stream`"),
     stream_options("the usage chunk comes only if it is asked for here"),
     *mapped("max_tokens", "temperature", "top_p"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
+from gateway.dialects._shared.rows import model_row
 from gateway.wire.openai.requests.fields import FIELDS as OPENAI_FIELDS
 
 # Parameters without `do_sample` are greedy, no parameters at all are not: each is measured beside others.
@@ -21,7 +22,7 @@ _SAMPLES = "temperature 1 unless it is given"
 FIELDS: Mapping[str, Sequence[Field]] = {
     "complete": (
         Field("inputs", "renamed", to="prompt", note="not empty", sample="hi"),
-        Field("model", "consumed", note="not TGI's: names the pool, else the default", sample="m", names_model=True),
+        model_row("not TGI's: names the pool, else the default"),
         Field("stream", "renamed", to="stream, logprobs, return_token_ids", note="of `/` alone", sample=True),
         Field("parameters", "renamed", to="temperature", note="its members are the next rows", sample={}),
         _parameter("max_new_tokens", "renamed", to="max_tokens", note="null: what room there is", sample=16),

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
 from gateway.core.messages import Complete, Extra, Logprobs, Output, Sampling
+from gateway.dialects._shared.faults import decoded, unsupported, wrong
 from gateway.dialects.tgi.fields import KNOWN, PARAMETERS
 from gateway.wire.json import NULL, check_depth, encode, members, require_json, settle_unknown, typed
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
@@ -143,13 +143,10 @@ def _parameters(given: Raw | None, raw: Extra, policy: ExtrasPolicy) -> tuple[Pa
     try:
         found = {name: value for name, value in _object(given or Raw(b"{}")).items() if value != NULL}
     except msgspec.ValidationError:
-        message = "'parameters' must be an object"
-        raise GatewayError(Kind.BAD_REQUEST, message, param="parameters", code="invalid_value") from None
+        raise wrong("parameters", "must be an object") from None
     twice = next((name for name in beside if name in found), None)
     if twice is not None:
-        param = f"parameters.{twice}"
-        message = f"'{param}' and '{twice}' are the same: send one of them"
-        raise GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
+        raise wrong(f"parameters.{twice}", f"and '{twice}' are the same: send one of them")
     found |= beside
     others = {name: value for name, value in found.items() if name not in PARAMETERS}
     if policy != "error":
@@ -171,15 +168,12 @@ def _samples(parameters: ParametersIn) -> bool:
 
 def _refuse(parameters: ParametersIn, stream: bool, sampled: bool) -> None:
     if parameters.best_of is not None and parameters.best_of > 1:
-        wrong = "a stream" if stream else "a seed" if parameters.seed is not None else "" if sampled else "no sampling"
-        if wrong:
-            message = f"'parameters.best_of' does not go with {wrong}"
-            raise GatewayError(Kind.BAD_REQUEST, message, param="parameters.best_of", code="invalid_value")
+        beside = "a stream" if stream else "a seed" if parameters.seed is not None else "" if sampled else "no sampling"
+        if beside:
+            raise wrong("parameters.best_of", f"does not go with {beside}")
     for name in ("decoder_input_details", "top_n_tokens"):
         if getattr(parameters, name):
-            param = f"parameters.{name}"
-            message = f"'{param}' is not supported: no worker tells what it asks for"
-            raise GatewayError(Kind.UNSUPPORTED, message, param=param)
+            raise unsupported(f"parameters.{name}", "is not supported: no worker returns what it asks for")
 
 
 def _output(grammar: GrammarIn | None) -> Output | None:
@@ -196,16 +190,12 @@ def _output(grammar: GrammarIn | None) -> Output | None:
             return Output("schema", wrapped, name="output", strict=True)
     if grammar.type == "regex" and bytes(memoryview(grammar.value)[:1]) == b'"':
         return Output("regex", pattern=msgspec.json.decode(grammar.value, type=str))
-    message = "'parameters.grammar' must be of type json with a schema, or of type regex with a pattern"
-    raise GatewayError(Kind.BAD_REQUEST, message, param="parameters.grammar", code="invalid_value")
+    raise wrong("parameters.grammar", "must be of type json with a schema, or of type regex with a pattern")
 
 
 def _schema_in(value: Raw) -> Raw | None:
     """A JSON schema: the value itself, or its text; `json_schema` has it in a member `schema`."""
-    try:
-        found: Any = msgspec.json.decode(value)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+    found: Any = decoded(msgspec.json.decode, value)
     if isinstance(found, str):
         return _schema_in(Raw(found.encode()))
     if not isinstance(found, dict):
