@@ -12,8 +12,8 @@ from gateway.core.messages import Chat, Embed, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.azure import replies
-from gateway.dialects.azure.errors import ERRORS, error_event, refuse
 from gateway.dialects.azure.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.azure.replies import ERRORS, error_event, refuse
 from gateway.dialects.azure.requests import check_version, deployment_of, policy_of, read_chat, read_embed
 from gateway.wire.json import encode, members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.requests.constraints import CONSTRAINTS

@@ -1,18 +1,21 @@
-"""Canonical replies to Azure's bodies."""
+"""Canonical replies and errors to Azure's bodies, and errors to the last event of a stream."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import JSON_TYPE, Response
+from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply, ReplyChoice
-from gateway.core.messages import Generate, ModelCard, Op
-from gateway.dialects._shared.faults import missing
-from gateway.wire.json import encode
-from gateway.wire.openai.replies import writing
+from gateway.core.messages import Embed, Generate, ModelCard, Op
+from gateway.dialects._shared.faults import decoded, missing
+from gateway.wire import sse
+from gateway.wire.json import encode, encode_line, find
+from gateway.wire.openai.replies import refusals, writing
 
 
 def info(cards: Sequence[ModelCard]) -> Response:
@@ -67,3 +70,113 @@ def _write_choice(choice: ReplyChoice) -> dict[str, Any]:
     if choice.logprobs:
         body["logprobs"] = {"content": writing.join_logprobs(choice.logprobs)}
     return body
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = {
+    kind: (status, phrase, "parameter_not_supported" if kind is Kind.UNSUPPORTED else kind.value)
+    for kind, status, phrase in (
+        (Kind.BAD_REQUEST, 400, "Bad Request"),
+        (Kind.UNSUPPORTED, 422, "Unprocessable Content"),
+        (Kind.UNAUTHENTICATED, 401, "Unauthorized"),
+        (Kind.FORBIDDEN, 403, "Forbidden"),
+        (Kind.NO_ROUTE, 404, "Not Found"),
+        (Kind.NO_METHOD, 405, "Method Not Allowed"),
+        (Kind.NO_MODEL, 404, "Not Found"),
+        (Kind.MEDIA_TYPE, 415, "Unsupported Media Type"),
+        (Kind.TOO_LARGE, 413, "Content Too Large"),
+        (Kind.CONTEXT_LENGTH, 422, "Unprocessable Content"),
+        (Kind.LIMITED, 429, "Too Many Requests"),
+        (Kind.OVERLOADED, 503, "Service Unavailable"),
+        (Kind.NO_WORKER, 503, "Service Unavailable"),
+        (Kind.DRAINING, 503, "Service Unavailable"),
+        (Kind.TIMEOUT, 504, "Gateway Timeout"),
+        (Kind.UPSTREAM, 502, "Bad Gateway"),
+        (Kind.TRUNCATED, 502, "Bad Gateway"),
+        (Kind.CLIENT_GONE, 499, "Client Closed Request"),
+        (Kind.INTERNAL, 500, "Internal Server Error"),
+    )
+}
+"""Here the second member is the body's `error`, the description. The code is also in x-ms-error-code."""
+# NotFoundError, TooManyRequestsError and UnauthorizedError have only three keys.
+_BRIEF = frozenset({401, 404, 429})
+# The specification allows any number here, and promises a 422 if the model accepts only a smaller range.
+_RANGED = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
+_LONGEST_VALUE = 1024
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The error event of a stream. azure-ai-inference silently skips it; its caller sees only the cut connection."""
+    code = error.code or ERRORS[error.kind][2]
+    return sse.frame(encode_line({"error": {"code": code, "message": error.message}}))
+
+
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+    """The answer, and its code."""
+    kind, message = _kind(error, request, op), error.message
+    if kind is Kind.NO_ROUTE:
+        why = "it makes no embeddings" if isinstance(op, Embed) and error.kind is not kind else message
+        message = f"Modality not supported by the model: {why}"
+    status, phrase, code = ERRORS[kind]
+    if kind not in (Kind.NO_ROUTE, Kind.UNSUPPORTED):  # the specification has exactly one code for each of these
+        code = error.code or code
+    body: dict[str, Any] = {"error": phrase, "message": message, "status": status}
+    if status == 422:
+        body["code"] = code
+        body["detail"] = _detail(error, request, op)
+    elif status not in _BRIEF:
+        body = {"code": code, "error": phrase, "message": message, "param": error.param or "", "status": status}
+    headers = [JSON_TYPE, (b"x-ms-error-code", code.encode())]
+    if error.kind is not Kind.UPSTREAM:  # the SDK retries any status that has Retry-After, whatever else is said
+        headers += refusals.error_headers(error, status)
+    return Response(status, headers, encode(body)), code
+
+
+def _kind(error: GatewayError, request: Request | None, op: Op | None) -> Kind:
+    """The row of the error table: finer than `error.kind` where the specification is.
+
+    A 400 is a request that the specification does not allow. A 422 is one that it allows and the model cannot do. So a
+    worker's 400 that names a field the client sent becomes a 422, and so does a number outside the gateway's own range.
+    """
+    if _beyond_modality(error, op):
+        return Kind.NO_ROUTE
+    if error.kind is not Kind.BAD_REQUEST or error.param is None:
+        return error.kind
+    found, value = _look_up(request, error.param)
+    if error.upstream is not None and found:
+        return Kind.UNSUPPORTED
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if error.param in _RANGED and number and not (error.param == "temperature" and value < 0):
+        return Kind.UNSUPPORTED
+    return error.kind
+
+
+def _beyond_modality(error: GatewayError, op: Op | None) -> bool:
+    """True if the model cannot do this operation at all: by its configured or advertised features, or by its worker's
+    answer (no such path, llama.cpp's 501, or vLLM's message)."""
+    if error.kind is Kind.UNSUPPORTED and error.param is None and error.upstream is None:
+        return True
+    return isinstance(op, Embed) and (
+        error.upstream in (404, 501) or (error.upstream == 400 and "does not support Embeddings" in error.message)
+    )
+
+
+def _detail(error: GatewayError, request: Request | None, op: Op | None) -> dict[str, Any]:
+    """The specification's Detail; `input` is what Microsoft's example and its Python sample call the value."""
+    param = error.param or ""
+    if error.kind is Kind.CONTEXT_LENGTH:
+        param = "input" if isinstance(op, Embed) else "messages"
+    value = error.value if error.value is not None else _look_up(request, param)[1]
+    text = value if isinstance(value, str) else encode(value).decode()
+    text = text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+    return {"loc": ["body", *(param.split(".") if param else ())], "value": text, "input": text}
+
+
+def _look_up(request: Request | None, param: str) -> tuple[bool, Any]:
+    """(whether the client sent its top-level member, the value at dotted `param` or None)."""
+    if request is None or not param:
+        return False, None
+    sent = find(request.body, param.partition(".")[0]) is not None
+    raw = find(request.body, param) if sent else None
+    return sent, decoded(msgspec.json.decode, raw) if raw is not None else None

@@ -19,9 +19,8 @@ from gateway.core.http import Request, Route
 from gateway.core.messages import Chat, Complete, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
-from gateway.dialects.friendli.errors import ERRORS, error_event, refuse
 from gateway.dialects.friendli.fields import EXAMPLES, FIELDS, KNOWN, TEAM
-from gateway.dialects.friendli.replies import ChatWriter, ChunkWriter, Writer, write
+from gateway.dialects.friendli.replies import ERRORS, ChatWriter, ChunkWriter, Writer, error_event, refuse, write
 from gateway.dialects.friendli.requests import Draw, read_chat, read_complete
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.requests.constraints import CONSTRAINTS

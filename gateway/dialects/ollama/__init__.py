@@ -10,9 +10,8 @@ from gateway.core.http import Request, Route
 from gateway.core.messages import Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
-from gateway.dialects.ollama.errors import refuse
 from gateway.dialects.ollama.fields import EXAMPLES, FIELDS
-from gateway.dialects.ollama.replies import EventStream, LineWriter, write
+from gateway.dialects.ollama.replies import EventStream, LineWriter, refuse, write
 from gateway.dialects.ollama.requests import read
 from gateway.wire.json import whole_numbers
 

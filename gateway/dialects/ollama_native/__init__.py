@@ -13,8 +13,8 @@ from gateway.core.messages import Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.ollama_native import models, replies
-from gateway.dialects.ollama_native.errors import refuse
 from gateway.dialects.ollama_native.fields import EXAMPLES, FIELDS
+from gateway.dialects.ollama_native.replies import refuse
 from gateway.dialects.ollama_native.requests import names, read, read_name
 from gateway.wire.json import whole_numbers
 

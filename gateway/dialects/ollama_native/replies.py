@@ -1,28 +1,30 @@
-"""Canonical replies and events to the bodies and lines of Ollama's API."""
+"""Canonical replies, events and errors to the bodies and lines of Ollama's API."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, PartEnd, PartStart, Start
-from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.fields import Field, own_words
+from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Embeddings, Reply
 from gateway.core.messages import Generate, Op
 from gateway.core.usage import Usage
 from gateway.dialects._shared.faults import decoded
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.ollama_native.conversation import RAW
-from gateway.dialects.ollama_native.errors import error_line
+from gateway.dialects.ollama_native.fields import FIELDS
 from gateway.dialects.ollama_native.models import LINES, stamp
-from gateway.dialects.ollama_native.requests import View
+from gateway.dialects.ollama_native.requests import OPERATIONS, View
 from gateway.wire import clock
-from gateway.wire.json import encode, encode_line, one_line
-from gateway.wire.openai.replies import writing
+from gateway.wire.json import encode, encode_line, find, one_line, sent_names
+from gateway.wire.openai.replies import refusals, writing
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _numbers = msgspec.json.Decoder(list[float]).decode
@@ -205,3 +207,50 @@ class LineWriter(EventWriter):
             **metrics,
         }
         return self._head + encode_line(last)[1:] + b"\n"
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
+
+# vLLM's name of a parameter that the model cannot do -> Ollama's message, which clients look for.
+_CANNOT = {"reasoning_effort": "does not support thinking", "tools": "does not support tools"}
+_MOST_NAME = 128
+
+
+def told(error: GatewayError, request: Request | None = None) -> str:
+    """The text of the error: Ollama's own message if clients look for it; else ours, with the client's name of the
+    field."""
+    if request is None:
+        return error.message
+    operation = OPERATIONS.get(request.route)
+    if error.kind is Kind.NO_MODEL:
+        return f"model '{_asked(request)}' not found"
+    if error.kind is Kind.CONTEXT_LENGTH and operation == "embed":
+        return f"the input length exceeds the context length: {error.message}"
+    if error.kind is Kind.UNSUPPORTED and error.param in _CANNOT:
+        return f'"{_asked(request)}" {_CANNOT[error.param]}'
+    fields: Sequence[Field] = FIELDS[operation] if operation is not None else ()
+    return own_words(error, fields, sent_names(request.body))
+
+
+def _asked(request: Request) -> str:
+    """The model named in the body."""
+    for member in ("model", "name"):
+        raw = find(request.body, member)
+        if raw is not None and bytes(memoryview(raw)[:1]) == b'"':
+            return str(msgspec.json.decode(raw))[:_MOST_NAME]
+    return ""
+
+
+def error_line(error: GatewayError) -> bytes:
+    """The last line of a failed stream."""
+    return encode_line({"error": told(error), "code": error.code or ERRORS[error.kind][2]}) + b"\n"
+
+
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+    """(the answer, its code). Clients read the text; the code stands beside it."""
+    status, _, code = ERRORS[error.kind]
+    code = error.code or code
+    body = encode({"error": told(error, request), "code": code})
+    return Response(status, [JSON_TYPE, *refusals.error_headers(error, status)], body), code

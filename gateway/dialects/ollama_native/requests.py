@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.http import Request
@@ -80,14 +81,11 @@ class View(Struct, frozen=True):
     began: int
     model: str
 
-    def __str__(self) -> str:
-        return f"{self.route} {self.quiet:d} {self.began} {self.model}"
-
     @classmethod
     def of(cls, op: Op) -> View:
-        """The view of the request that `op` was read from."""
-        route, quiet, began, model = op.view.split(" ", 3)
-        return cls(route, quiet == "1", int(began), model or op.model or "")
+        """The view of the request that `op` was read from. A request without a model has the default one by now."""
+        assert isinstance(op.memo, cls)
+        return op.memo if op.memo.model else replace(op.memo, model=op.model or "")
 
 
 def names(model: str | None) -> tuple[str, ...]:
@@ -120,7 +118,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
         return _without_model(raw, request.route, tuple(left))
     op.hints = names(op.model)
     quiet = isinstance(op, Chat) and op.reasoning == "none"
-    op.view = str(View(request.route, quiet, clock.nanoseconds(), op.model or ""))
+    op.memo = View(request.route, quiet, clock.nanoseconds(), op.model or "")
     op.dropped = tuple(left)
     return op
 

@@ -12,8 +12,8 @@ from gateway.core.http import Request, Route
 from gateway.core.messages import ListModels, Op
 from gateway.dialects._shared.api import Api
 from gateway.dialects.rerank import replies
-from gateway.dialects.rerank.errors import refuse
 from gateway.dialects.rerank.fields import EXAMPLES, FIELDS
+from gateway.dialects.rerank.replies import refuse
 from gateway.dialects.rerank.requests import read
 from gateway.wire.json import whole_numbers
 

@@ -12,8 +12,8 @@ from gateway.core.messages import AnsweredFromStore, Generate, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.responses import kept, replies, streams
-from gateway.dialects.responses.errors import NO_SOCKET, refuse
 from gateway.dialects.responses.fields import EXAMPLES, FIELDS, KNOWN
+from gateway.dialects.responses.replies import NO_SOCKET, refuse
 from gateway.dialects.responses.requests import Given, read_chat, read_count
 from gateway.wire.json import members, require_json, settle_unknown, whole_numbers
 from gateway.wire.openai.operations import name_deployment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,15 +10,18 @@ from msgspec import Struct
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.events import PartKind, Reason
-from gateway.core.http import JSON_TYPE, Response
+from gateway.core.fields import own_name
+from gateway.core.http import JSON_TYPE, Headers, Request, Response
 from gateway.core.lifecycle import Reply, ReplyPart, TokenCount
-from gateway.core.messages import Op
+from gateway.core.messages import CountTokens, Op
 from gateway.core.usage import Usage
 from gateway.dialects.responses.compaction import compaction_item
+from gateway.dialects.responses.fields import FIELDS
 from gateway.dialects.responses.requests import Asked, asked
 from gateway.dialects.responses.stored import kept
 from gateway.dialects.responses.tools import Origin, as_input
-from gateway.wire.json import encode, encode_line
+from gateway.wire.json import encode, encode_line, sent_names
+from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies.writing import join_logprobs, shown
 
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -202,3 +205,43 @@ def _item(request: Asked, part: ReplyPart, index: int, is_cut: bool) -> dict[str
 def write_count(reply: TokenCount) -> Response:
     """The reply to a token count."""
     return Response(200, [JSON_TYPE], encode({"object": "response.input_tokens", "input_tokens": reply.tokens}))
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+ERRORS: Mapping[Kind, tuple[int, str, str]] = refusals.ERRORS
+"""Kind -> OpenAI's (status, type, code)."""
+NO_SOCKET = "websocket_unsupported"
+"""The code of the reply to a web socket request. The client then uses POST."""
+NO_DEPLOYMENT = "DeploymentNotFound"
+"""Azure's code for a model that the path names."""
+
+
+def error_object(error: GatewayError, request: Request | None = None, op: Op | None = None) -> dict[str, Any]:
+    """{message, type, param, code}, a field by the name that the caller knows."""
+    _, type_, code = ERRORS[error.kind]
+    message, param = error.message, error.param
+    if param is not None:
+        fields = FIELDS["count" if isinstance(op, CountTokens) else "chat"]
+        # Items and messages have different indices.
+        canonical = "messages" if param.startswith("messages.") else param
+        param = own_name(canonical, fields, sent_names(request.body) if request is not None else ())
+        message = message.replace(f"'{error.param}'", f"'{param}'")
+        if param not in message:
+            message = f"{param}: {message}"
+    return {"message": message, "type": type_, "param": param, "code": error.code or code}
+
+
+def refuse(error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
+    """The answer, and its code. A worker's own 4xx keeps its status. Where no worker can count tokens, the path is not
+    there."""
+    told, param = error_object(error, request, op), error.param
+    if error.kind is Kind.NO_MODEL and request is not None and request.params.get("deployment"):
+        told["code"] = NO_DEPLOYMENT
+    status = refusals.status_of(error)
+    if error.code == NO_SOCKET:
+        status = 426
+    elif error.kind is Kind.UNSUPPORTED and param is None and request is not None and request.route == "count":
+        status = 404
+    headers: Headers = refusals.error_headers(error, status)
+    return Response(status, [JSON_TYPE, *headers], encode({"error": told})), told["code"]

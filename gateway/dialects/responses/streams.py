@@ -12,11 +12,11 @@ from gateway.core.events import Delta, Event, Finish, PartEnd, PartKind, PartSta
 from gateway.core.messages import Generate
 from gateway.dialects._shared.streams import PIECE, EventWriter
 from gateway.dialects.responses.compaction import compaction_item
-from gateway.dialects.responses.errors import error_object
 from gateway.dialects.responses.replies import (
     begun_item,
     content_part,
     cut_by,
+    error_object,
     no_summary,
     response_object,
     to_keep,

@@ -7,33 +7,21 @@ recorded client. Decisions that those leave open: docs/dialects/sagemaker.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Raw
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.fields import ExtrasPolicy, sort_extras
-from gateway.core.http import JSON_TYPE, Request, Response, Route
-from gateway.core.lifecycle import Reply
+from gateway.core.fields import ExtrasPolicy
+from gateway.core.http import Request, Response, Route
 from gateway.core.messages import Chat, Complete, Generate, ListModels, ModelCard, Op
+from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects._shared.faults import invalid, missing
-from gateway.dialects.sagemaker.errors import exception, refuse
-from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, KNOWN, MAX_PROMPTS, MODEL
+from gateway.dialects.sagemaker.errors import refuse
+from gateway.dialects.sagemaker.fields import EXAMPLES, FIELDS, KNOWN, MAX_PROMPTS
 from gateway.dialects.sagemaker.headers import accompany, is_aws, read_headers
-from gateway.dialects.sagemaker.replies import (
-    FRAMED_HEADERS,
-    VARIANT,
-    Writer,
-    as_is,
-    chat_choice,
-    id_of,
-    part_frame,
-    text_choice,
-    write_usage,
-)
-from gateway.wire import sse
-from gateway.wire.json import check_depth, encode, members, whole_numbers
+from gateway.dialects.sagemaker.replies import Writer, write
+from gateway.wire.json import check_depth, encode, members, settle_unknown, whole_numbers
 from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.requests import reading as requests
 from gateway.wire.openai.requests.constraints import CONSTRAINTS
@@ -63,6 +51,7 @@ class SageMaker(Api):
     )
     fields, examples = FIELDS, EXAMPLES
     lists = {"ping": _ping}
+    write_reply = staticmethod(write)
 
     @whole_numbers
     def read(self, request: Request) -> Op | ListModels:
@@ -77,51 +66,24 @@ class SageMaker(Api):
             message = "cannot find a suitable handler for this request: give 'messages' (chat) or 'prompt' (text)"
             raise missing("messages", message)
         operation = "chat" if "messages" in raw else "complete"
-        unknown = (name for name in raw if name not in KNOWN[operation])
-        _, dropped = sort_extras(self.extras, unknown, binding=CONSTRAINTS[operation])
-        for name in dropped:
-            del raw[name]
+        _, dropped = settle_unknown(raw, KNOWN[operation], self.extras, binding=CONSTRAINTS[operation])
         canonical = CHAT_MEMBERS if operation == "chat" else TEXT_MEMBERS
         extra = {name: value for name, value in raw.items() if name not in canonical}
         check_depth(extra)
-        body = request.body
         if request.route == "endpoint_stream":
             raw["stream"] = Raw(b"true")
-        if request.route == "endpoint_stream" or dropped:
-            body = encode(raw)
+        body = encode(raw) if request.route == "endpoint_stream" or dropped else request.body
         hints, ignored = read_headers(request)
         read = requests.read_chat if operation == "chat" else requests.read_text
         op: Chat | Complete = read(body, raw, extra, (*dropped, *ignored), self.extras)
         if isinstance(op, Complete) and len(op.prompts) > MAX_PROMPTS:
-            raise GatewayError(
-                Kind.BAD_REQUEST, f"'prompt' must hold at most {MAX_PROMPTS} prompts", param="prompt", code="too_many"
-            )
+            message = f"'prompt' must hold at most {MAX_PROMPTS} prompts"
+            raise GatewayError(Kind.BAD_REQUEST, message, param="prompt", code="too_many")
         op.hints, op.view = hints, request.route
         return op
 
-    def write_reply(self, reply: Reply, op: Generate) -> Response:
-        chat = isinstance(op, Chat)
-        start, extra = reply.start, reply.start.extra or {}
-        body: dict[str, Any] = {
-            "id": id_of(start.id, chat),
-            "object": "chat.completion" if chat else "text_completion",
-            "created": start.created,
-            "model": MODEL,
-            "choices": [(chat_choice if chat else text_choice)(choice) for choice in reply.choices],
-            "service_tier": start.tier,
-            "system_fingerprint": start.fingerprint,
-            "usage": write_usage(reply.usage) if reply.usage is not None else None,
-        }
-        if chat:
-            body["prompt_logprobs"] = extra.get("prompt_logprobs")
-        body["kv_transfer_params"] = extra.get("kv_transfer_params")
-        return Response(200, [JSON_TYPE] if op.view == "invocations" else [JSON_TYPE, VARIANT], encode(body))
-
-    def writer(self, op: Generate) -> Writer:
-        if op.view == "endpoint_stream":
-            return Writer(op, part_frame, FRAMED_HEADERS, exception, clean_end=True)
-        headers = sse.HEADERS if op.view == "invocations" else [*sse.HEADERS, VARIANT]
-        return Writer(op, as_is, headers, refusals.error_event, clean_end=False)
+    def writer(self, op: Generate) -> StreamWriter:
+        return Writer(op)
 
     def refuse(self, error: GatewayError, request: Request | None, op: Op | None) -> tuple[Response, str]:
         if request is not None:

@@ -9,14 +9,16 @@ from uuid import NAMESPACE_OID, uuid5
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, Finish, PartStart, Start
-from gateway.core.http import Headers
-from gateway.core.lifecycle import ReplyChoice
+from gateway.core.http import JSON_TYPE, Headers, Response
+from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.dialects._shared.streams import EventWriter
+from gateway.dialects.sagemaker.errors import exception
 from gateway.dialects.sagemaker.fields import MODEL
 from gateway.wire import awsevent, sse
 from gateway.wire.json import encode, encode_line, one_line
+from gateway.wire.openai.replies import refusals
 from gateway.wire.openai.replies import writing as replies
 
 VARIANT = (b"x-amzn-invoked-production-variant", b"AllTraffic")
@@ -51,7 +53,26 @@ def _stop(sequence: str | int | None) -> str | None:
     return None if sequence is None else str(sequence)
 
 
-def chat_choice(choice: ReplyChoice) -> dict[str, Any]:
+def write(reply: Reply, op: Generate) -> Response:
+    chat = isinstance(op, Chat)
+    start, extra = reply.start, reply.start.extra or {}
+    body: dict[str, Any] = {
+        "id": id_of(start.id, chat),
+        "object": "chat.completion" if chat else "text_completion",
+        "created": start.created,
+        "model": MODEL,
+        "choices": [(_chat_choice if chat else _text_choice)(choice) for choice in reply.choices],
+        "service_tier": start.tier,
+        "system_fingerprint": start.fingerprint,
+        "usage": write_usage(reply.usage) if reply.usage is not None else None,
+    }
+    if chat:
+        body["prompt_logprobs"] = extra.get("prompt_logprobs")
+    body["kv_transfer_params"] = extra.get("kv_transfer_params")
+    return Response(200, [JSON_TYPE] if op.view == "invocations" else [JSON_TYPE, VARIANT], encode(body))
+
+
+def _chat_choice(choice: ReplyChoice) -> dict[str, Any]:
     """One choice of a whole chat."""
     extra = choice.extra or {}
     message: dict[str, Any] = {
@@ -78,7 +99,7 @@ def chat_choice(choice: ReplyChoice) -> dict[str, Any]:
     }
 
 
-def text_choice(choice: ReplyChoice) -> dict[str, Any]:
+def _text_choice(choice: ReplyChoice) -> dict[str, Any]:
     """One choice of a whole text completion."""
     return {
         "index": choice.index,
@@ -104,11 +125,6 @@ part_frame = awsevent.framer(
 """Puts a chunk into the frame that boto3 unpacks."""
 
 
-def as_is(chunk: bytes) -> bytes:
-    """Returns a chunk without a frame, for server-sent events."""
-    return chunk
-
-
 class _Open:
     """An open part: the bytes before and after its text in a chunk, up to the logprobs."""
 
@@ -121,25 +137,16 @@ class _Open:
 
 
 class Writer(EventWriter):
-    """Canonical events to chunks, each wrapped by `frame`. `refuse` writes the last frame of a failed stream.
+    """Canonical events to chunks. The bytes that are the same in every chunk of a part are encoded once."""
 
-    The bytes that are the same in every chunk of a part are encoded once.
-    """
-
-    def __init__(
-        self,
-        op: Generate,
-        frame: Callable[[bytes], bytes],
-        headers: Headers,
-        refuse: Callable[[GatewayError], bytes],
-        *,
-        clean_end: bool,
-    ) -> None:
+    def __init__(self, op: Generate) -> None:
         super().__init__()
-        self.headers = headers
-        self.clean_end = clean_end
-        self._frame = frame
-        self._refuse = refuse
+        # The events stand in frames of their own on the path that boto3 reads as a stream.
+        framed = op.view == "endpoint_stream"
+        self.headers = FRAMED_HEADERS if framed else [*sse.HEADERS, *([] if op.view == "invocations" else [VARIANT])]
+        self.clean_end = framed
+        self._frame: Callable[[bytes], bytes] = part_frame if framed else bytes
+        self._refuse = exception if framed else refusals.error_event
         self._chat = isinstance(op, Chat)
         self._n = op.n
         self._include_usage = op.include_usage

@@ -12,9 +12,8 @@ from gateway.core.messages import Complete, Generate, ListModels, Op
 from gateway.core.ports import StreamWriter
 from gateway.dialects._shared.api import Api
 from gateway.dialects.tgi import models
-from gateway.dialects.tgi.errors import ERRORS, error_event, refuse
 from gateway.dialects.tgi.fields import EXAMPLES, FIELDS, KNOWN
-from gateway.dialects.tgi.replies import ChatWriter, Writer, write
+from gateway.dialects.tgi.replies import ERRORS, ChatWriter, Writer, error_event, refuse, write
 from gateway.dialects.tgi.requests import read
 from gateway.wire.json import members, require_json, whole_numbers
 from gateway.wire.openai import operations

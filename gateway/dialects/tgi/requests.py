@@ -68,7 +68,7 @@ _inside = msgspec.json.Decoder(_Inside)
 
 
 class View(Struct, frozen=True):
-    """What a reply needs to know of its request.
+    """The facts of a request that its reply needs.
 
     listed   the whole reply is a list
     details  the client asked for them
@@ -79,12 +79,10 @@ class View(Struct, frozen=True):
     details: bool
     full: bool
 
-    def __str__(self) -> str:
-        return f"{self.listed:d}{self.details:d}{self.full:d}"
-
     @classmethod
-    def of(cls, view: str) -> View:
-        return cls(*(flag == "1" for flag in view))
+    def of(cls, op: Complete) -> View:
+        assert isinstance(op.memo, cls)
+        return op.memo
 
 
 def read(request: Request, policy: ExtrasPolicy) -> Complete:
@@ -118,7 +116,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Complete:
         stop=tuple(text for text in parameters.stop or () if text),
         n=best_of,
         output=_output(parameters.grammar),
-        view=str(view),
+        memo=view,
     )
     if stream or view.details:
         op.want_tokens = True

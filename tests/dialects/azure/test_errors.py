@@ -10,7 +10,7 @@ import pytest
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Response
-from gateway.dialects.azure.errors import ERRORS
+from gateway.dialects.azure.replies import ERRORS
 from tests.dialects.azure.exchange import DIALECT, chat, ms_code, refused, request
 
 

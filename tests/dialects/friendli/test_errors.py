@@ -11,7 +11,7 @@ from gateway.backends.llamacpp import LlamaCpp
 from gateway.backends.openai import OpenAI
 from gateway.backends.vllm import Vllm
 from gateway.core.errors import GatewayError, Kind
-from gateway.dialects.friendli.errors import ERRORS
+from gateway.dialects.friendli.replies import ERRORS
 from tests.dialects.friendli.exchange import (
     CAN,
     DIALECT,
