@@ -8,7 +8,7 @@ from typing import Any
 from gateway import backends, dialects
 from gateway.core.http import Request
 from gateway.core.messages import Chat, Complete, Embed, ListModels
-from gateway.core.ports import Capabilities, Settings
+from gateway.core.ports import Capabilities, Settings, StreamWriter
 from gateway.translation.offline import Crossing, send
 
 DIALECT = dialects.create("ollama_native", Settings())
@@ -30,6 +30,12 @@ def read(route: str, members: dict[str, Any]) -> Chat | Complete | Embed | ListM
     op = DIALECT.read(Request("POST", "/", [], json.dumps(members).encode(), b"", route, {}, "r"))
     assert isinstance(op, (Chat, Complete, Embed, ListModels))
     return op
+
+
+def chat_writer() -> StreamWriter:
+    op = read("chat", body())
+    assert isinstance(op, Chat)
+    return DIALECT.writer(op)
 
 
 def crossing(backend: str = "vllm", can: Capabilities | None = None, route: str = "chat", **members: Any) -> Crossing:

@@ -15,7 +15,7 @@ import pytest
 from gateway import backends
 from gateway.auth import new_key
 from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartStart, Start, UsageReport
-from gateway.core.messages import Chat, Complete, ModelCard
+from gateway.core.messages import Complete, ModelCard
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.ollama_native.models import capabilities
@@ -26,6 +26,7 @@ from tests.dialects.ollama_native.asking import (
     PNG,
     TOOL,
     body,
+    chat_writer,
     crossing,
     heard,
     lines,
@@ -125,9 +126,8 @@ ARGUMENTS = '{"z": 1.0e2, "a": [12345678901234567890123, 2.50], "m": {"b": "\\u0
 
 def test_law_3_arguments_keep_their_order_and_numbers_both_ways() -> None:
     """On the way back they are asked of a worker as the client wrote them."""
-    op = Chat(model="m", messages=(), view="chat 0 0 m")
     start = Start("id", "m", 1763726400)
-    writer = DIALECT.writer(op)
+    writer = chat_writer()
     out = b"".join(
         writer.write(event)
         for event in (
@@ -150,7 +150,7 @@ def test_law_3_arguments_keep_their_order_and_numbers_both_ways() -> None:
 
 @pytest.mark.parametrize("broken", ['{"a":', "[1]", "so", '"x"'])
 def test_law_3_what_is_no_object_is_kept_as_text_and_comes_back(client: httpx.Client, broken: str) -> None:
-    writer = DIALECT.writer(Chat(model="m", messages=(), view="chat 0 0 m"))
+    writer = chat_writer()
     events: list[Event] = [Start("i", "m", 1), PartStart(0, 0, "tool", "c", "f"), Delta(0, 0, broken), PartEnd(0, 0)]
     (line,) = lines(b"".join(writer.write(event) for event in events).decode())
     arguments = line["message"]["tool_calls"][0]["function"]["arguments"]
@@ -331,7 +331,7 @@ def test_law_7_they_are_nanoseconds() -> None:
 
 
 def test_law_7_unknown_counts_are_numbers() -> None:
-    writer = DIALECT.writer(Chat(model="m", messages=(), view="chat 0 0 m"))
+    writer = chat_writer()
     events: list[Event] = [Start("i", "m", 1), UsageReport(Usage()), Finish(0, "length", "length"), End()]
     (last,) = lines(b"".join(writer.write(event) for event in events).decode())
     assert last["eval_count"] == last["prompt_eval_count"] == 0
