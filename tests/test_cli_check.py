@@ -65,7 +65,10 @@ def test_check_names_the_models_whose_workers_cannot_be_told_a_salt(tmp_path: Pa
 
 def test_check_says_everything_at_once_and_never_a_traceback(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
-    bad.write_text("listen:\n  prot: 1\nmodels:\n  m:\n    backend: nothing\n    workers: [ftp://x]\n")
+    bad.write_text(
+        "listen:\n  prot: 1\nmodels:\n"
+        "  a: {backend: nothing, workers: [http://x]}\n  b: {backend: vllm, workers: [ftp://x]}\n"
+    )
     found = dragoman("check", str(bad))
     assert (found.returncode, found.stdout) == (2, "")
     lines = found.stderr.splitlines()

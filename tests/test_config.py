@@ -28,7 +28,7 @@ from gateway.config import (
 )
 from gateway.config.faults import masked
 from gateway.config.kinds import OWN_HEADERS
-from gateway.config.loading import _Gathered
+from gateway.config.loading import Written
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import resolve
 
@@ -157,7 +157,7 @@ def test_every_file_that_is_named_and_cannot_be_read_is_named_with_the_line_of_i
     elif path[:2] == ("keys", "*"):
         lines += ["keys:", "  small:", "    aws_access_key_id: AKIDEXAMPLE", f"    {path[2]}: none"]
     elif len(path) == 2:
-        lines += [f"{path[0]}:", f"  {path[1]}: none"]
+        lines += [f"{path[0]}:", *(["  issuer: a", "  audience: b"] if path[0] == "jwt" else ()), f"  {path[1]}: none"]
     else:
         lines += [f"{path[0]}: none"]
     said = faults(tmp_path, "\n".join(lines))
@@ -263,7 +263,7 @@ def test_every_file_is_relative_to_the_folder_of_the_configuration(path: tuple[s
         inner = inner.setdefault("small" if part == "*" else part, {})
     inner[path[-1]] = "named"
     (tmp_path / "gateway.yaml").write_text(json.dumps(gathered))
-    values: Any = _Gathered(tmp_path / "gateway.yaml", {}).values
+    values: Any = Written(tmp_path / "gateway.yaml", {}).values
     for part in path:
         values = values["small" if part == "*" else part]
     assert values == str(tmp_path / "named")
@@ -328,16 +328,6 @@ def test_quoted_text_stays_text_and_names_may_look_like_numbers(tmp_path: Path) 
     config = read(tmp_path, f"models:\n  7:\n{model}  on:\n{model}")
     assert sorted(config.models) == ["7", "on"]
     assert config.models["7"].upstream_model == "8"
-
-
-def test_aliases_of_yaml_are_written_out(tmp_path: Path) -> None:
-    config = read(tmp_path, SMALL + "    deadlines: &slow\n      idle_s: 7\ndeadlines: *slow\n")
-    assert config.deadlines.idle_s == 7
-    said = faults(tmp_path, SMALL + "    deadlines: &slow\n      idle_s: x\ndeadlines: *slow\n")
-    assert [line.split(" must")[0] for line in said] == [
-        "gateway.yaml:6: deadlines.idle_s:",
-        "gateway.yaml:6: models.small.deadlines.idle_s:",
-    ]
 
 
 def test_empty_sections_are_defaults(tmp_path: Path) -> None:
@@ -775,19 +765,10 @@ def test_a_file_that_is_none_is_not_waited_for(tmp_path: Path, option: str) -> N
     assert said.endswith(f"{option}: names a file that cannot be read: it is not a regular file")
 
 
-def test_an_anchor_may_be_given_anew(tmp_path: Path) -> None:
-    config = read(
-        tmp_path,
-        f"{SMALL}    deadlines: &a\n      idle_s: 7\nlisten: &b\n  port: 1\nqueue: {{timeout_s: &a 3}}\n"
-        "health: {interval_s: *a}\n",
-    )
-    assert config.health.interval_s == 3
-
-
 def test_a_configuration_without_its_secrets_stays_so(tmp_path: Path) -> None:
     config = Config(models={"m": Model(backend="vllm", workers=("http://a",), api_key_env="KEY")})
     secrets, wrong = read_secrets(config, {"KEY": "canary-key"})
-    assert (secrets, wrong) == ({("models", "m", "api_key"): "canary-key"}, [])
+    assert (secrets, wrong) == ({("models", "m"): {"api_key": "canary-key"}}, [])
     filled = with_secrets(config, secrets)
     assert (config.models["m"].api_key, filled.models["m"].api_key) == (None, "canary-key")
     assert "canary-key" not in repr(filled)

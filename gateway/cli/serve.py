@@ -19,7 +19,7 @@ import uvloop
 from gateway.app import KNOWN, Gateway
 from gateway.cli import processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
-from gateway.config import Config, ConfigError, Detached, Fault, Listen, TooSlow, Watch, load
+from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
 from gateway.core.background import keep_running
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
@@ -139,7 +139,7 @@ class _Serving:
         self._ended = False
         self._watch = Watch(config.caller_files)
         self._gateway = gateway = Gateway(config, log, group)
-        self._reader = Detached(READ_S)
+        self._reader = FileThread(READ_S)
         self._reloading = asyncio.Lock()
         self._server = Server(
             gateway,

@@ -4,8 +4,8 @@
 """
 
 from gateway.config.available import Available
-from gateway.config.detached import Detached, TooSlow
 from gateway.config.faults import ConfigError, Fault
+from gateway.config.file_thread import FileThread, TooSlow
 from gateway.config.loading import config_file, load
 from gateway.config.model import (
     Breaker,
@@ -36,10 +36,10 @@ __all__ = [
     "Console",
     "Cors",
     "Deadlines",
-    "Detached",
     "DialectOptions",
     "Discover",
     "Fault",
+    "FileThread",
     "Health",
     "Jwt",
     "Key",

@@ -1,119 +1,81 @@
-"""What one option alone cannot tell: faults between options. Nothing here reads a file or changes a value."""
+"""Faults between options, which one option alone does not show. Nothing here reads a file or changes a value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.config.available import Available, listed
-from gateway.config.between_models import between_models
-from gateway.config.each_model import each_model
-from gateway.config.faults import Found, Unknown, masked
-from gateway.config.model import Config, Key
-from gateway.config.rules import header_faults, not_both, repeated
+from gateway.config.available import listed
+from gateway.config.faults import Faults, Unknown, masked
+from gateway.config.model_checks import each_model
+from gateway.config.rules import Facts, header_faults, repeated
 from gateway.config.serving import is_loopback
 from gateway.config.unused import unused
 
 _LOCALHOST = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
-# What is wrong with a value in `match` that no request can have, by its dimension.
+# The fault of a value in `match` that no request can have, by its dimension.
 _STRANGERS = {"key": "is not a key", "team": "no key has this team", "model": "is not a model"}
 
 
-def check(config: Config, raw: Mapping[str, Any], known: Available | None, more_keys: bool) -> Found:
-    """Faults between options of `config`.
-
-    raw is what was written, before wrong values were left out; more_keys says that there may be keys unseen.
-    """
-    names = _written_names(raw)
-    yield from [
-        *_who(config, raw, bool(raw.get("keys") or raw.get("jwt")) or more_keys),
-        *_names(config, raw),
-        *each_model(config, known),
-        *_timing(config),
-        *_loads(config),
-        *_bodies(config),
-        *_metrics(config),
-        *_console(config),
-        *_cors(config),
-        *_sharing(config),
-        *_jwt(config),
-        *_shared_secrets(config),
-        *_tracing(config, known),
-        *unused(config, raw),
-    ]
-    yield from [*_keys(config, names), *_defaults(config, names), *_limits(config, names)]
-    yield from between_models(config, names)
-    if known is not None:
-        yield from [*_known(config, known), *_prefixes(config, known)]
-        if known.processes > 1:
-            yield from _kept_in_memory(config, known.processes)
+def check(facts: Facts) -> Faults:
+    """Faults between options. A rule runs only if the sections that it relies on are sound."""
+    unsound = {path[0] for path in facts.wrong}
+    for rule, *needs in _RULES:
+        if unsound.isdisjoint(needs):
+            yield from rule(facts)
 
 
-def _written_names(raw: Mapping[str, Any]) -> set[str]:
-    """All names and aliases of models, also of models with faults: a reference to one of those is no fault itself."""
-    names: set[str] = set()
-    models = raw.get("models")
-    for name, options in models.items() if isinstance(models, dict) else ():
-        names.add(name)
-        aliases = options.get("aliases") if isinstance(options, dict) else None
-        if isinstance(aliases, list):
-            names.update(alias for alias in aliases if isinstance(alias, str))
-    return names
+def _who(facts: Facts) -> Faults:
+    keys = bool(facts.written.get("keys") or facts.written.get("jwt")) or facts.unread
+    match facts.written.get("auth"):
+        case "keys" if not keys:
+            yield ("auth",), "asks for keys, but there are none in keys or keys_file"
+        case "open" if keys:
+            yield ("auth",), "lets everybody in although there are keys; remove one or the other"
+        case None if facts.written.get("keys_file") and not keys:
+            yield ("keys_file",), "holds no keys"
+        case None if not keys and not facts.config.listen.loopback:
+            yield ("listen", "host"), "is open to other machines while there are no keys; add keys, or say `auth: open`"
 
 
-def _who(config: Config, raw: Mapping[str, Any], keys: bool) -> Found:
-    said = raw.get("auth")
-    if said == "keys" and not keys:
-        yield ("auth",), "asks for keys, but there are none in keys or keys_file"
-    elif said is None and raw.get("keys_file") and not keys:
-        yield ("keys_file",), "holds no keys"
-    elif said == "open" and keys:
-        yield ("auth",), "lets everybody in although there are keys; remove one or the other"
-    elif said is None and not keys and not config.listen.loopback:
-        yield ("listen", "host"), "is open to other machines while there are no keys; add keys, or say `auth: open`"
-
-
-def _names(config: Config, raw: Mapping[str, Any]) -> Found:
-    models = raw.get("models")
+def _names(facts: Facts) -> Faults:
+    models = facts.written.get("models")
     if not models:
         yield ("models",), "must hold at least one model"
         return
     seen: dict[str, str] = {}
-    for name, model in config.models.items():
+    for name, model in facts.config.models.items():
         for index, alias in enumerate(model.aliases):
             path = ("models", name, "aliases", index)
             if alias in models:
                 yield path, "is the name of a model" if alias != name else "is the model's own name"
-            elif alias in seen:
-                yield path, f"is already an alias of {seen[alias]}" if seen[alias] != name else "is given twice"
-            else:
-                seen[alias] = name
+            elif seen.setdefault(alias, name) != name:
+                yield path, f"is already an alias of {seen[alias]}"
+            elif alias in model.aliases[:index]:
+                yield path, "is given twice"
 
 
-def _keys(config: Config, names: set[str]) -> Found:
-    ids: dict[str, str] = {}
-    hashes: dict[str, str] = {}
-    pairs: dict[str, str] = {}
-    for name, key in config.keys.items():
-        wrong = key_name_fault(name)
-        if wrong is not None:
-            yield ("keys", name), wrong
+def _keys(facts: Facts) -> Faults:
+    holders: dict[tuple[str, str], str] = {}
+    for name, key in facts.config.keys.items():
+        at = ("keys", name)
+        if wrong := key_name_fault(name):
+            yield at, wrong
+        for option in ("hash", "id", "aws_access_key_id"):
+            value = getattr(key, option)
+            if value is not None and holders.setdefault((option, value), name) != name:
+                yield (*at, option), f"is the same as that of {holders[option, value]}"
         if key.hash is None and key.aws_access_key_id is None:
-            yield ("keys", name, "hash"), "is required, unless there is aws_access_key_id"
-        if key.hash in hashes:
-            yield ("keys", name, "hash"), f"is the same as that of {hashes[key.hash]}"
-        if key.id is not None and key.id in ids:
-            yield ("keys", name, "id"), f"is the same as that of {ids[key.id]}"
-        if key.hash is not None:
-            hashes.setdefault(key.hash, name)
-        yield from _pair(name, key, pairs)
-        if key.id is not None:
-            ids.setdefault(key.id, name)
+            yield (*at, "hash"), "is required, unless there is aws_access_key_id"
+        secret = "aws_secret_file" if key.aws_secret_file else "aws_secret_env" if key.aws_secret_env else None
+        if secret is not None and key.aws_access_key_id is None:
+            yield (*at, secret), "needs aws_access_key_id beside it"
+        elif secret is None and key.aws_access_key_id is not None:
+            yield (*at, "aws_access_key_id"), "needs aws_secret_file or aws_secret_env beside it"
         for index, model in enumerate(key.models or ()):
-            if model not in names:
-                yield ("keys", name, "models", index), Unknown("is not a model", model, names)
+            if model not in facts.models:
+                yield (*at, "models", index), Unknown("is not a model", model, facts.models)
 
 
 def key_name_fault(name: str) -> str | None:
@@ -125,84 +87,59 @@ def key_name_fault(name: str) -> str | None:
     return None
 
 
-def _pair(name: str, key: Key, pairs: dict[str, str]) -> Found:
-    secret = "aws_secret_file" if key.aws_secret_file else "aws_secret_env" if key.aws_secret_env else None
-    if key.aws_access_key_id is None:
-        if secret is not None:
-            yield ("keys", name, secret), "needs aws_access_key_id beside it"
-        return
-    if secret is None:
-        yield ("keys", name, "aws_access_key_id"), "needs aws_secret_file or aws_secret_env beside it"
-    yield from not_both(("keys", name), key, "aws_secret")
-    if key.aws_access_key_id in pairs:
-        yield ("keys", name, "aws_access_key_id"), f"is the same as that of {pairs[key.aws_access_key_id]}"
-    pairs.setdefault(key.aws_access_key_id, name)
+def _default_models(facts: Facts) -> Faults:
+    for name, dialect in facts.config.dialects.items():
+        if dialect.default_model is not None and dialect.default_model not in facts.models:
+            yield ("dialects", name, "default_model"), Unknown("is not a model", dialect.default_model, facts.models)
 
 
-def _defaults(config: Config, names: set[str]) -> Found:
-    for name, dialect in config.dialects.items():
-        if dialect.default_model is not None and dialect.default_model not in names:
-            yield ("dialects", name, "default_model"), Unknown("is not a model", dialect.default_model, names)
-
-
-def _timing(config: Config) -> Found:
+def _within_sections(facts: Facts) -> Faults:
+    config = facts.config
     if config.health.timeout_s > config.health.interval_s:
         yield ("health", "timeout_s"), "must be at most interval_s"
     if config.relay.notice_s > config.relay.drain_s:
         yield ("relay", "notice_s"), "must be at most drain_s"
-
-
-def _loads(config: Config) -> Found:
     if config.routing.load_header and not config.routing.scrape_s:
         yield ("routing", "load_header"), "needs routing.scrape_s: without it nobody notices that figures are stale"
-
-
-def _bodies(config: Config) -> Found:
-    most = config.listen.max_bodies_bytes
-    if most is not None and most < config.listen.max_body_bytes:
+    if (config.listen.max_bodies_bytes or config.listen.max_body_bytes) < config.listen.max_body_bytes:
         yield ("listen", "max_bodies_bytes"), "must be at least max_body_bytes"
+    if "*" in config.cors.origins and len(config.cors.origins) > 1:
+        yield ("cors", "origins"), 'must be "*" alone: that is every origin'
+    if "*" in (config.cors.headers or ()):
+        words = 'must not hold "*": to browsers that is not authorization; leave headers out for all'
+        yield ("cors", "headers"), words
+    yield from unused(config)
 
 
-def _tracing(config: Config, known: Available | None) -> Found:
-    if config.tracing is not None:
-        yield from header_faults(("tracing", "headers"), config.tracing.headers)
-        if known is not None and known.tracing is not None and not known.tracing():
+def _tracing(facts: Facts) -> Faults:
+    if facts.config.tracing is not None:
+        yield from header_faults(("tracing", "headers"), facts.config.tracing.headers)
+        if facts.known is not None and facts.known.tracing is not None and not facts.known.tracing():
             yield ("tracing",), "needs pip install 'dragoman[tracing]'"
 
 
-def _metrics(config: Config) -> Found:
-    if config.metrics.listen is not None and not config.metrics.enabled:
+def _metrics(facts: Facts) -> Faults:
+    metrics, listen = facts.config.metrics, facts.config.listen
+    if metrics.listen is not None and not metrics.enabled:
         yield ("metrics", "listen"), "has no effect: metrics are not enabled"
-    elif config.metrics.listen is not None:
-        host, _, port = config.metrics.listen.rpartition(":")
-        if int(port) == config.listen.port and _overlap(host.strip("[]"), config.listen.host.strip("[]")):
+    elif metrics.listen is not None:
+        host, _, port = metrics.listen.rpartition(":")
+        if int(port) == listen.port and _overlap(host.strip("[]"), listen.host.strip("[]")):
             yield ("metrics", "listen"), "is where clients call, by listen.host and listen.port; give it another port"
 
 
-def _console(config: Config) -> Found:
-    console, place = config.console, config.metrics.listen
+def _console(facts: Facts) -> Faults:
+    console, place = facts.config.console, facts.config.metrics.listen
     option = "key_file" if console.key_file is not None else "key_env" if console.key_env is not None else None
-    yield from not_both(("console",), console, "key")
     if not console.enabled:
         if option is not None:
             yield ("console", option), "has no effect: the console is not enabled"
-    elif place is None or not config.metrics.enabled:
+    elif place is None or not facts.config.metrics.enabled:
         yield ("console", "enabled"), "needs metrics.listen, such as 127.0.0.1:9090: the console is served there"
-    elif option is None and config.auth == "keys":
+    elif option is None and facts.config.auth == "keys":
         yield ("console", "key_file"), "or key_env is needed, as clients need keys, too"
     elif option is None and not is_loopback(place.rpartition(":")[0].strip("[]")):
         yield ("console", "key_file"), "or key_env is needed, as other machines can call metrics.listen"
-
-
-def _cors(config: Config) -> Found:
-    cors = config.cors
-    if "*" in cors.origins and len(cors.origins) > 1:
-        yield ("cors", "origins"), 'must be "*" alone: that is every origin'
-    if "*" in (cors.headers or ()):
-        yield (
-            ("cors", "headers"),
-            'must not hold "*": to browsers that is not authorization; leave headers out for all',
-        )
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -227,8 +164,8 @@ def _addresses(host: str) -> tuple[IPv4Address | IPv6Address, ...]:
         return ()
 
 
-def _jwt(config: Config) -> Found:
-    jwt = config.jwt
+def _jwt(facts: Facts) -> Faults:
+    jwt = facts.config.jwt
     if jwt is None:
         return
     if (jwt.jwks_file is None) == (jwt.jwks_url is None):
@@ -238,26 +175,27 @@ def _jwt(config: Config) -> Found:
         yield ("jwt", "jwks_url"), "must begin with https://: whoever can change the answer can make tokens"
 
 
-def _shared_secrets(config: Config) -> Found:
-    for name, section in (("cache_salt", config.cache_salt), ("seal", config.seal)):
+def _shared_secrets(facts: Facts) -> Faults:
+    for name, section in (("cache_salt", facts.config.cache_salt), ("seal", facts.config.seal)):
         if section is None:
             continue
-        if config.auth == "open":
+        if facts.config.auth == "open":
             yield (name,), "has no effect with auth: open, where all callers are one"
         if section.secret_file is None and section.secret_env is None:
             yield (name, "secret_file"), "or secret_env is needed"
-        yield from not_both((name,), section, "secret")
 
 
-def _sharing(config: Config) -> Found:
-    redis = config.redis
+def _redis(facts: Facts) -> Faults:
+    config, redis = facts.config, facts.config.redis
+    if not facts.has("redis"):
+        for section, option, wanted in (
+            ("limiter", "store", config.limiter.store == "redis"),
+            ("accounting", "redis_stream", config.accounting.redis_stream is not None),
+            ("store", "where", config.store.where == "redis"),
+        ):
+            if wanted:
+                yield (section, option), "needs a section redis"
     if redis is None:
-        if config.limiter.store == "redis":
-            yield ("limiter", "store"), "needs a section redis"
-        if config.accounting.redis_stream is not None:
-            yield ("accounting", "redis_stream"), "needs a section redis"
-        if config.store.where == "redis":
-            yield ("store", "where"), "needs a section redis"
         return
     where = [name for name in ("addresses", "url", "url_file", "url_env") if getattr(redis, name)]
     if not where:
@@ -271,23 +209,21 @@ def _sharing(config: Config) -> Found:
         yield ("redis", "addresses"), "must be one address, unless mode is sentinel or cluster"
     if redis.mode == "sentinel" and set(where) - {"addresses"}:
         yield ("redis", "mode"), "needs the addresses of all Sentinels: a URL names one server"
-    yield from not_both(("redis",), redis, "password")
     if (redis.cert_file is None) != (redis.key_file is None):
         yield ("redis", "key_file" if redis.cert_file is None else "cert_file"), "needs the other of the pair"
 
 
-def _limits(config: Config, names: set[str]) -> Found:
-    limiter, open_to = config.limiter, {"key": set(config.keys), "model": names}
-    open_to["team"] = {key.team for key in config.keys.values() if key.team is not None}
-    if limiter.partitions > 1 and limiter.partition_by is None:
+def _limits(facts: Facts) -> Faults:
+    limiter = facts.config.limiter
+    parts = limiter.partition_by if limiter.partitions > 1 else None
+    if limiter.partitions > 1 and parts is None:
         yield ("limiter", "partitions"), "needs partition_by beside it"
-    if limiter.partitions > 1 and limiter.partition_by not in (None, "key"):
-        for name, key in config.keys.items():
-            if key.limits is not None:
-                yield ("keys", name, "limits"), "cannot be counted in partitions that are not by key"
+    for name, key in facts.config.keys.items() if parts not in (None, "key") else ():
+        if key.limits is not None:
+            yield ("keys", name, "limits"), "cannot be counted in partitions that are not by key"
     whole: set[str] = set()
     kinds: dict[str, str] = {"requests": "requests", "tokens": "tokens", "concurrency": "concurrency"}
-    for index, limit in enumerate(config.limits):
+    for index, limit in facts.limits():
         path = ("limits", index)
         if limit.kind == "concurrency":
             for option in sorted({"per_s", "burst"} & limit.model_fields_set):
@@ -296,28 +232,43 @@ def _limits(config: Config, names: set[str]) -> Found:
             yield (*path, "burst"), "must be at most limit"
         if len(set(limit.scope)) < len(limit.scope):
             yield (*path, "scope"), "names a dimension twice"
-        if limiter.partitions > 1 and limiter.partition_by not in (None, *limit.scope):
-            yield (*path, "scope"), f"must have {limiter.partition_by} in it, which limiter.partition_by names"
+        if parts not in (None, *limit.scope):
+            yield (*path, "scope"), f"must have {parts} in it, which limiter.partition_by names"
         if kinds.setdefault(limit.name, limit.kind) != limit.kind:
             yield (*path, "kind"), f"must be {kinds[limit.name]}: limits of one name are of one kind"
         if limit.name in whole:
             yield (*path, "name"), "is that of a limit before it that matches everything: this one never applies"
         elif not limit.match:
             whole.add(limit.name)
+
+
+def _matches(facts: Facts) -> Faults:
+    """Values in the `match` of a limit that no request can have."""
+    keys = facts.entries("keys")
+    teams = [options.get("team") for options in keys.values() if isinstance(options, dict)]
+    names = {"key": keys, "team": {team for team in teams if isinstance(team, str)}, "model": facts.models}
+    tokens = facts.has("jwt") or facts.unread  # tokens of an identity provider may bring any
+    for index, limit in facts.limits():
         for dimension, values in limit.match.items():
+            path = ("limits", index, "match", dimension)
             if not values:
-                yield (*path, "match", dimension), "is empty: this limit never applies"
+                yield path, "is empty: this limit never applies"
             for at, value in enumerate(values):
-                if dimension == "address" and not _is_address(value):
-                    yield (*path, "match", dimension, at), "must be one IP address; networks are not matched"
-                known = open_to.get(dimension)
-                stranger = config.jwt is not None and dimension != "model"  # tokens may bring any
-                if known is not None and value not in known and not stranger and (known or dimension != "model"):
-                    yield (*path, "match", dimension, at), Unknown(_STRANGERS[dimension], value, known)
+                if dimension == "address":
+                    if not _addresses(value):
+                        yield (*path, at), "must be one IP address; networks are not matched"
+                    continue
+                known = names[dimension]
+                if value not in known and (known if dimension == "model" else not tokens):
+                    yield (*path, at), Unknown(_STRANGERS[dimension], value, known)
 
 
-def _kept_in_memory(config: Config, processes: int) -> Found:
-    """What each of several processes would keep for itself: together they would admit as many times the limit."""
+def _kept_in_memory(facts: Facts) -> Faults:
+    """Faults of what each of several processes would keep for itself: together they admit as many times the limit."""
+    processes = facts.known.processes if facts.known is not None else 1
+    if processes == 1:
+        return
+    config = facts.config
     if config.redis is None or config.limiter.store == "memory":
         way = "a section redis" if config.redis is None else "limiter.store redis"
         wrong = f"is counted in memory, by each of {processes} processes for itself: --processes needs {way}"
@@ -325,57 +276,73 @@ def _kept_in_memory(config: Config, processes: int) -> Found:
             for kind in ("requests", "tokens", "concurrency"):
                 if getattr(key.limits, kind, None) is not None:
                     yield ("keys", name, "limits", kind), wrong
-        for index in range(len(config.limits)):
+        for index, _ in facts.limits():
             yield ("limits", index), wrong
     if config.store.where == "memory":
         yield ("store", "where"), f"is of each of {processes} processes for itself: --processes needs redis here"
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _known(config: Config, known: Available) -> Found:
-    for name in config.dialects:
+def _dialects(facts: Facts) -> Faults:
+    """Dialects that there are not, and options that one does not have."""
+    config, known = facts.config, facts.known
+    if known is None:
+        return
+    for name, dialect in config.dialects.items():
         if name not in known.dialects:
-            yield (
-                ("dialects", name),
-                Unknown("is not a dialect", name, known.dialects, otherwise=listed(known.dialects)),
-            )
-        elif config.dialects[name].default_api_version is not None and name not in known.versioned:
+            there_are = listed(known.dialects)
+            yield ("dialects", name), Unknown("is not a dialect", name, known.dialects, otherwise=there_are)
+        elif dialect.default_api_version is not None and name not in known.versioned:
             yield ("dialects", name, "default_api_version"), "has no meaning: its requests name no version"
     if known.dialects and not any(config.dialect(name).enabled for name in known.dialects):
         yield ("dialects",), "must leave at least one dialect enabled"
     for name, key in config.keys.items():
-        for index, dialect in enumerate(key.dialects or ()):
-            if dialect not in known.dialects:
-                yield ("keys", name, "dialects", index), Unknown("is not a dialect", dialect, known.dialects)
+        for index, one in enumerate(key.dialects or ()):
+            if one not in known.dialects:
+                yield ("keys", name, "dialects", index), Unknown("is not a dialect", one, known.dialects)
 
 
-def _prefixes(config: Config, known: Available) -> Found:
+def _prefixes(facts: Facts) -> Faults:
     """Dialects share a prefix only where all of them answer there by default: those are told apart request by request.
     The fault is at the prefix that the file sets, not at a default, and it names every dialect in the way."""
-    offered = [name for name in known.dialects if config.dialect(name).enabled]
+    config, by_default = facts.config, facts.known.dialects if facts.known is not None else {}
+    offered = [name for name in by_default if config.dialect(name).enabled]
     answering: dict[str, list[str]] = {}
-    order = sorted(offered, key=lambda name: config.dialect(name).prefixes is not None)
-    for name in order:
+    for name in sorted(offered, key=lambda name: config.dialect(name).prefixes is not None):
         own = config.dialect(name).prefixes
         twice = set(repeated(own or ()))
-        for index, prefix in enumerate(own if own is not None else known.dialects[name]):
+        for index, prefix in enumerate(own if own is not None else by_default[name]):
             prefix = prefix.rstrip("/")
             path = ("dialects", name, "prefixes", index) if own is not None else ("dialects", name)
             if index in twice:
                 yield path, "is given twice"
                 continue
             holders = answering.setdefault(prefix, [])
-            others = [one for one in holders if not {prefix} <= {*known.dialects[name]} & {*known.dialects[one]}]
+            others = [one for one in holders if not {prefix} <= {*by_default[name]} & {*by_default[one]}]
             if others[1:]:
                 they = f"{', '.join(others[:-1])} and {others[-1]} do; give {name} another prefix"
                 yield path, f"answers under {prefix or '/'} as {they}"
             elif others:
                 yield path, f"answers under {prefix or '/'} as {others[0]} does; give one of them other prefixes"
             holders.append(name)
+
+
+# Each rule, and the sections that must be sound for it besides those that its faults are about.
+_RULES: tuple[tuple[Callable[[Facts], Faults], *tuple[str, ...]], ...] = (
+    (_who,),
+    (_names,),
+    (each_model,),
+    (_within_sections,),
+    (_metrics, "listen"),
+    (_console, "auth", "metrics"),
+    (_redis,),
+    (_jwt,),
+    (_shared_secrets, "auth"),
+    (_tracing,),
+    (_keys,),
+    (_default_models,),
+    (_limits,),
+    (_matches,),
+    (_dialects,),
+    (_prefixes, "dialects"),
+    (_kept_in_memory, "redis", "limiter"),
+)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gateway.config.faults import ENVIRONMENT, Finding, Path, Position, Positions, Unknown
-from gateway.config.kinds import Loose
+from gateway.config.faults import ENVIRONMENT, Path, PlacedFault, Position, Positions, Unknown
+from gateway.config.kinds import EnvironmentText
 from gateway.config.model import PREFIX, Config
 
 FILE_VARIABLE = PREFIX + "CONFIG"
@@ -28,11 +28,11 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCT
 
 def read_environment(
     environ: Mapping[str, str], base: Mapping[str, Any]
-) -> tuple[dict[str, Any], Positions, list[Finding]]:
+) -> tuple[dict[str, Any], Positions, list[PlacedFault]]:
     """The values that `environ` sets, the variable behind each, and what is wrong. base is what the file holds."""
     values: dict[str, Any] = {}
     positions: Positions = {}
-    findings: list[Finding] = []
+    faults: list[PlacedFault] = []
     names = _Names()
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
@@ -44,18 +44,18 @@ def read_environment(
         path = _path(segments, base, names)
         if path[0] not in Config.model_fields:
             form = "__".join([PREFIX + "{}", *(part.replace("{", "{{").replace("}", "}}") for part in segments[1:])])
-            findings.append((where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
+            faults.append(PlacedFault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
             continue
         try:
             value = _decoded(environ[variable])
         except (ValueError, RecursionError):
-            findings.append((where, "looks like JSON but is not valid JSON"))
+            faults.append(PlacedFault(where, "looks like JSON but is not valid JSON"))
             continue
         if not _put(values, path, value):
-            findings.append((where, "and another variable set the same option"))
+            faults.append(PlacedFault(where, "and another variable set the same option"))
             continue
         _place(positions, path, value, where)
-    return values, positions, findings
+    return values, positions, faults
 
 
 def _is_service_link(variable: str, value: str) -> bool:
@@ -96,11 +96,12 @@ def _decoded(text: str) -> Any:
         return None
     if text.lstrip()[:1] in ("{", "["):
         return json.loads(text, object_pairs_hook=_once)
-    return Loose(text)
+    return EnvironmentText(text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
+    "".join(values).encode()  # half a surrogate pair is not a name
     if len(values) < len(pairs):
         raise ValueError("a name is given twice")
     return values

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NamedTuple
 
 Path = tuple[str | int, ...]
 """Where a value sits in the configuration: mapping keys and list indices from the root."""
@@ -17,13 +18,13 @@ WHOLE = "(file)"
 """The key of a fault that concerns a file as a whole."""
 
 MOST_FAULTS = 100
-"""How many faults are told. Of more, only their number."""
+"""How many faults an error holds. The rest is counted."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")
 # Our own keys, and what the best known services hand out: pasted where a name belongs, they must not reach a log.
 _SECRET = re.compile(r"\b(dgm_|sk-|hf_|flp_)[A-Za-z0-9_-]{12,}")
 _LONGEST_NAME = 200
-# Comparing a name takes some 10 µs for each other name. Among more than these nobody looks for a slip of the pen.
+# Comparing a name takes some 10 µs for each other name.
 _MOST_COMPARED = 1000
 
 
@@ -50,11 +51,11 @@ def masked(text: str) -> str:
 class Unknown:
     """A message about a name that is none of `names`. As text it ends with the nearest one, if there is one.
 
-    The names are compared only when the text is asked for: of thousands of faults few are shown.
+    The names are compared only when the text is read: few of thousands of faults are shown.
 
     what       the message itself
     form       how the nearest name is written: "{}" stands for it
-    otherwise  what is said where none is near
+    otherwise  the end of the message if none is near
     """
 
     what: str
@@ -72,14 +73,14 @@ class Unknown:
 Message = str | Unknown
 """What is wrong with a value. It never holds the value itself, which may be a secret in the wrong place."""
 
-Found = Iterator[tuple[Path, Message]]
-"""Paths of values and what is wrong with them."""
+Faults = Iterator[tuple[Path, Message]]
+"""Paths of values, each with what is wrong there."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """One thing that is wrong. Its text is `file:line: key: message`, without the line where there is none. It never
-    holds a secret.
+    """One thing that is wrong. Its text is `file:line: key: message`, without the line if it has none. It never holds
+    a secret.
 
     file  as it was given to `load`, or "environment"
     line  from 1; 0 where there are no lines
@@ -93,7 +94,7 @@ class Fault:
 
     @classmethod
     def of_all(cls, file: str | None, message: str) -> Fault:
-        """Of the file as a whole; of the environment, if there is no file."""
+        """A fault of the file as a whole; of the environment, if there is no file."""
         return cls(file or ENVIRONMENT, 0, WHOLE, message)
 
     def __str__(self) -> str:
@@ -132,35 +133,36 @@ class Position:
 
 Positions = dict[Path, Position]
 
-Finding = tuple[Position, Message]
-"""A fault before it is put into words."""
+
+class PlacedFault(NamedTuple):
+    """A fault before it is put into words."""
+
+    position: Position
+    message: Message
 
 
-def told(findings: Iterable[Finding], files: Sequence[str]) -> ConfigError:
-    """The error for all `findings`, in the order of `files` and then the environment, within a file by line.
+def config_error(faults: Iterable[PlacedFault], files: Sequence[str]) -> ConfigError:
+    """The error for all `faults`, in the order of `files` and then the environment, within a file by line.
 
-    Of several about one place only the first is told: a value that is wrong in one way often is in others that follow.
+    Only the first fault of a place is reported, because one wrong value often causes several.
     """
-    first: dict[tuple[Position, str], Finding] = {}
-    for position, message in findings:
-        text = _text(message) if position.file == ENVIRONMENT else ""
-        first.setdefault((position, text), (position, message))
+    first: dict[tuple[Position, str], PlacedFault] = {}
+    for fault in faults:
+        text = _text(fault.message) if fault.position.file == ENVIRONMENT else ""
+        first.setdefault((fault.position, text), fault)
     places = {name: index for index, name in reversed(list(enumerate(files)))}
 
-    def order(finding: Finding) -> tuple[int, int, str, str]:
-        position, message = finding
-        return places.get(position.file, len(places)), position.line, _key(position), _text(message)
+    def order(fault: PlacedFault) -> tuple[int, int, str, str]:
+        position, message = fault
+        key = shown(position.path) if position.variable is None else position.variable
+        return places.get(position.file, len(places)), position.line, key, _text(message)
 
     found = sorted(first.values(), key=order)
-    faults = [position.fault(message) for position, message in found[:MOST_FAULTS]]
+    reported = [position.fault(message) for position, message in found[:MOST_FAULTS]]
     if len(found) > MOST_FAULTS:
         position, number = found[MOST_FAULTS][0], len(found) - MOST_FAULTS
-        faults.append(Fault(position.file, position.line, WHOLE, f"and {number} more faults from here on"))
-    return ConfigError(faults)
-
-
-def _key(position: Position) -> str:
-    return shown(position.path) if position.variable is None else position.variable
+        reported.append(Fault(position.file, position.line, WHOLE, f"and {number} more faults from here on"))
+    return ConfigError(reported)
 
 
 def _text(message: Message) -> str:

@@ -41,13 +41,13 @@ _OWN = """accept-encoding connection content-encoding content-length content-typ
 OWN_HEADERS = frozenset(_OWN.split())
 
 
-class Loose(str):
+class EnvironmentText(str):
     """Text from the environment: it may stand for a number or a boolean. Text in a file is text."""
 
     __slots__ = ()
 
 
-class _Also:
+class _OrText:
     """Adds a string form to a number's JSON Schema."""
 
     def __init__(self, pattern: re.Pattern[str], example: str) -> None:
@@ -61,19 +61,19 @@ def _number(value: Any) -> Any:
     # Python's True is an int: `port: true` would mean port 1.
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
-    if isinstance(value, str) and not isinstance(value, Loose):
+    if isinstance(value, str) and not isinstance(value, EnvironmentText):
         raise ValueError("must be a number")
     return value
 
 
 def _whole(value: Any) -> Any:
-    if isinstance(value, str) and not isinstance(value, Loose):
+    if isinstance(value, str) and not isinstance(value, EnvironmentText):
         raise ValueError("must be a whole number")
     return _number(value)
 
 
 def _flag(value: Any) -> Any:
-    if not isinstance(value, (bool, Loose)):
+    if not isinstance(value, (bool, EnvironmentText)):
         raise ValueError("must be true or false")
     return value
 
@@ -324,10 +324,10 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Share = Annotated[float, BeforeValidator(_number)]
 """A number such as 0.2. true, false and quoted numbers are refused."""
 
-Seconds = Annotated[float, BeforeValidator(_seconds), _Also(_DURATION, "30s")]
+Seconds = Annotated[float, BeforeValidator(_seconds), _OrText(_DURATION, "30s")]
 """A duration; read from a number of seconds or "500ms", "30s", "2m", "1h", "1d"."""
 
-Bytes = Annotated[int, BeforeValidator(_bytes), _Also(_SIZE, "32MiB")]
+Bytes = Annotated[int, BeforeValidator(_bytes), _OrText(_SIZE, "32MiB")]
 """A size in bytes; read from a number or "64KiB", "32MiB", "1GB"."""
 
 Name = Annotated[str, AfterValidator(checked_name)]

@@ -1,10 +1,9 @@
-"""`load` reads the file and the environment into a `Config`, or reports all that is wrong with them at once."""
+"""`load` reads the file and the environment into a `Config`, or raises an error with all faults at once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any, get_args, get_origin
 
@@ -14,12 +13,13 @@ from pydantic_core import ErrorDetails
 from gateway.config.available import Available
 from gateway.config.checks import check
 from gateway.config.environment import FILE_VARIABLE, merged, read_environment
-from gateway.config.faults import Finding, Message, Path, Position, Positions, Unknown, locate, told
-from gateway.config.model import Config
+from gateway.config.faults import Message, Path, PlacedFault, Position, Positions, Unknown, config_error, locate
+from gateway.config.model import Config, resolved_auth
+from gateway.config.rules import ENTRIES, facts_of
 from gateway.config.secrets import read_secrets, with_secrets
 from gateway.config.source import NOT_READ, Unreadable, read_yaml
 
-# pydantic's error type -> our words, which never hold the value.
+# pydantic's error type -> our words, with values of the error's context. They never hold the value itself.
 _WORDS = {
     "missing": "is required",
     "int_type": "must be a whole number",
@@ -39,25 +39,19 @@ _WORDS = {
     "tuple_type": "must be a list",
     "list_type": "must be a list",
     "frozen_set_type": "must be a list",
-}
-
-# Values for required options that are missing or wrong, so that the rest of their entry can still be checked.
-_STAND_INS: dict[str | int, Any] = {
-    "backend": "-",
-    "workers": ["http://127.0.0.1"],
-    "hash": "sha256:" + "0" * 64,
-    "aws_access_key_id": "stand-in",
-    "issuer": "-",
-    "audience": "-",
-    "addresses": ["127.0.0.1:1"],
-    "name": "-",
-    "kind": "requests",
-    "limit": 1,
+    "value_error": "{error}",
+    "greater_than": "must be greater than {gt:.12g}",
+    "greater_than_equal": "must be at least {ge:.12g}",
+    "less_than": "must be less than {lt:.12g}",
+    "less_than_equal": "must be at most {le:.12g}",
+    "too_long": "must have at most {max_length} items",
+    "string_pattern_mismatch": "must match {pattern}",
 }
 
 
 def config_file(environ: Mapping[str, str] | None = None) -> str | None:
-    """The file to read where nobody names one: that of DRAGOMAN_CONFIG, else ./gateway.yaml if it is there, or None."""
+    """The file to read if the caller names none: that of DRAGOMAN_CONFIG, else ./gateway.yaml if it is there, or
+    None."""
     environ = os.environ if environ is None else environ
     return environ.get(FILE_VARIABLE) or ("gateway.yaml" if os.path.isfile("gateway.yaml") else None)
 
@@ -71,101 +65,97 @@ def load(
     known    the dialects and backends there are; without it their names are not checked
     environ  os.environ unless given
 
-    Raises `ConfigError` with all faults. Also reads the secrets that the configuration refers to.
+    Also reads the secrets that the configuration refers to. Raises `ConfigError` with all faults: if a section or an
+    entry holds a wrong value, its rules across options are checked once that value is right.
     """
     environ = os.environ if environ is None else environ
-    path = path if path is not None else environ.get(FILE_VARIABLE) or None
-    gathered = _Gathered(path, environ)
-    findings = gathered.findings
-    config, more, wrong = _validated(gathered)
-    findings += more
+    written = Written(path if path is not None else environ.get(FILE_VARIABLE) or None, environ)
+    config, faults, wrong = _validated(written.values)
     secrets, unread = read_secrets(config, environ, known)
-    # What is wrong in itself already was left out or replaced: what seems wrong in it or right above it is no proof.
-    doubtful = wrong | {one[:-1] for one in wrong}
-    for at, message in [*check(config, gathered.values, known, gathered.more_keys), *unread]:
-        if at not in doubtful and not any(at[:length] in wrong for length in range(1, len(at))):
-            findings.append((locate(gathered.positions, at), message))
-    if findings:
-        raise told(findings, gathered.files)
+    faults += [*check(facts_of(config, written.values, known, wrong, written.unread)), *unread]
+    placed = [*written.faults, *(PlacedFault(locate(written.positions, at), message) for at, message in faults)]
+    if placed:
+        raise config_error(placed, written.files)
     return with_secrets(config, secrets)
 
 
-class _Gathered:
-    """All values before validation, from every place, and where each was written."""
+class Written:
+    """All values before validation, from every place, and the position of each.
+
+    unread  the keys file could not be read: there may be keys in it
+
+    Raises ConfigError if the configuration file cannot be read: to judge the rest would raise false alarms only.
+    """
 
     def __init__(self, path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> None:
         self.positions: Positions = {}
-        self.findings: list[Finding] = []
+        self.faults: list[PlacedFault] = []
         self.files: list[str] = []
         self.values: dict[str, Any] = {}
-        self.folder = FilePath()
-        self.more_keys = False  # the keys file could not be read: there may be keys in it
+        self.unread = False
+        self._folder = FilePath(path).parent if path is not None else FilePath()
         if path is not None:
-            self.folder = FilePath(path).parent
             try:
                 self.values = self._read(FilePath(path), os.fspath(path), ())
             except Unreadable as stop:
-                # What the file would have said is unknown: judging the rest would only raise false alarms.
-                raise told([*self.findings, (stop.position, stop.message)], self.files) from None
-        values, positions, findings = read_environment(environ, self.values)
+                raise config_error([*self.faults, PlacedFault(stop.position, stop.message)], self.files) from None
+        values, positions, faults = read_environment(environ, self.values)
         self._overlay(values, positions)
-        self.findings += findings
+        self.faults += faults
         self._add_keys_file()
         self._resolve_paths()
 
     def _read(self, path: FilePath, name: str, at: Path) -> dict[str, Any]:
         """Raises Unreadable."""
         self.files.append(name)
-        values, positions, findings = read_yaml(path, name, at)
-        self.findings += findings
+        values, positions, faults = read_yaml(path, name, at)
+        self.faults += faults
         if values is not None and not isinstance(values, dict):
             raise Unreadable(Position(name, 1, None, ()), "must be a mapping of options")
-        self.positions.update({path: place for path, place in positions.items() if path not in self.positions})
+        self.positions = {**positions, **self.positions}
         return values or {}
 
     def _overlay(self, values: dict[str, Any], positions: Positions) -> None:
+        """Puts the environment's `values` on top: mappings are joined, all else is replaced."""
         leaves = {path for path in positions if not isinstance(_at(values, path), dict)}
-        for path in list(self.positions) if leaves else ():
-            if any(path[:length] in leaves for length in range(1, len(path) + 1)):
-                del self.positions[path]
-        for path, place in positions.items():
-            if path in leaves or path not in self.positions:
-                self.positions[path] = place
+        kept = {
+            path: place
+            for path, place in self.positions.items()
+            if not any(path[:length] in leaves for length in range(1, len(path) + 1))
+        }
+        self.positions = {**positions, **kept} if leaves else {**positions, **self.positions}
         self.values = merged({name: value for name, value in self.values.items() if value is not None}, values)
 
     def _add_keys_file(self) -> None:
         name = self.values.get("keys_file")
         if not isinstance(name, str) or not name:
             return
-        path = self.folder / name
+        path = self._folder / name
         try:
             more = self._read(path, os.fspath(path), ("keys",))
         except Unreadable as stop:
-            self.more_keys = True
+            self.unread = True
+            fault = PlacedFault(stop.position, stop.message)
             if stop.message.startswith(NOT_READ):
-                self.findings.append((locate(self.positions, ("keys_file",)), f"names a file that {stop.message}"))
-            else:
-                self.findings.append((stop.position, stop.message))
+                fault = PlacedFault(locate(self.positions, ("keys_file",)), f"names a file that {stop.message}")
+            self.faults.append(fault)
             return
         keys = self.values.get("keys") or {}
-        if not isinstance(keys, dict):
-            return
-        for key in keys.keys() & more.keys():
-            self.findings.append((locate(self.positions, ("keys", key)), "is also in keys_file"))
-        self.values["keys"] = {**more, **keys}
+        if isinstance(keys, dict):
+            for key in keys.keys() & more.keys():
+                self.faults.append(PlacedFault(locate(self.positions, ("keys", key)), "is also in keys_file"))
+            self.values["keys"] = {**more, **keys}
 
     def _resolve_paths(self) -> None:
-        models = self.values.get("models")
-        keys = self.values.get("keys")
-        for options in [
-            *(models.values() if isinstance(models, dict) else ()),
-            *(keys.values() if isinstance(keys, dict) else ()),
-            *self.values.values(),
-            self.values,
-        ]:
+        """Makes names of files relative to the configuration's folder."""
+        sections = [self.values, *self.values.values()]
+        for name in ("models", "keys"):
+            if isinstance(entries := self.values.get(name), dict):
+                sections += entries.values()
+        for options in sections:
             for name, value in options.items() if isinstance(options, dict) else ():
                 if str(name).endswith("_file") and isinstance(value, str) and value:
-                    options[name] = os.fspath(self.folder / value)
+                    options[name] = os.fspath(self._folder / value)
 
 
 def _at(values: Any, path: Path) -> Any:
@@ -174,36 +164,28 @@ def _at(values: Any, path: Path) -> Any:
     return values
 
 
-def _validated(gathered: _Gathered) -> tuple[Config, list[Finding], set[Path]]:
-    """The configuration, what was wrong with it, and where.
-
-    With findings it is what remains without the wrong values, so that the checks across options still run: all that is
-    wrong is to be said at once.
-    """
-    values: Any = dict(gathered.values)
-    findings: list[Finding] = []
-    wrong: set[Path] = set()
-    while True:
-        try:
-            return Config(**values), findings, wrong
-        except ValidationError as error:
-            found = [(tuple(part for part in one["loc"] if part != "[key]"), one) for one in _details(error)]
-            if not wrong:
-                for path, detail in found:
-                    findings.append((locate(gathered.positions, path), _message(detail, path)))
-            without: _Tree = {}
-            for path, _ in found:
-                while path in wrong:
-                    path = path[:-1]
-                if not path:
-                    raise told(findings, gathered.files) from None
-                without_here = without
-                for part in path:
-                    without_here = without_here.setdefault(part, {})
-                without_here[_HERE] = {}
-            # Only now: the paths of one round may lead to one place.
-            wrong.update(_paths(without))
-            values = _without(values, without)
+def _validated(values: Mapping[str, Any]) -> tuple[Config, list[tuple[Path, Message]], set[Path]]:
+    """The configuration, faults by path, and the sections and entries with faults, which the configuration lacks."""
+    try:
+        return Config(**values), [], set()
+    except ValidationError as error:
+        details = _details(error)
+    faults: list[tuple[Path, Message]] = []
+    for one in details:
+        path = one["loc"][:-1] if one["loc"][-1] == "[key]" else one["loc"]
+        faults.append((path, _message(one, path)))
+    wrong: set[Path] = {path[:2] if path[0] in ENTRIES else path[:1] for path, _ in faults}
+    sound: dict[str, Any] = {"auth": resolved_auth(values)}
+    for name, value in {**sound, **values}.items():
+        if (name,) in wrong:
+            sound.pop(name, None)
+        elif name in ENTRIES and isinstance(value, dict):
+            sound[name] = {entry: one for entry, one in value.items() if (name, entry) not in wrong}
+        elif name in ENTRIES and isinstance(value, list):
+            sound[name] = [one for index, one in enumerate(value) if (name, index) not in wrong]
+        else:
+            sound.setdefault(name, value)
+    return Config(**sound), faults, wrong
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:
@@ -213,96 +195,31 @@ def _details(error: ValidationError) -> list[ErrorDetails]:
     return [one for one in details if one["type"] != "too_short" or one["loc"] not in holders]
 
 
-_Tree = dict[str | int | None, "_Tree"]
-"""Paths, joined where they begin alike; `_HERE` marks where one ends."""
-_HERE = None
-
-
-def _paths(tree: _Tree, above: Path = ()) -> Iterator[Path]:
-    for part, inner in tree.items():
-        if part is None:
-            yield above
-        else:
-            yield from _paths(inner, (*above, part))
-
-
-def _without(values: Any, wrong: _Tree) -> Any:
-    """A copy of `values` without what `wrong` leads to, or with a stand-in there if it is required."""
-    if isinstance(values, list):
-        kept = []
-        for index, value in enumerate(values):
-            inner = wrong.get(index)
-            if inner is None:
-                kept.append(value)
-            elif _HERE not in inner and isinstance(value, (dict, list)):
-                kept.append(_without(value, inner))
-        return kept
-    if not isinstance(values, dict):
-        return values
-    left = dict(values)
-    for name, inner in wrong.items():
-        if name is None:
-            continue
-        value = values.get(name)
-        if _HERE not in inner and isinstance(value, (dict, list)):
-            left[name] = _without(value, inner)
-        elif _HERE in inner and name in _STAND_INS:
-            left[name] = _STAND_INS[name]
-        else:
-            left.pop(name, None)
-    return left
-
-
 def _message(detail: ErrorDetails, path: Path) -> Message:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return Unknown("is not an option", str(path[-1]), _options_of(path[:-1]))
-    if kind == "value_error":
-        return str(context["error"])
     if kind == "literal_error":
         return f"must be one of {str(context['expected']).replace(' or ', ', ').replace(chr(39), '')}"
-    if kind in ("greater_than", "greater_than_equal", "less_than", "less_than_equal"):
-        sign, words = {
-            "greater_than": ("gt", "greater than"),
-            "greater_than_equal": ("ge", "at least"),
-            "less_than": ("lt", "less than"),
-            "less_than_equal": ("le", "at most"),
-        }[kind]
-        return f"must be {words} {context[sign]:.12g}"
     if kind == "too_short":
         return f"must have at least {context['min_length']} item{'s' * (context['min_length'] != 1)}"
-    if kind == "too_long":
-        return f"must have at most {context['max_length']} items"
-    if kind == "string_pattern_mismatch":
-        return f"must match {context['pattern']}"
-    return _WORDS.get(kind, "is not a valid value")
-
-
-def _item_of(kind: Any) -> Any:
-    """The type of the values of a mapping or of the items of a list."""
-    if get_origin(kind) is dict:
-        return get_args(kind)[-1]
-    return get_args(kind)[0] if get_origin(kind) is tuple else None
+    return _WORDS.get(kind, "is not a valid value").format_map(context)
 
 
 def _options_of(path: Path) -> tuple[str, ...]:
     """The names of the options in the section at `path`."""
-    kind: Any = Config
-    for part in path:
-        kind = _held(kind, part if _is_section(kind) else None)
-    return tuple(kind.model_fields) if _is_section(kind) else ()
+    section: type[BaseModel] | None = Config
+    parts = iter(path)
+    for part in parts:
+        field = section.model_fields.get(str(part)) if section is not None else None
+        section = _section_in(field.annotation) if field is not None else None
+        if field is not None and get_origin(field.annotation) in (dict, tuple):
+            next(parts, None)  # a name or an index
+    return tuple(section.model_fields) if section is not None else ()
 
 
-@cache
-def _held(kind: Any, option: str | int | None) -> Any:
-    """The type of an option of the section `kind`; without one, of the values of a mapping or the items of a list."""
-    if option is None:
-        found = _item_of(kind)
-    else:
-        field = kind.model_fields.get(option)
-        found = field.annotation if field else None
-    return get_args(found)[0] if type(None) in get_args(found) else found
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def _section_in(kind: Any) -> type[BaseModel] | None:
+    """The section that an option of this type holds, if any."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for one in get_args(kind) if (found := _section_in(one)) is not None), None)

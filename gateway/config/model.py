@@ -6,10 +6,11 @@ Durations are floats in seconds (names end in `_s`), sizes are integers in bytes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.config.kinds import (
     Address,
@@ -43,6 +44,7 @@ _DAY = 86400
 class Key(Section):
     """One client key, by its hash. `dragoman keys new` prints the key once, and this entry."""
 
+    SECRETS = ("aws_secret",)
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["hash"]}, {"required": ["aws_access_key_id"]}]}
     )
@@ -73,12 +75,10 @@ class Key(Section):
     aws_secret_env: Variable | None = None
     """Environment variable with that secret."""
 
-    _aws_secret: SecretStr | None = PrivateAttr(None)
-
     @property
     def aws_secret(self) -> str | None:
         """The pair's secret, read by `load` from `aws_secret_file` or `aws_secret_env`."""
-        return self._aws_secret.get_secret_value() if self._aws_secret else None
+        return self._secret("aws_secret")
 
 
 class Deadlines(Section):
@@ -110,6 +110,7 @@ class Discover(Section):
 class Model(Section):
     """One model as clients name it, and the workers that serve it."""
 
+    SECRETS = ("api_key",)
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]})
 
     backend: Name
@@ -174,12 +175,10 @@ class Model(Section):
     queue: Queue | None = None
     """A queue of its own; what is absent is as in the common `queue`."""
 
-    _api_key: SecretStr | None = PrivateAttr(None)
-
     @property
     def api_key(self) -> str | None:
         """The workers' key, read by `load` from `api_key_file` or `api_key_env`."""
-        return self._api_key.get_secret_value() if self._api_key else None
+        return self._secret("api_key")
 
 
 class DialectOptions(Section):
@@ -251,6 +250,12 @@ class Breaker(Section):
     """How long a request is refused after two workers died of it. 0: it is sent on."""
 
 
+def resolved_auth(written: Mapping[str, Any]) -> Any:
+    """The value of `auth`: if it is absent, "keys" if anything names callers, else "open"."""
+    named = any(written.get(name) for name in ("keys", "keys_file", "jwt"))
+    return written["auth"] if written.get("auth") is not None else "keys" if named else "open"
+
+
 class Config(BaseModel):
     """Everything the gateway can be told.
 
@@ -310,9 +315,7 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _who_may_call(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("auth") is None:
-            return {**data, "auth": "keys" if any(map(data.get, ("keys", "keys_file", "jwt"))) else "open"}
-        return data
+        return {**data, "auth": resolved_auth(data)} if isinstance(data, dict) else data
 
     @property
     def caller_files(self) -> tuple[str, ...]:

@@ -1,22 +1,67 @@
-"""Rules that several sections share."""
+"""What checks across options look at, and rules that several of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import count
+from typing import Any, NamedTuple
 
-from gateway.config.faults import Found, Path
+from gateway.config.available import Available
+from gateway.config.faults import Faults, Path
 from gateway.config.kinds import header_fault
-from gateway.config.section import Section
+from gateway.config.model import Config
+from gateway.config.sharing import Limit
+
+ENTRIES = ("keys", "models", "dialects", "limits")
+"""Sections whose entries stand for themselves: a wrong one says nothing of the others."""
 
 
-def not_both(at: Path, section: Section, name: str) -> Found:
-    """A secret comes from NAME_file or from NAME_env of the section at `at`."""
-    if getattr(section, f"{name}_file") is not None and getattr(section, f"{name}_env") is not None:
-        yield (*at, f"{name}_env"), f"and {name}_file exclude each other"
+class Facts(NamedTuple):
+    """What was written, and what of it can be relied on.
+
+    config   the sections whose values are right; of `ENTRIES` the entries
+    written  all values before validation
+    wrong    paths of sections and entries with a wrong value: `config` lacks them
+    unread   there may be keys that could not be read
+    models   names and aliases of models, also of wrong entries: a reference to one of those is not a fault itself
+    """
+
+    config: Config
+    written: Mapping[str, Any]
+    known: Available | None
+    wrong: Collection[Path]
+    unread: bool
+    models: Collection[str]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a section `name`, right or wrong."""
+        return self.written.get(name) is not None
+
+    def entries(self, name: str) -> Mapping[str, Any]:
+        """The entries of a mapping of names as they were written."""
+        found = self.written.get(name)
+        return found if isinstance(found, dict) else {}
+
+    def limits(self) -> Iterator[tuple[int, Limit]]:
+        """The limits, each with its index in the file."""
+        indices = (index for index in count() if ("limits", index) not in self.wrong)
+        return zip(indices, self.config.limits, strict=False)
 
 
-def header_faults(at: Path, headers: Mapping[str, str]) -> Found:
-    """Of headers that are added to requests of our own."""
+def facts_of(
+    config: Config, written: Mapping[str, Any], known: Available | None, wrong: Collection[Path], unread: bool
+) -> Facts:
+    unread = unread or not isinstance(written.get("keys") or {}, dict)
+    facts = Facts(config, written, known, wrong, unread, ())
+    models = set(facts.entries("models"))
+    for options in facts.entries("models").values():
+        aliases = options.get("aliases") if isinstance(options, dict) else None
+        models.update(alias for alias in aliases or () if isinstance(alias, str))
+    return facts._replace(models=models)
+
+
+def header_faults(at: Path, headers: Mapping[str, str]) -> Faults:
+    """Faults of headers that are added to requests of our own."""
     lower: set[str] = set()
     for header, value in headers.items():
         wrong = header_fault(header, value) or ("is given twice" if header.lower() in lower else None)

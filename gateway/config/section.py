@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, model_validator
 
 from gateway.config.kinds import nothing_is_empty
 
+S = TypeVar("S", bound="Section")
+
 
 class Section(BaseModel):
-    """Frozen; unknown keys are refused; messages never repeat a value."""
+    """Frozen; unknown keys are refused; messages never repeat a value.
+
+    SECRETS  names of secrets: the options NAME_file and NAME_env lead to each, and `load` reads it
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+    SECRETS: ClassVar[tuple[str, ...]] = ()
+
+    _held: dict[str, SecretStr] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
     def _empty(cls, value: Any) -> Any:
         return nothing_is_empty(value)
+
+    def holding(self: S, secrets: Mapping[str, str]) -> S:
+        """A copy that holds `secrets` by name."""
+        copy = self.model_copy()
+        copy._held = {name: SecretStr(text) for name, text in secrets.items()}
+        return copy
+
+    def _secret(self, name: str) -> str | None:
+        found = self._held.get(name)
+        return found.get_secret_value() if found is not None else None

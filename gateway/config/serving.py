@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal
 
-from pydantic import Field, PrivateAttr, SecretStr
+from pydantic import Field
 
 from gateway.config.kinds import (
     Address,
@@ -122,6 +122,8 @@ class Metrics(Section):
 class Console(Section):
     """A page for operators at `/console` of `metrics.listen`: live plots, and a playground for single requests."""
 
+    SECRETS = ("key",)
+
     enabled: Flag = False
     """Serve `/console`. Needs `metrics.listen`."""
     key_file: str | None = Field(default=None, min_length=1)
@@ -131,12 +133,10 @@ class Console(Section):
     key_env: Variable | None = None
     """Environment variable with that key."""
 
-    _key: SecretStr | None = PrivateAttr(None)
-
     @property
     def key(self) -> str | None:
         """Read by `load` from `key_file` or `key_env`; None where nobody has to show one."""
-        return self._key.get_secret_value() if self._key else None
+        return self._secret("key")
 
 
 class Tracing(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import ConfigDict, Field
 
 from gateway.config.kinds import (
     Address,
@@ -30,6 +30,7 @@ Dimension = Literal["key", "team", "model", "address"]
 class Redis(Section):
     """A Redis or Valkey server that all gateways of a deployment share."""
 
+    SECRETS = ("url", "password")
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": [name]} for name in ("addresses", "url", "url_file", "url_env")]}
     )
@@ -71,16 +72,13 @@ class Redis(Section):
     timeout_s: Seconds = Field(default=0.05, ge=0.001, le=10)
     """How long a request waits for an answer at least; longer where answers are slow: docs/limits.md."""
 
-    _url: SecretStr | None = PrivateAttr(None)
-    _password: SecretStr | None = PrivateAttr(None)
-
     @property
     def server(self) -> RedisServer:
-        """Where it is, however that was written; what `load` read from files and environment included."""
-        url = self.url if self._url is None else self._url.get_secret_value()
+        """The server's place, by addresses or a URL, and what `load` read from files and environment."""
+        url, password = self._secret("url") or self.url, self._secret("password")
         found = RedisServer(self.addresses, self.db, self.username, None, self.tls)
         found = redis_server(url) if url is not None else found
-        return found if self._password is None else found._replace(password=self._password.get_secret_value())
+        return found if password is None else found._replace(password=password)
 
 
 class Limit(Section):
@@ -157,17 +155,16 @@ class Jwt(Section):
     models_claim: str | None = Field(default=None, min_length=1)
     """Claim that lists the models it may use. Absent: all models."""
 
-    _keys_text: str | None = PrivateAttr(None)
-
     @property
     def keys_text(self) -> str | None:
         """What `jwks_file` holds, read by `load`."""
-        return self._keys_text
+        return self._secret("keys_text")
 
 
 class SharedSecret(Section):
     """A section with a secret that all gateways of a deployment share."""
 
+    SECRETS = ("secret",)
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"required": ["secret_file"]}, {"required": ["secret_env"]}]}
     )
@@ -177,12 +174,10 @@ class SharedSecret(Section):
     secret_env: Variable | None = None
     """Environment variable with that secret."""
 
-    _secret: SecretStr | None = PrivateAttr(None)
-
     @property
     def secret(self) -> str:
         """Read by `load` from `secret_file` or `secret_env`."""
-        return self._secret.get_secret_value() if self._secret else ""
+        return self._secret("secret") or ""
 
 
 class CacheSalt(SharedSecret):

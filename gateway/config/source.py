@@ -1,35 +1,42 @@
 """YAML text to plain values, with the line of each.
 
 This reads a small and strict part of YAML: the 1.2 core schema (so `no` and `on` are words and `0755` is no octal
-number), no tags, no merge keys, one document, mappings with text keys that come once. PyYAML scans, parses and
-composes.
+number), no tags, no aliases, no merge keys, one document, mappings with text keys that come once. PyYAML scans and
+parses.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
 
-from gateway.config.faults import Finding, Message, Path, Position, Positions
+from gateway.config.faults import Message, Path, PlacedFault, Position, Positions
 from gateway.config.files import read_file, why
 
 MOST_BYTES = 1 << 20
+# Beyond this the parser's time grows with the square.
 MOST_DEPTH = 20
-# Aliases are written out, so a few hundred bytes could mean gigabytes ("billion laughs").
-MOST_NODES = 200_000
 
 _NULL = frozenset(["", "~", "null", "Null", "NULL"])
 _TRUE, _FALSE = frozenset(["true", "True", "TRUE"]), frozenset(["false", "False", "FALSE"])
 _INT = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
-
-# The kind of a node without a tag: a plain scalar; a quoted or block scalar; a list or mapping.
-_PLAIN, _TEXT, _HOLDER = "plain", "text", "holder"
+# YAML 1.2, section 5.1: all that is not printable.
+_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# libyaml is some 20 times faster; PyYAML's wheels hold it. The two parsers differ in the words of their errors only.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The parser's words -> words that a person can act on.
+_PROBLEMS = {
+    "did not find expected key": "the indentation does not fit the lines above",
+    "did not find expected '-' indicator": "the indentation does not fit the lines above",
+    "found character that cannot start any token": "a tab cannot indent, and text that begins with @ or ` needs quotes",
+    "found unexpected end of stream": "a quote is not closed",
+    "mapping values are not allowed": "a colon and a space cannot stand here; put the text in quotes",
+}
 
 
 class Unreadable(Exception):
@@ -45,7 +52,7 @@ NOT_READ = "cannot be read: "
 """What the message of an `Unreadable` begins with when the file could not even be opened."""
 
 
-def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[Finding]]:
+def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[PlacedFault]]:
     """The values of the file, their positions and what is wrong already at this level.
 
     name is what faults call the file; at is where in the configuration its root belongs. An empty file is None.
@@ -65,37 +72,19 @@ def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions,
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise stop(data.count(b"\n", 0, error.start) + 1, "is not UTF-8 text") from None
+    if control := _CONTROL.search(text):
+        raise stop(text.count("\n", 0, control.start()) + 1, "holds a control character")
+    reading = _Reading(yaml.parse(text, Loader=_LOADER), name, at)
+    reading.positions[at] = Position(name, 1 if data else 0, None, ())
     try:
-        root, second = _composed(text)
-    except yaml.reader.ReaderError as error:
-        raise stop(text.count("\n", 0, error.position) + 1, "holds a control character") from None
+        value = reading.document()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise stop(line, f"is not YAML: {_said(error)}") from None
-    except _TooDeep as deep:
-        raise stop(deep.line, "is nested too deeply") from None
-    reading = _Reading(name, at, first=1 if data else 0)
-    if second:
-        reading.fault(second, (), "holds more than one document")
-    return (None if root is None else reading.value(root, at, 0)), reading.positions, reading.findings
+        raise stop(line, f"is not YAML: {_described(error)}") from None
+    return value, reading.positions, reading.faults
 
 
-class _TooDeep(Exception):
-    def __init__(self, line: int) -> None:
-        super().__init__(line)
-        self.line = line
-
-
-# What the parser says -> what a person can act on.
-_PROBLEMS = {
-    "expected <block end>": "the indentation does not fit the lines above",
-    "found character '\\t'": "a tab cannot indent; use spaces",
-    "found unexpected end of stream": "a quote is not closed",
-    "mapping values are not allowed here": "a colon and a space cannot stand here; put the text in quotes",
-}
-
-
-def _said(error: yaml.MarkedYAMLError) -> str:
+def _described(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or error.context or "it cannot be read"
     problem = next((ours for theirs, ours in _PROBLEMS.items() if problem.startswith(theirs)), problem)
     begun, met = error.context_mark, error.problem_mark
@@ -104,163 +93,76 @@ def _said(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
-def _line(item: Any) -> int:
-    """Of a node or an event."""
-    return item.start_mark.line + 1 if item.start_mark else 1
-
-
-class _AliasNode(yaml.Node):
-    """An alias: `target` is the node that it stands for, None where no anchor before it has this name."""
-
-    def __init__(self, event: yaml.AliasEvent, target: yaml.Node | None) -> None:
-        self.tag = _HOLDER
-        self.value = None
-        self.start_mark = event.start_mark
-        self.end_mark = event.end_mark
-        self.target = target
-
-
-class _Bounded(Composer):
-    """Composes nodes up to MOST_DEPTH, beyond which the parsers' time grows with the square. Raises _TooDeep.
-
-    Tags are not resolved: a node's tag is what was written, else one of _PLAIN, _TEXT and _HOLDER.
-    """
-
-    # A parser beside it has these two.
-    peek_event: Callable[[], yaml.Event]
-    get_event: Callable[[], yaml.Event]
-
-    def __init__(self) -> None:
-        Composer.__init__(self)
-        self._depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
-            self.get_event()
-            return _AliasNode(event, self.anchors.get(event.anchor))
-        assert isinstance(event, yaml.NodeEvent)
-        if self._depth > MOST_DEPTH:
-            raise _TooDeep(_line(event))
-        self.anchors.pop(event.anchor, None)  # a name may be given anew
-        tag: str | None = getattr(event, "tag", None)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        assert node is not None
-        self._depth -= 1
-        if tag:
-            node.tag = tag
-        return node
-
-    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
-        if kind is not yaml.ScalarNode:
-            return _HOLDER
-        return _PLAIN if implicit[0] else _TEXT
-
-    def descend_resolver(self, parent: Any, index: Any) -> None:
-        """PyYAML calls these two; they serve only its own tags."""
-
-    def ascend_resolver(self) -> None:
-        """As above."""
-
-
-class _PythonLoader(_Bounded, yaml.SafeLoader):
-    def __init__(self, text: str) -> None:
-        yaml.SafeLoader.__init__(self, text)
-        _Bounded.__init__(self)
-
-
-if yaml.__with_libyaml__:
-
-    class _FastLoader(_Bounded, yaml.CSafeLoader):
-        def __init__(self, text: str) -> None:
-            yaml.CSafeLoader.__init__(self, text)
-            _Bounded.__init__(self)
-
-
-def _composed(text: str) -> tuple[yaml.Node | None, yaml.Event | None]:
-    """The first document, and where a second one begins."""
-    if yaml.__with_libyaml__:
-        try:
-            return _documents(_FastLoader(text))
-        except yaml.YAMLError:
-            pass  # libyaml has other words for it: ask the Python parser, so that they are the same everywhere
-    return _documents(_PythonLoader(text))
-
-
-def _documents(loader: Any) -> tuple[yaml.Node | None, yaml.Event | None]:
-    try:
-        root = loader.get_node() if loader.check_node() else None
-        return root, loader.peek_event() if loader.check_node() else None
-    finally:
-        loader.dispose()
-
-
 class _Reading:
-    """Nodes to values: their positions, and what is wrong with them. first: the file's first line, 0 if it has none."""
+    """Makes values of the parser's events, notes the position of each, and what is wrong with them."""
 
-    def __init__(self, name: str, at: Path, first: int) -> None:
-        self.findings: list[Finding] = []
-        self.positions: Positions = {at: Position(name, first, None, ())}
+    def __init__(self, events: Iterator[yaml.Event], name: str, at: Path) -> None:
+        self.faults: list[PlacedFault] = []
+        self.positions: Positions = {}
+        self._events = events
         self._name = name
         self._at = at
-        self._nodes = 0
-        self._open: set[int] = set()
 
-    def fault(self, item: Any, path: Path, message: Message) -> None:
-        self.findings.append((self._position(item, path), message))
-
-    def _position(self, item: Any, path: Path) -> Position:
-        return Position(self._name, _line(item), None, path[len(self._at) :])
-
-    def _stop(self, item: Any, path: Path, message: str) -> Unreadable:
-        return Unreadable(self._position(item, path), message)
-
-    def value(self, node: yaml.Node, path: Path, depth: int) -> Any:
-        self._nodes += 1
-        if depth > MOST_DEPTH:
-            raise self._stop(node, path, "is nested too deeply")
-        if self._nodes > MOST_NODES:
-            raise self._stop(node, path, "holds too many values (aliases count as what they stand for)")
-        if isinstance(node, _AliasNode):
-            if node.target is None:
-                raise self._stop(node, path, "is an alias of nothing before it")
-            if id(node.target) in self._open:
-                raise self._stop(node, path, "is an alias of something that holds it")
-            return self.value(node.target, path, depth + 1)
-        if node.tag not in (_PLAIN, _TEXT, _HOLDER):
-            self.fault(node, path, "has a tag; tags are not supported")
-        self._open.add(id(node))
-        value = self._content(node, path, depth)
-        self._open.discard(id(node))
+    def document(self) -> Any:
+        """The first document; None if there is none. Raises Unreadable, and the parser's errors."""
+        next(self._events)  # the stream's start
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            return None
+        value = self._value(next(self._events), self._at)
+        next(self._events)  # the document's end
+        more = next(self._events)
+        if isinstance(more, yaml.DocumentStartEvent):
+            self._fault(more, self._at, "holds more than one document")
         return value
 
-    def _content(self, node: yaml.Node, path: Path, depth: int) -> Any:
-        if isinstance(node, yaml.ScalarNode):
-            return resolve(node.value) if node.tag == _PLAIN else node.value
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path, depth)
+    def _value(self, event: yaml.Event, path: Path) -> Any:
+        if len(path) - len(self._at) > MOST_DEPTH:
+            raise Unreadable(self._position(event, self._at), "is nested too deeply")
+        if getattr(event, "tag", None):
+            self._fault(event, path, "has a tag; tags are not supported")
+        if isinstance(event, yaml.ScalarEvent):
+            return resolve(event.value) if event.implicit[0] else event.value
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(path)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._items(path)
+        self._fault(event, path, "is an alias; aliases are not supported, repeat the lines")
+        return None
+
+    def _items(self, path: Path) -> list[Any]:
         items: list[Any] = []
-        for index, item in enumerate(node.value):
-            here = (*path, index)
-            self.positions[here] = self._position(item, here)
-            items.append(self.value(item, here, depth + 1))
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            here = (*path, len(items))
+            self.positions[here] = self._position(event, here)
+            items.append(self._value(event, here))
         return items
 
-    def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str, Any]:
+    def _mapping(self, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise self._stop(key, path, "has a key that is not plain text")
+        while not isinstance(key := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(key, yaml.ScalarEvent):
+                raise Unreadable(self._position(key, path), "has a key that is not plain text")
             here = (*path, key.value)
             if key.value in values:
-                self.fault(key, here, f"is given twice, first on line {self.positions[here].line}")
-            elif key.value == "<<" and key.tag == _PLAIN:
-                self.fault(key, here, "merge keys are not supported; repeat the lines, or use a plain alias")
+                self._skip(key, here, f"is given twice, first on line {self.positions[here].line}")
+            elif key.value == "<<" and key.implicit[0]:
+                self._skip(key, here, "merge keys are not supported; repeat the lines")
             else:
                 self.positions[here] = self._position(key, here)
-                values[key.value] = self.value(value, here, depth + 1)
+                values[key.value] = self._value(next(self._events), here)
         return values
+
+    def _skip(self, key: yaml.Event, path: Path, message: Message) -> None:
+        """Passes over the value of a key that is a fault."""
+        self._fault(key, path, message)
+        _Reading(self._events, self._name, path)._value(next(self._events), path)
+
+    def _fault(self, event: yaml.Event, path: Path, message: Message) -> None:
+        self.faults.append(PlacedFault(self._position(event, path), message))
+
+    def _position(self, event: yaml.Event, path: Path) -> Position:
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        return Position(self._name, line, None, path[len(self._at) :])
 
 
 def resolve(text: str) -> Any:

@@ -1,11 +1,10 @@
-"""Options that have no effect where another option turns off what they are about."""
+"""Options that have no effect because another option turns off what they are about."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gateway.config.faults import Found, Path
+from gateway.config.faults import Faults, Path
 from gateway.config.model import Config
 from gateway.config.section import Section
 
@@ -28,26 +27,23 @@ _RULES = {
     "metrics": _Rule("enabled", (False,), ("genai",), "while metrics are not enabled"),
 }
 _DISCOVER = _Rule("dns", (None,), ("interval_s",), "without dns: it is the time between two look-ups of that name")
+_FALLBACK = _Rule("fallback", ((),), ("fallback_on",), "without fallback")
+_SPLIT = _Rule("split", ((),), ("split_by",), "without split")
 
 
-def unused(config: Config, raw: Mapping[str, Any]) -> Found:
-    """raw is what was written, before wrong values were left out."""
+def unused(config: Config) -> Faults:
     for name, rule in _RULES.items():
-        yield from _idle((name,), getattr(config, name), raw.get(name), rule)
-    models = raw.get("models")
+        yield from _idle((name,), getattr(config, name), rule)
     for name, model in config.models.items():
-        written = models.get(name) if isinstance(models, Mapping) else None
-        found = written.get("discover") if isinstance(written, Mapping) else None
-        if model.discover is not None and model.discover.redis:  # with neither that is the fault
-            yield from _idle(("models", name, "discover"), model.discover, found, _DISCOVER)
+        yield from _idle(("models", name), model, _FALLBACK)
+        yield from _idle(("models", name), model, _SPLIT)
+        if model.discover is not None and model.discover.redis:  # a `discover` with neither is a fault itself
+            yield from _idle(("models", name, "discover"), model.discover, _DISCOVER)
 
 
-def _idle(at: Path, section: Section | None, raw: Any, rule: _Rule) -> Found:
+def _idle(at: Path, section: Section | None, rule: _Rule) -> Faults:
     if section is None or getattr(section, rule.by) not in rule.off:
         return
-    written = raw.get(rule.by) if isinstance(raw, Mapping) else None
-    if written and (rule.by not in section.model_fields_set or isinstance(written, list)):
-        return  # it or all that it lists was left out as wrong: what was meant is unknown
     for name in rule.names:
         value = getattr(section, name)
         if name in section.model_fields_set and value is not None and value is not False:  # those ask for nothing

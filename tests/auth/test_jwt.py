@@ -48,8 +48,7 @@ def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **cla
 
 def made(text: str = keys(r=RSA, e=EC), **options: Any) -> JwtVerifier:
     section = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_file="keys.json", **options)
-    section._keys_text = text
-    return JwtVerifier(section, time.time)
+    return JwtVerifier(section.holding({"keys_text": text}), time.time)
 
 
 def test_both_algorithms_and_a_set_of_one_key_without_id() -> None:

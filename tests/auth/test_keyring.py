@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pydantic import SecretStr
 
 from gateway.auth import ANONYMOUS, Keyring, Principal, checksum, find_key, keyring, keys, new_key, well_formed
 from gateway.config import CacheSalt, Config, Key, Model, load
@@ -275,10 +274,8 @@ def salted(secret: str = "s" * 32, by: Literal["team", "key"] = "team") -> Keyri
     config = Config(
         keys={"a": entry(KEY, team="one"), "b": entry(OTHER, team="one"), "c": entry(FOREIGN)},
         models=MODELS,
-        cache_salt=CacheSalt(secret_env="X", by=by),
+        cache_salt=CacheSalt(secret_env="X", by=by).holding({"secret": secret}),
     )
-    assert config.cache_salt is not None
-    config.cache_salt._secret = SecretStr(secret)
     return Keyring(config)
 
 

@@ -14,7 +14,6 @@ import yaml
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from pydantic import SecretStr
 
 from gateway.auth import ANONYMOUS, Keyring, Principal, new_key, sealing
 from gateway.auth.headers import KEY_HEADERS
@@ -37,18 +36,14 @@ def entry(name: str, **more: Any) -> Key:
 
 
 def config(seal: str | None = None, **changed: Key | None) -> Config:
-    pair = Key(aws_access_key_id=PAIR, aws_secret_env="S", team="blue")
-    pair._aws_secret = SecretStr(PAIR_SECRET)
+    pair = Key(aws_access_key_id=PAIR, aws_secret_env="S", team="blue").holding({"aws_secret": PAIR_SECRET})
     keys = {"a": entry("a"), "b": entry("b"), "alone": entry("alone"), "pair": pair, **changed}
     keys["expiring"] = entry("expiring", expires="2999-01-01")
-    made = Config(
+    return Config(
         keys={name: key for name, key in keys.items() if key is not None},
-        seal=Seal(secret_env="X") if seal else None,
+        seal=Seal(secret_env="X").holding({"secret": seal}) if seal else None,
         jwt=Jwt(issuer="https://id", audience="x", jwks_file="x"),
     )
-    if made.seal is not None:
-        made.seal._secret = SecretStr(seal or "")
-    return made
 
 
 def gateway(found: Config) -> Keyring:

@@ -8,46 +8,46 @@ from functools import partial
 
 import pytest
 
-from gateway.config import Detached, TooSlow
+from gateway.config import FileThread, TooSlow
 
 
 async def test_it_returns_and_raises_what_the_step_does() -> None:
-    detached = Detached(30)
-    assert await detached(lambda: threading.current_thread().daemon) is True
+    thread = FileThread(30)
+    assert await thread(lambda: threading.current_thread().daemon) is True
 
     def fail() -> None:
         raise TimeoutError("of the file system")
 
     with pytest.raises(TimeoutError, match="of the file system"):
-        await detached(fail)
-    assert await asyncio.gather(*(detached(partial(abs, -number)) for number in range(5))) == [0, 1, 2, 3, 4]
+        await thread(fail)
+    assert await asyncio.gather(*(thread(partial(abs, -number)) for number in range(5))) == [0, 1, 2, 3, 4]
 
 
 async def test_the_loop_goes_on_meanwhile() -> None:
     """The step waits for something that only the loop can do."""
     allowed = threading.Event()
     asyncio.get_running_loop().call_soon(allowed.set)
-    assert await Detached(30)(lambda: allowed.wait(30))
+    assert await FileThread(30)(lambda: allowed.wait(30))
 
 
 async def test_one_that_hangs_is_given_up_and_no_other_is_started_beside_it() -> None:
     hung, ended, calls = threading.Event(), threading.Event(), []
-    detached = Detached(0.01)
+    thread = FileThread(0.01)
 
     def step() -> None:
         hung.wait(30)
         ended.set()
 
     with pytest.raises(TooSlow, match=r"within 0\.01 s"):
-        await detached(step)
+        await thread(step)
     with pytest.raises(TooSlow, match="an earlier attempt"):
-        await detached(lambda: calls.append(1))
+        await thread(lambda: calls.append(1))
     assert calls == []
     hung.set()
     await asyncio.to_thread(ended.wait, 30)
     while True:  # the thread has still to end
         try:
-            await detached(lambda: calls.append(2))
+            await thread(lambda: calls.append(2))
             break
         except TooSlow:
             await asyncio.sleep(0)
