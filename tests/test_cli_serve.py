@@ -341,7 +341,7 @@ if moment != "import":
     if moment == "load":
         serve.configuration = signalled(serve.configuration)
     elif moment == "listen":
-        serve._listen = signalled(serve._listen)
+        serve.processes.listeners = signalled(serve.processes.listeners)
     elif moment == "compose":
         serve.Gateway = signalled(serve.Gateway)
     elif moment == "probe":

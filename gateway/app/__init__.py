@@ -191,7 +191,7 @@ class Gateway:
         await self.state.start()
         self._lag.start()
         if self._group is not None:
-            await self._group.start(self.metrics.registry, self._console.told)
+            await self._group.start(self.metrics.registry, self._console.encoded)
 
     async def reload(self, config: Config) -> None:
         """New requests use `config`, running ones finish with the old one. Workers in both keep their state."""

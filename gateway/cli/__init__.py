@@ -15,34 +15,36 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "WORKERS", "main", "parser"]
+__all__ = ["COMMANDS", "WORKERS", "CommandError", "main", "parser", "subcommand"]
 
 WORKERS = ("embedded", "simulated", "vllm")
 COMMANDS = {
-    "serve": "run the gateway",
-    "check": "report everything that is wrong with a configuration",
-    "translate": "print what a worker would get for a request on standard input",
-    "explain": "say which worker would take a request on standard input, and why",
-    "schema": "print the JSON Schema of gateway.yaml, for editors",
-    "routes": "list method, path and dialect of every route",
-    "keys": "make client keys",
-    "status": "show what a running gateway does, live or once",
-    "limits": "show what a key has used of its limits, or reset it",
-    "worker": "run a worker: " + ", ".join(WORKERS),
+    "serve": ("run the gateway", "dragoman serve --config gateway.yaml"),
+    "check": ("report everything that is wrong with a configuration", "dragoman check gateway.yaml --strict"),
+    "translate": (
+        "print what a worker would get for a request on standard input",
+        "dragoman translate --from anthropic --to vllm < request.json",
+    ),
+    "explain": (
+        "say which worker would take a request on standard input, and why",
+        "dragoman explain --model smollm2 < request.json",
+    ),
+    "schema": ("print the JSON Schema of gateway.yaml, for editors", "dragoman schema > gateway.schema.json"),
+    "routes": ("list method, path and dialect of every route", "dragoman routes --config gateway.yaml"),
+    "keys": ("make client keys", "dragoman keys new --name team-a >> keys.yaml"),
+    "status": ("show what a running gateway does, live or once", "dragoman status --url http://127.0.0.1:9090"),
+    "limits": ("show what a key has used of its limits, or reset it", "dragoman limits show --key team-a"),
+    "worker": ("run a worker: " + ", ".join(WORKERS), "dragoman worker simulated --port 8081"),
 }
-"""Name -> one line of help. `gateway.cli.NAME` is the command's module."""
-EXAMPLES = {
-    "serve": "dragoman serve --config gateway.yaml",
-    "check": "dragoman check gateway.yaml --strict",
-    "translate": "dragoman translate --from anthropic --to vllm < request.json",
-    "explain": "dragoman explain --model smollm2 < request.json",
-    "schema": "dragoman schema > gateway.schema.json",
-    "routes": "dragoman routes --config gateway.yaml",
-    "keys": "dragoman keys new --name team-a >> keys.yaml",
-    "status": "dragoman status --url http://127.0.0.1:9090",
-    "limits": "dragoman limits show --key team-a",
-    "worker": "dragoman worker simulated --port 8081",
-}
+"""Name -> one line of help, and an example. `gateway.cli.NAME` is the command's module."""
+
+
+class CommandError(Exception):
+    """Ends a command with a line on standard error, and an exit status: 1 for a failure, 2 for a caller's mistake."""
+
+    def __init__(self, message: object, status: int = 2) -> None:
+        super().__init__(str(message))
+        self.status = status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,9 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = options.run(options)
         print(end="", flush=True)
     except BrokenPipeError:
-        # Whoever reads our output has had enough, as `head` has. The interpreter flushes once more at its end.
+        # The reader closed the output pipe, as `head` does. The interpreter flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
+    except CommandError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        status = error.status
     except ConfigError as error:
         for fault in error.faults:
             print(fault, file=sys.stderr)
@@ -92,11 +97,18 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     found.add_argument("--version", action="version", version=f"dragoman {version('dragoman')}")
     commands = found.add_subparsers(title="commands", required=True, metavar="COMMAND")
     chosen = next((word for word in argv if not word.startswith("-")), None)
-    for name, text in COMMANDS.items():
-        about = f"{text[0].upper()}{text[1:]}."
-        command = commands.add_parser(name, help=text, description=about, epilog=f"example: {EXAMPLES[name]}")
+    for name, (text, example) in COMMANDS.items():
+        command = subcommand(commands, name, text, example)
         if name == chosen:
             module = importlib.import_module(f"gateway.cli.{name}")
             module.options(command)
             command.set_defaults(run=module.run)
     return found
+
+
+def subcommand(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, example: str
+) -> argparse.ArgumentParser:
+    """The parser of one of several commands."""
+    about = f"{text[0].upper()}{text[1:]}."
+    return actions.add_parser(name, help=text, description=about, epilog=f"example: {example}")

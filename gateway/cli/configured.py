@@ -1,11 +1,14 @@
-"""The configuration that a command works with: the file it is given, or the one that is found."""
+"""What several commands work with: the configuration that they are given or find, and requests."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from gateway.app import KNOWN
+from gateway.cli import CommandError
 from gateway.config import Config, ConfigError, config_file, load
 
 FILE_HELP = "gateway.yaml (default: $DRAGOMAN_CONFIG, else ./gateway.yaml)"
@@ -29,3 +32,27 @@ def configuration(given: str | None, processes: int = 1) -> tuple[Config, str | 
         print(_NO_FILE, file=sys.stderr)
         # Without a file there are no models, of course: that fault would only repeat the line above.
         raise ConfigError(fault for fault in error.faults if fault.key != "models" or fault.line) from None
+
+
+def read(name: str) -> bytes:
+    """The content of a file, or of standard input for "-". Raises CommandError."""
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except (OSError, ValueError) as error:
+        raise CommandError(error) from None
+
+
+def header(given: str) -> tuple[bytes, bytes]:
+    """`NAME:VALUE` of the command line."""
+    name, colon, value = given.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError("must be NAME:VALUE")
+    return name.strip().lower().encode(), value.strip().encode()
+
+
+def request_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options by which a command gets a request."""
+    parser.add_argument(
+        "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
+    )
+    parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")

@@ -7,7 +7,6 @@ import asyncio
 import random
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,8 +14,8 @@ from msgspec.structs import replace
 from gateway import backends, dialects
 from gateway.app.other_models import other_models
 from gateway.auth import ANONYMOUS, Principal
-from gateway.cli.configured import FILE_HELP, configuration
-from gateway.cli.translate import header
+from gateway.cli import CommandError
+from gateway.cli.configured import FILE_HELP, configuration, read, request_options
 from gateway.config import Breaker, Config, Queue
 from gateway.config.routing import WorkerOptions
 from gateway.core.ports import Settings
@@ -37,9 +36,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="the client's dialect (default: openai)",
     )
     parser.add_argument("--model", metavar="NAME", help="the model (default: the one that the body names)")
-    parser.add_argument(
-        "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
-    )
+    request_options(parser)
     parser.add_argument(
         "--key", metavar="NAME", help="the key that asks, by its name in the configuration (default: none)"
     )
@@ -49,25 +46,21 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seen", metavar="FILE", action="append", default=[], help="the body of a request that was sent before"
     )
-    parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the worker, the reason, and what the policy knew of the prompt."""
     config, _ = configuration(options.config)
     try:
-        bodies = [Path(name).read_bytes() for name in options.seen]
-        bodies.append(sys.stdin.buffer.read() if options.body == "-" else Path(options.body).read_bytes())
-        ops = [_read(options, body) for body in bodies]
+        ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
         asked = _model(config, options.model or ops[-1].model)
         name, chance = _split(config, asked, options)
         pool = _pool(config, name, (*config.models[name].workers, *options.worker))
     except offline.Refused as refused:
         print(refused.response.body.decode(errors="replace"), file=sys.stderr)
         return 1
-    except (OSError, ValueError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 2
+    except ValueError as error:
+        raise CommandError(error) from None
     if name != asked:
         print(f"split: {asked} -> {name}")
     if chance:
@@ -75,15 +68,15 @@ def run(options: argparse.Namespace) -> int:
     print(f"model: {name}")
     prefill = config.models[name].prefill
     if prefill is not None:
-        _tell("prefill", _pool(config, name, prefill.workers), ops, options.header)
-    _tell("worker", pool, ops, options.header)
+        _print("prefill", _pool(config, name, prefill.workers), ops, options.header)
+    _print("worker", pool, ops, options.header)
     model = config.models[name]
     if model.fallback:
         print(f"fallback: {', '.join(model.fallback)} (on {', '.join(model.fallback_on)})")
     return 0
 
 
-def _tell(role: str, pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> None:
+def _print(role: str, pool: Pool, ops: list[Any], headers: list[tuple[bytes, bytes]]) -> None:
     worker, routing = asyncio.run(_send(pool, ops, headers))
     print(f"{role}: {worker.address}")
     print(f"picked: {routing.picked}")

@@ -6,13 +6,13 @@ import argparse
 import sys
 
 from gateway.auth import new_key
+from gateway.cli import COMMANDS, CommandError, subcommand
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     what = "print a new key on standard error, once, and its entry for a keys file on standard output"
-    example = "example: dragoman keys new --name team-a >> keys.yaml"
-    new = actions.add_parser("new", help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=example)
+    new = subcommand(actions, "new", what, COMMANDS["keys"][1])
     new.add_argument("--name", required=True, help="the entry's name")
     new.add_argument("--team", help="the team that the key belongs to (default: none)")
 
@@ -21,8 +21,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         key, entry = new_key(options.name, options.team)
     except ValueError as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 2
+        raise CommandError(error) from None
     # The key goes to standard error, so that `dragoman keys new >> keys.yaml` writes the entry alone.
     where = "a keys file or, indented, for `keys:` in gateway.yaml"
     print(f"The key, shown this once:\n\n  {key}\n\nStandard output has its entry, for {where}.\n", file=sys.stderr)

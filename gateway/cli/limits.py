@@ -8,6 +8,7 @@ import sys
 from ipaddress import ip_address
 
 from gateway.auth import ANONYMOUS
+from gateway.cli import CommandError, subcommand
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config
 from gateway.core.errors import GatewayError
@@ -20,8 +21,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         ("show", "print every limit: used, left, and when it resets"),
         ("reset", "set to zero what `show` shows"),
     ):
-        example = f"example: dragoman limits {name} --key team-a"
-        action = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=example)
+        action = subcommand(actions, name, what, f"dragoman limits {name} --key team-a")
         action.add_argument("--config", metavar="FILE", help=FILE_HELP)
         action.add_argument("--key", help="the key's name (default: a caller without a key)")
         action.add_argument("--team", help="the team (default: the key's)")
@@ -32,36 +32,31 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     config, _ = configuration(options.config)
-    wrong = _wrong(config, options)
-    if wrong is not None:
-        print(f"dragoman: {wrong}", file=sys.stderr)
-        return 2
+    _check(config, options)
     team = options.team or (config.keys[options.key].team if options.key in config.keys else None)
     models = [config.resolve(options.model)] if options.model is not None else [None, *config.models]
     subjects = [Subject(options.key, team, model, options.address) for model in models]
     try:
         lines = asyncio.run(table(config, subjects, forget=options.forget))
     except GatewayError as error:
-        print(f"dragoman: {error.message}", file=sys.stderr)
-        return 1
+        raise CommandError(error.message, 1) from None
     print("\n".join(lines))
     for line in unseen(config, subjects[0]):
         print(f"dragoman: {line}", file=sys.stderr)
     return 0
 
 
-def _wrong(config: Config, options: argparse.Namespace) -> str | None:
-    """Why there is nothing to show, or None."""
+def _check(config: Config, options: argparse.Namespace) -> None:
+    """Raises CommandError if there is nothing to show."""
     if config.redis is None or config.limiter.store == "memory":
-        return "without redis every gateway counts in its own memory; see its /metrics"
+        raise CommandError("without redis every gateway counts in its own memory; see its /metrics")
     # A token's subject is known to its issuer only: any name may be right.
     token = config.jwt is not None and (options.key or "").startswith("jwt:")
     known = config.keys if config.auth == "keys" else (ANONYMOUS.key,)
     if options.key is not None and options.key not in known and not token:
-        return f"there is no key {options.key}"
+        raise CommandError(f"there is no key {options.key}")
     if options.model is not None and config.resolve(options.model) is None:
-        return f"there is no model {options.model}"
-    return None
+        raise CommandError(f"there is no model {options.model}")
 
 
 def _address(given: str) -> str:

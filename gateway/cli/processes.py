@@ -24,20 +24,21 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 def listeners(host: str, port: int, count: int) -> list[socket.socket]:
-    """Sockets that listen at one address, for one process each. Raises OSError, also where others listen there already:
-    sockets that share a port would not notice."""
+    """Sockets that listen at one address, for one process each. Raises OSError, also if others listen there."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found: list[socket.socket] = []
-    with socket.socket(family, kind, protocol) as alone:
-        alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        alone.bind(address)
-        address = alone.getsockname()
-    for _ in range(count):
+
+    def bound(shared: bool) -> socket.socket:
         one = socket.socket(family, kind, protocol)
-        found.append(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
         one.bind(address)
+        return one
+
+    found = [bound(shared=False)]
+    if count > 1:  # sockets that share a port do not notice another process: the first one, alone, does
+        address = found[0].getsockname()
+        found[0].close()
+        found = [bound(shared=True) for _ in range(count)]
     for one in found:
         one.listen(2048)
         one.setblocking(False)

@@ -11,13 +11,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import uvloop
 
 from gateway.app import KNOWN, Gateway
-from gateway.cli import processes, starting
+from gateway.cli import CommandError, processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
 from gateway.core.background import keep_running
@@ -58,14 +57,12 @@ def run(options: argparse.Namespace) -> int:
     places = [(config.listen.host, config.listen.port)]
     if config.metrics.listen is not None:
         places.append(split_address(config.metrics.listen))
-    listen = partial(processes.listeners, count=options.processes) if options.processes > 1 else _listen
     bound = []
     for host, port in places:
         try:
-            bound.append(listen(host, port))
+            bound.append(processes.listeners(host, port, options.processes))
         except OSError as error:
-            print(f"dragoman: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)
-            return 1
+            raise CommandError(f"cannot listen on {host}:{port}: {error.strerror}", 1) from None
     shares = list(zip(*bound, strict=True))
     if options.processes == 1:
         log = Log(config.log.level, config.log.requests, form=config.log.format)
@@ -199,9 +196,7 @@ class _Serving:
             # A collection among the thousands of objects of a new configuration stops everybody for 0.1 s and more.
             gc.disable()
             try:
-                looked = await self._reader(self._watch.look)
-                changed = await self._reader(partial(load, self._path, self._known))
-                await self._reader(partial(self._watch.take, changed.caller_files, looked))
+                changed = await self._reader(self._load)
                 await self._gateway.reload(changed)
             except ConfigError as error:
                 self._refused([str(fault) for fault in error.faults])
@@ -213,9 +208,15 @@ class _Serving:
                 self._gateway.metrics.reloads.labels("done").inc()
                 self._server.configure(self._fitting(changed.listen))
                 self._log.event("info", "reloaded")
-                self._tell_restart(changed)
+                self._log_restart(changed)
             finally:
                 gc.enable()
+
+    def _load(self) -> Config:
+        looked = self._watch.look()
+        changed = load(self._path, self._known)
+        self._watch.take(changed.caller_files, looked)
+        return changed
 
     def _whole(self, what: str) -> str:
         """A fault of the configuration as a whole."""
@@ -225,7 +226,7 @@ class _Serving:
         self._gateway.metrics.reloads.labels("refused").inc()
         self._log.event("error", "reload refused, the old configuration stays", faults=faults)
 
-    def _tell_restart(self, changed: Config) -> None:
+    def _log_restart(self, changed: Config) -> None:
         keys = [
             f"{section}.{key}"
             for section, key in _BOUND
@@ -244,17 +245,6 @@ class _Serving:
                 max_connections=connections,
             )
         return listen.model_copy(update={"max_connections": connections})
-
-
-def _listen(host: str, port: int) -> list[socket.socket]:
-    """A socket that listens there, for the one process."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
-    listener.listen(2048)
-    listener.setblocking(False)
-    return [listener]
 
 
 def _url(listener: socket.socket) -> str:

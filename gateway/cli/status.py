@@ -8,12 +8,12 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import msgspec
 
-from gateway.cli.configured import FILE_HELP, configuration
+from gateway.cli import CommandError
+from gateway.cli.configured import FILE_HELP, configuration, read
 from gateway.console.state import State
 from gateway.console.terminal import view
 
@@ -25,8 +25,11 @@ _DECODER = msgspec.json.Decoder(State)
 _ENTER, _LEAVE, _HOME, _REST, _BELOW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-class Unreachable(Exception):
-    """Why there is no state, in a sentence."""
+class Unreachable(CommandError):
+    """There is no state; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 1)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +47,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints one view, or shows views until Ctrl-C."""
-    try:
-        url, key = _place(options)
-    except (OSError, ValueError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 2
+    url, key = _place(options)
     with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
         gateway = _Gateway(client, url, key)
         try:
@@ -61,11 +60,8 @@ def run(options: argparse.Namespace) -> int:
                 print("\n".join(view(before, gateway.state())))
             else:
                 _live(gateway, _DECODER.decode(first), options.every)
-        except Unreachable as why:
-            print(f"dragoman: {why}", file=sys.stderr)
-            return 1
         except KeyboardInterrupt:
-            return 0
+            pass
     return 0
 
 
@@ -127,17 +123,17 @@ def _draw(lines: list[str]) -> None:
 
 
 def _place(options: argparse.Namespace) -> tuple[str, str | None]:
-    """The admin address, and the console's key. Raises OSError, ValueError, ConfigError."""
-    key = Path(options.key_file).read_text("latin-1").strip() if options.key_file is not None else None
+    """The admin address, and the console's key. Raises CommandError, ConfigError."""
+    key = read(options.key_file).decode("latin-1").strip() if options.key_file is not None else None
     if key is not None and not (key.isascii() and key.isprintable() and key):
-        raise ValueError("--key-file holds no key: one line of printable ASCII")
+        raise CommandError("--key-file holds no key: one line of printable ASCII")
     if options.url is not None:
         if not options.url.startswith(("http://", "https://")):
-            raise ValueError("--url must begin with http:// or https://")
+            raise CommandError("--url must begin with http:// or https://")
         return options.url, key
     config, _ = configuration(options.config)
     if config.metrics.listen is None:
-        raise ValueError(
+        raise CommandError(
             "the configuration has no metrics.listen, where the state is served:"
             " add `metrics: {listen: 127.0.0.1:9090}` and start the gateway anew; or give --url"
         )

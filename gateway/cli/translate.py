@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from gateway import backends, dialects
+from gateway.cli import CommandError
+from gateway.cli.configured import read, request_options
 from gateway.core.http import JSON_TYPE, Response
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation import offline
@@ -24,10 +25,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stream", action="store_true", help="as if the client asked for a stream")
     parser.add_argument("--query", metavar="STRING", default="", help="the request's query string (default: none)")
-    parser.add_argument(
-        "--header", metavar="NAME:VALUE", action="append", type=header, default=[], help="a header of the request"
-    )
-    parser.add_argument("--body", metavar="FILE", default="-", help="the request's body (default: -, standard input)")
+    request_options(parser)
     parser.add_argument(
         "--reply", metavar="FILE", help="print what the client would get for this reply; - needs --body (default: none)"
     )
@@ -37,15 +35,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the worker's request or, with --reply, the client's reply."""
     if options.status is not None and options.reply is None:
-        print("dragoman: --status is of a reply: it needs --reply", file=sys.stderr)
-        return 2
+        raise CommandError("--status is of a reply: it needs --reply")
     dialect = dialects.create(options.source, Settings())
     backend = backends.create(options.target)
     try:
         crossing = offline.send(
             dialect,
             backend,
-            _file(options.body),
+            read(options.body),
             Capabilities(options.model),
             route=options.route,
             stream=options.stream,
@@ -63,29 +60,16 @@ def run(options: argparse.Namespace) -> int:
             print(f"{outgoing.method} {outgoing.path}\n")
             print(json.dumps(json.loads(outgoing.body), indent=2, ensure_ascii=False))
             return 0
-        answer = Response(options.status or 200, [JSON_TYPE], _file(options.reply))
+        answer = Response(options.status or 200, [JSON_TYPE], read(options.reply))
         written, status = offline.reply(dialect, backend, crossing, answer), 0
         whole = not crossing.op.stream
     except offline.Refused as refused:
         written, status = refused.response.body, 1
         whole = any(name == JSON_TYPE[0] for name, _ in refused.response.headers)  # else it is a piece of a stream
         print(f"status {refused.response.status}", file=sys.stderr)
-    except (OSError, ValueError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
-        return 2
+    except ValueError as error:
+        raise CommandError(error) from None
     sys.stdout.flush()
     sys.stdout.buffer.write(written + b"\n" if whole and not written.endswith(b"\n") else written)
     sys.stdout.buffer.flush()
     return status
-
-
-def header(given: str) -> tuple[bytes, bytes]:
-    """`NAME:VALUE` of the command line."""
-    name, colon, value = given.partition(":")
-    if not colon or not name.strip():
-        raise argparse.ArgumentTypeError("must be NAME:VALUE")
-    return name.strip().lower().encode(), value.strip().encode()
-
-
-def _file(name: str) -> bytes:
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()

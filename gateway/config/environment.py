@@ -51,7 +51,10 @@ def read_environment(
         except (ValueError, RecursionError):
             faults.append(PlacedFault(where, "looks like JSON but is not valid JSON"))
             continue
-        if not _put(values, path, value):
+        tree = value
+        for part in reversed(path):
+            tree = {part: tree}
+        if not _join(values, tree):
             faults.append(PlacedFault(where, "and another variable set the same option"))
             continue
         _place(positions, path, value, where)
@@ -107,21 +110,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
-    """Sets `path` in `values`; False when a shorter or longer variable has set it already to something else."""
-    holder = values
-    for part in path[:-1]:
-        inner = holder.setdefault(part, {})
-        if not isinstance(inner, dict):
+def _join(values: dict[str, Any], more: dict[str, Any]) -> bool:
+    """Adds `more` to `values`; False if both set the same option, or one a part of what the other sets."""
+    for name, value in more.items():
+        known = values.setdefault(name, value)
+        if known is not value and not (isinstance(known, dict) and isinstance(value, dict) and _join(known, value)):
             return False
-        holder = inner
-    last = path[-1]
-    if isinstance(holder.get(last), dict) and isinstance(value, dict):
-        holder[last] = merged(holder[last], value)
-        return True
-    if last in holder:
-        return False
-    holder[last] = value
     return True
 
 

@@ -18,9 +18,10 @@ from pydantic_core import CoreSchema
 from gateway.core.addresses import base_address
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z")
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|[kKMG]B|[KMG]iB)?\Z")
-_SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_SIZE_UNITS = {None: 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE_UNITS |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # JSON and YAML can hold half a surrogate pair; it cannot be encoded as UTF-8.
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]{1,200}\Z")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
@@ -33,7 +34,6 @@ _OPERATION = re.compile(
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 # The transport writes these itself, or they are for one connection only (RFC 9110 §7.6.1).
 _OWN = """accept-encoding connection content-encoding content-length content-type expect host keep-alive
@@ -57,19 +57,25 @@ class _OrText:
         return {"anyOf": [handler(schema), self.text]}
 
 
-def _number(value: Any) -> Any:
+def _matching(pattern: str, wrong: str) -> AfterValidator:
+    """Text that matches `pattern` from its begin; else `wrong` is the fault."""
+    compiled = re.compile(pattern)
+
+    def checked(value: str) -> str:
+        if not compiled.match(value):
+            raise ValueError(wrong)
+        return value
+
+    return AfterValidator(checked)
+
+
+def _number(value: Any, wrong: str = "must be a number") -> Any:
     # Python's True is an int: `port: true` would mean port 1.
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     if isinstance(value, str) and not isinstance(value, EnvironmentText):
-        raise ValueError("must be a number")
+        raise ValueError(wrong)
     return value
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str) and not isinstance(value, EnvironmentText):
-        raise ValueError("must be a whole number")
-    return _number(value)
 
 
 def _flag(value: Any) -> Any:
@@ -79,26 +85,21 @@ def _flag(value: Any) -> Any:
 
 
 def _seconds(value: Any) -> Any:
-    if isinstance(value, str):
-        found = _DURATION.match(value.strip())
-        if not found:
-            raise ValueError('must be seconds, or a duration such as "500ms", "30s", "2m", "1h"')
-        return float(found[1]) * _DURATION_UNITS[found[2] or "s"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    found = _DURATION.match(value.strip()) if isinstance(value, str) else None
+    if found is None:
         raise ValueError('must be seconds, or a duration such as "500ms", "30s", "2m", "1h"')
-    return value
+    return float(found[1]) * _DURATION_UNITS[found[2]]
 
 
 def _bytes(value: Any) -> Any:
-    if isinstance(value, str):
-        found = _SIZE.match(value.strip())
-        if not found:
-            raise ValueError('must be a number of bytes, or a size such as "64KiB", "32MiB", "1GB"')
-        size = float(found[1][:30]) * _SIZE_UNITS[(found[2] or "B").upper()]  # more digits would only be infinite
-        return int(size)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = _SIZE.match(value.strip()) if isinstance(value, str) else None
+    if found is None:
         raise ValueError('must be a number of bytes, or a size such as "64KiB", "32MiB", "1GB"')
-    return value
+    return int(float(found[1][:30]) * _SIZE_UNITS[found[2]])  # more digits would only be infinite
 
 
 def checked_name(value: str) -> str:
@@ -165,17 +166,14 @@ def _key_set(value: str) -> str:
 
 
 def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    wrong = ValueError('must be host:port, such as "redis:6379" or "[::1]:6379"')
-    if not colon or not re.match(r"[0-9]{1,5}\Z", port) or not 0 < int(port) < 65536:
-        raise wrong
-    if not re.match(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)\Z", host):
-        raise wrong
+    found = re.match(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z", value)
+    if found is None or not 0 < int(found[1]) < 65536:
+        raise ValueError('must be host:port, such as "redis:6379" or "[::1]:6379"')
     return value
 
 
 class RedisServer(NamedTuple):
-    """Where a Redis server is, who asks it (user and password, each None where there is none), and how."""
+    """A Redis server's addresses, the user and password to give (None without one), and whether to speak TLS."""
 
     addresses: tuple[str, ...]
     db: int = 0
@@ -188,25 +186,21 @@ class RedisServer(NamedTuple):
 
 
 def redis_server(url: str) -> RedisServer:
-    """What `redis[s]://[[user]:password@]host[:port][/db]` says; user and password may be percent-encoded.
+    """The server of `redis[s]://[[user]:password@]host[:port][/db]`; user and password may be percent-encoded.
 
-    Raises ValueError when it says something else.
+    Raises ValueError for any other text.
     """
-    wrong = ValueError("must be redis://[user@]host[:port][/db], or rediss:// for TLS")
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        path = re.match(r"/?([0-9]{1,5})?\Z", parts.path)
+        if parts.scheme not in ("redis", "rediss") or path is None or set(url) & set("?#\\"):
+            raise ValueError
+        if not _AUTHORITY.match(parts.netloc):
+            raise ValueError
+        host, port = parts.hostname or "", 6379 if parts.port is None else parts.port
+        address = _address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except ValueError:
-        raise wrong from None
-    path = re.match(r"/?([0-9]{1,5})?\Z", parts.path)
-    if parts.scheme not in ("redis", "rediss") or not host or port == 0 or path is None or set(url) & set("?#\\"):
-        raise wrong
-    if not _AUTHORITY.match(parts.netloc):
-        raise wrong
-    try:
-        address = _address(f"[{host}]:{port or 6379}" if ":" in host else f"{host}:{port or 6379}")
-    except ValueError:
-        raise wrong from None
+        raise ValueError("must be redis://[user@]host[:port][/db], or rediss:// for TLS") from None
     user, password = (unquote(text) if text else None for text in (parts.username, parts.password))
     return RedisServer((address,), int(path[1] or 0), user, password, parts.scheme == "rediss")
 
@@ -240,41 +234,6 @@ def _origin(value: str) -> str:
     return f"{found[1]}://{found[2]}{port}"
 
 
-def header_name_fault(name: str) -> str | None:
-    """What is wrong with a header's name, or None."""
-    return None if _HEADER_NAME.match(name) else "is not a header name"
-
-
-def _header_name(value: str) -> str:
-    if fault := header_name_fault(value):
-        raise ValueError(fault)
-    return value
-
-
-def _host(value: str) -> str:
-    if not re.match(r"[A-Za-z0-9._:%-]+\Z", value) or value.count(":") == 1:
-        raise ValueError('must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"')
-    return value
-
-
-def _path(value: str) -> str:
-    if not value.startswith("/") or not _URL_PATH.match(value):
-        raise ValueError('must be a path such as "/health"')
-    return value
-
-
-def _variable(value: str) -> str:
-    if not _VARIABLE.match(value):
-        raise ValueError("must be the name of an environment variable, not its value")
-    return value
-
-
-def _hash(value: str) -> str:
-    if not re.match(r"sha256:[0-9a-f]{64}\Z", value):
-        raise ValueError('must be "sha256:" and 64 lower-case hexadecimal digits; `dragoman keys new` makes one')
-    return value
-
-
 def _expiry(value: Any) -> Any:
     """A date lasts through the end of that day. A time without a zone is UTC."""
     wrong = ValueError('must be a date such as 2027-01-31, or a time such as "2027-01-31T12:00:00Z"')
@@ -294,8 +253,13 @@ def _expiry(value: Any) -> Any:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
+def header_name_fault(name: str) -> str | None:
+    """The fault of a header's name, or None."""
+    return None if _HEADER_NAME.match(name) else "is not a header name"
+
+
 def header_fault(name: str, value: str) -> str | None:
-    """What is wrong with an extra header of a request of our own, or None."""
+    """The fault of an extra header of a request of our own, or None."""
     if fault := header_name_fault(name):
         return fault
     if name.lower() in OWN_HEADERS:
@@ -315,7 +279,7 @@ def nothing_is_no_item(value: Any) -> Any:
     return () if value is None else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+Whole = Annotated[int, BeforeValidator(lambda value: _number(value, "must be a whole number"))]
 """A whole number. true, false and quoted numbers are refused."""
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
@@ -357,11 +321,23 @@ Network = Annotated[str, AfterValidator(_network)]
 Origin = Annotated[str, AfterValidator(_origin)]
 """scheme://host[:port] as a browser sends it, or "*" for all, or "null" for pages that have none."""
 
-HeaderName = Annotated[str, AfterValidator(_header_name)]
-Host = Annotated[str, AfterValidator(_host)]
-UrlPath = Annotated[str, AfterValidator(_path)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Hash = Annotated[str, AfterValidator(_hash), WithJsonSchema({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})]
+HeaderName = Annotated[str, _matching(_HEADER_NAME.pattern, "is not a header name")]
+# Any number of colons but one: that would be a port.
+_HOST = r"(?![^:]*:[^:]*\Z)[A-Za-z0-9._:%-]+\Z"
+_HOST_FAULT = 'must be an address or host name without a port, such as "127.0.0.1", "::1" or "0.0.0.0"'
+Host = Annotated[str, _matching(_HOST, _HOST_FAULT)]
+UrlPath = Annotated[str, _matching("/" + _URL_PATH.pattern, 'must be a path such as "/health"')]
+Variable = Annotated[
+    str, _matching(r"[A-Za-z_][A-Za-z0-9_]*\Z", "must be the name of an environment variable, not its value")
+]
+Hash = Annotated[
+    str,
+    _matching(
+        r"sha256:[0-9a-f]{64}\Z",
+        'must be "sha256:" and 64 lower-case hexadecimal digits; `dragoman keys new` makes one',
+    ),
+    WithJsonSchema({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}),
+]
 
 Expiry = Annotated[
     datetime,

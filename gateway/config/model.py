@@ -78,7 +78,7 @@ class Key(Section):
     @property
     def aws_secret(self) -> str | None:
         """The pair's secret, read by `load` from `aws_secret_file` or `aws_secret_env`."""
-        return self._secret("aws_secret")
+        return self.held("aws_secret")
 
 
 class Deadlines(Section):
@@ -178,7 +178,7 @@ class Model(Section):
     @property
     def api_key(self) -> str | None:
         """The workers' key, read by `load` from `api_key_file` or `api_key_env`."""
-        return self._secret("api_key")
+        return self.held("api_key")
 
 
 class DialectOptions(Section):
@@ -339,12 +339,9 @@ class Config(BaseModel):
         return self.dialects.get(name) or DialectOptions()
 
     def deadlines_for(self, model: str) -> Deadlines:
-        """The deadlines of `model`: its own where it sets them, else the common ones. Raises KeyError if unknown."""
-        own = self.models[model].deadlines
-        return self.deadlines.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.deadlines
+        """The deadlines of `model`: its own if it sets them, else the common ones. Raises KeyError if unknown."""
+        return self.deadlines.overridden(self.models[model].deadlines)
 
     def queue_for(self, model: str) -> Queue:
-        """The queue of `model`: its own options where it sets them, else the common ones. Raises KeyError if
-        unknown."""
-        own = self.models[model].queue
-        return self.queue.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.queue
+        """The queue of `model`: its own options if it sets them, else the common ones. Raises KeyError if unknown."""
+        return self.queue.overridden(self.models[model].queue)

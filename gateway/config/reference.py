@@ -20,6 +20,14 @@ BEGIN, END = "<!-- options: begin -->", "<!-- options: end -->"
 
 Json = dict[str, Any]
 
+_KINDS = {
+    "boolean": "`true`, `false`",
+    "integer": "whole number",
+    "number": "number",
+    "object": "mapping of texts",
+    "string": "text",
+}
+
 
 class _Described(GenerateJsonSchema):
     """Adds the docstring below each option as its description."""
@@ -100,7 +108,7 @@ def reference_markdown() -> str:
 
 def _section_table(path: str, node: Json, section: Json) -> str:
     text = node.get("description") or section["description"]
-    return _table(f"`{path}`", text, list(section["properties"].items()), section.get("required", []))
+    return _table(f"`{path}`", text, [*section["properties"].items()], section.get("required", []))
 
 
 def documented(page: str) -> str:
@@ -131,7 +139,7 @@ def _table(title: str, text: str, options: list[tuple[str, Json]], required: lis
 
 
 def _kind(name: str, node: Json) -> str:
-    """What may stand there, in words."""
+    """The values that an option takes, in words."""
     choices = [one for one in node.get("anyOf", [node]) if one.get("type") != "null"]
     nested = [one for choice in choices for one in choice.get("anyOf", [choice])]
     first = nested[0]
@@ -148,21 +156,13 @@ def _kind(name: str, node: Json) -> str:
         return "list of " + (_kind(name, item) if "enum" in item else "texts")
     if len(nested) > 1:
         return ("duration" if name.endswith("_s") else "size") + _range(first, name)
-    if first["type"] in ("integer", "number"):
-        return {"integer": "whole number", "number": "number"}[first["type"]] + _range(first, name)
-    return {"boolean": "`true`, `false`", "string": "text", "object": "mapping of texts"}[
-        first["type"] if isinstance(first["type"], str) else first["type"][0]
-    ]
+    kind = first["type"] if isinstance(first["type"], str) else first["type"][0]
+    return _KINDS[kind] + _range(first, name)
 
 
 def _range(node: Json, name: str) -> str:
-    bounds = []
-    if "exclusiveMinimum" in node:
-        bounds.append(f"> {_amount(name, node['exclusiveMinimum'])}")
-    if "minimum" in node:
-        bounds.append(f"≥ {_amount(name, node['minimum'])}")
-    if "maximum" in node:
-        bounds.append(f"≤ {_amount(name, node['maximum'])}")
+    signs = {"exclusiveMinimum": ">", "minimum": "≥", "maximum": "≤"}
+    bounds = [f"{sign} {_amount(name, node[bound])}" for bound, sign in signs.items() if bound in node]
     return f" {', '.join(bounds)}" if bounds else ""
 
 

@@ -68,14 +68,11 @@ def with_secrets(config: Config, secrets: Secrets) -> Config:
 
 def plain_secrets(config: Config) -> Iterator[str]:
     """The secrets that `config` holds, the URL of Redis aside."""
-    shared = (one.secret for one in (config.cache_salt, config.seal) if one is not None)
-    keys = (key.aws_secret for key in config.keys.values() if key.aws_access_key_id is not None)
-    models = (model.api_key for model in config.models.values())
+    held = [section.held(name) for _, section in _sections(config) for name in section.SECRETS if name != "url"]
     redis = config.redis.server.password if config.redis is not None else None
     # A collector's key stands in a header, such as `Authorization: Bearer KEY`.
     collector = config.tracing.headers.values() if config.tracing is not None else ()
-    tracing = (word for value in collector for word in value.split()[-1:])
-    yield from (one for one in (*shared, *keys, *models, config.console.key, redis, *tracing) if one)
+    yield from (one for one in (*held, redis, *(value.split()[-1] for value in collector if value.strip())) if one)
 
 
 def _sections(config: Config) -> Iterator[tuple[Path, Section]]:

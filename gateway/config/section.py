@@ -28,12 +28,17 @@ class Section(BaseModel):
     def _empty(cls, value: Any) -> Any:
         return nothing_is_empty(value)
 
+    def overridden(self: S, own: S | None) -> S:
+        """This section with the options that `own` sets."""
+        return self.model_copy(update=own.model_dump(exclude_unset=True)) if own is not None else self
+
     def holding(self: S, secrets: Mapping[str, str]) -> S:
         """A copy that holds `secrets` by name."""
         copy = self.model_copy()
         copy._held = {name: SecretStr(text) for name, text in secrets.items()}
         return copy
 
-    def _secret(self, name: str) -> str | None:
+    def held(self, name: str) -> str | None:
+        """The secret `name`, once `load` has read it."""
         found = self._held.get(name)
         return found.get_secret_value() if found is not None else None

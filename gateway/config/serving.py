@@ -136,7 +136,7 @@ class Console(Section):
     @property
     def key(self) -> str | None:
         """Read by `load` from `key_file` or `key_env`; None where nobody has to show one."""
-        return self._secret("key")
+        return self.held("key")
 
 
 class Tracing(Section):

@@ -75,7 +75,7 @@ class Redis(Section):
     @property
     def server(self) -> RedisServer:
         """The server's place, by addresses or a URL, and what `load` read from files and environment."""
-        url, password = self._secret("url") or self.url, self._secret("password")
+        url, password = self.held("url") or self.url, self.held("password")
         found = RedisServer(self.addresses, self.db, self.username, None, self.tls)
         found = redis_server(url) if url is not None else found
         return found if password is None else found._replace(password=password)
@@ -158,7 +158,7 @@ class Jwt(Section):
     @property
     def keys_text(self) -> str | None:
         """What `jwks_file` holds, read by `load`."""
-        return self._secret("keys_text")
+        return self.held("keys_text")
 
 
 class SharedSecret(Section):
@@ -177,7 +177,7 @@ class SharedSecret(Section):
     @property
     def secret(self) -> str:
         """Read by `load` from `secret_file` or `secret_env`."""
-        return self._secret("secret") or ""
+        return self.held("secret") or ""
 
 
 class CacheSalt(SharedSecret):

@@ -21,8 +21,8 @@ MOST_BYTES = 1 << 20
 # Beyond this the parser's time grows with the square.
 MOST_DEPTH = 20
 
-_NULL = frozenset(["", "~", "null", "Null", "NULL"])
-_TRUE, _FALSE = frozenset(["true", "True", "TRUE"]), frozenset(["false", "False", "FALSE"])
+_WORDS: dict[str, bool | None] = dict.fromkeys(["", "~", "null", "Null", "NULL"])
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 # YAML 1.2, section 5.1: all that is not printable.
@@ -167,14 +167,8 @@ class _Reading:
 
 def resolve(text: str) -> Any:
     """What a plain scalar means by the YAML 1.2 core schema."""
-    if text in _NULL:
-        return None
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
+    if text in _WORDS:
+        return _WORDS[text]
     if _INT.match(text):
         return int(text)
-    if _FLOAT.match(text):
-        return float(text)
-    return text
+    return float(text) if _FLOAT.match(text) else text

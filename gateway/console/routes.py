@@ -14,26 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from gateway.config import Console as Options
 from gateway.console.guard import SECURITY_HEADERS, Denied, Guard
 from gateway.console.playground import LONGEST_S, MOST_BYTES, Application, Asked, asked_for, at, play, translated, ways
-from gateway.console.state import Served, State, of_all, read_state
+from gateway.console.state import Observed, State, of_all, read_state
 from gateway.console.transcript import Transcript
 from gateway.core.http import Headers, header_value
 from gateway.core.ports import Dialect
 from gateway.observe.process_group import ProcessGroup
 from gateway.pipeline import Receive, Runtime, Scope, Send
-from gateway.ratelimit import Limiter
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -42,8 +39,6 @@ FRESH_S = 0.5
 MOST_PLAYING = 4
 """Requests of the playground at once."""
 
-# The Pod's name on Kubernetes, a container's id elsewhere.
-_HOST = socket.gethostname()
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "/console": ("console.html", b"text/html; charset=utf-8"),
@@ -56,10 +51,10 @@ _FILES = {
 _JSON = b"application/json"
 _LINES = b"application/x-ndjson"
 _encode = msgspec.json.Encoder().encode
-_told = msgspec.json.Decoder(State)
+_decoder = msgspec.json.Decoder(State)
 
 
-class Watched(Struct):
+class Watched(Observed, kw_only=True):
     """The gateway as the console sees it now.
 
     needs_key    clients show keys
@@ -68,12 +63,7 @@ class Watched(Struct):
     application  makes the gateway's own ASGI application on another runtime
     """
 
-    version: str
-    ready: bool
-    draining: bool
     needs_key: bool
-    models: Sequence[Served]
-    limiter: Limiter | None
     runtime: Runtime
     dialects: Mapping[str, tuple[Dialect, str]]
     application: Callable[[Runtime], Application]
@@ -97,11 +87,11 @@ class Console:
     def endpoints(self, options: Options, local: bool) -> dict[str, Endpoint]:
         """What is served, by path, under `options`. local says that the admin address is loopback."""
         guard = Guard(options.key if options.enabled else None, local)
-        found: dict[str, Endpoint] = {"/status.json": _guarded(guard, "GET", self._tell_state)}
+        found: dict[str, Endpoint] = {"/status.json": _guarded(guard, "GET", self._send_state)}
         if options.enabled:
             for path, (name, kind) in _FILES.items():
                 found[path] = _guarded(guard, "GET", _file((_PAGE / name).read_bytes(), kind), public=True)
-            found["/console/ways"] = _guarded(guard, "GET", self._tell_ways)
+            found["/console/ways"] = _guarded(guard, "GET", self._send_ways)
             found["/console/playground"] = _guarded(guard, "POST", self._play)
         return found
 
@@ -114,23 +104,12 @@ class Console:
             return self.state()
         others = await self._group.states()
         whole = self._state_by((await self._group.together(self._registry)).collect())
-        return of_all(whole, [self.state(), *_told_by(others)])
+        return of_all(whole, [self.state(), *_decoded(others)])
 
     def _state_by(self, families: Iterable[Metric]) -> State:
-        watched = self._look()
-        return read_state(
-            families,
-            watched.models,
-            watched.limiter,
-            version=watched.version,
-            host=_HOST,
-            ready=watched.ready,
-            draining=watched.draining,
-            time_s=time.time(),
-            uptime_s=time.monotonic() - self._started,
-        )
+        return read_state(families, self._look(), time.monotonic() - self._started)
 
-    async def _tell_state(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_state(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._making:  # several may ask while one state is made
             if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
                 state = _encode(await self._state_of_all())
@@ -138,11 +117,11 @@ class Console:
             state = self._state[1]
         await _answer(send, 200, state, _JSON)
 
-    def told(self) -> bytes:
+    def encoded(self) -> bytes:
         """The state of this process, for its group."""
         return _encode(self.state())
 
-    async def _tell_ways(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_ways(self, scope: Scope, receive: Receive, send: Send) -> None:
         watched = self._look()
         found = {
             "models": [one.name for one in watched.models],
@@ -200,11 +179,11 @@ class Console:
         await send({"type": "http.response.body", "body": transcript.rest(), "more_body": False})
 
 
-def _told_by(group: Iterable[bytes]) -> Iterator[State]:
+def _decoded(group: Iterable[bytes]) -> Iterator[State]:
     """What they say of their states. One that ends amid its answer is as one that does not answer."""
     for said in group:
         with contextlib.suppress(msgspec.DecodeError):
-            yield _told.decode(said)
+            yield _decoder.decode(said)
 
 
 async def _more(send: Send, lines: bytes) -> None:

@@ -7,6 +7,8 @@ in it.
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -16,6 +18,9 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.fleet.worker import Worker
 from gateway.ratelimit import Limiter
+
+# The Pod's name on Kubernetes, a container's id elsewhere.
+_HOST = socket.gethostname()
 
 
 class WorkerState(Struct, frozen=True):
@@ -101,6 +106,16 @@ class Served(Struct, frozen=True):
     workers: Sequence[Worker]
 
 
+class Observed(Struct):
+    """A gateway as it is now, besides its counters. limiter is None without limits."""
+
+    version: str
+    ready: bool
+    draining: bool
+    models: Sequence[Served]
+    limiter: Limiter | None
+
+
 class _Counters:
     """The samples of `/metrics`, to be summed by labels.
 
@@ -136,37 +151,31 @@ class _Counters:
         return Histogram(tuple(bounds[:-1]), counts)
 
 
-def read_state(
-    families: Iterable[Metric],
-    models: Sequence[Served],
-    limiter: Limiter | None,
-    *,
-    version: str,
-    host: str = "",
-    ready: bool,
-    draining: bool,
-    time_s: float,
-    uptime_s: float,
-) -> State:
-    """families are those of `/metrics`."""
+def read_state(families: Iterable[Metric], gateway: Observed, uptime_s: float) -> State:
+    """The state of `gateway`, with the counters in `families`, which are those of `/metrics`."""
     counters = _Counters(families)
     waiting = counters.by("dragoman_queue_length", "model")
     inputs = counters.by("dragoman_team_tokens_total", "team", direction="input")
     outputs = counters.by("dragoman_team_tokens_total", "team", direction="output")
+    limiter = gateway.limiter
     return State(
-        version=version,
-        time=time_s,
+        version=gateway.version,
+        time=time.time(),
         uptime_s=uptime_s,
-        ready=ready,
-        draining=draining,
+        ready=gateway.ready,
+        draining=gateway.draining,
         running=counters.by("dragoman_requests_running", "dialect"),
-        models=tuple(_model(one, waiting.get(one.name, 0), counters) for one in models),
+        models=tuple(_model(one, waiting.get(one.name, 0), counters) for one in gateway.models),
         teams=tuple(
             TeamState(name, count, inputs.get(name, 0), outputs.get(name, 0))
             for name, count in sorted(counters.by("dragoman_team_requests_total", "team").items())
         ),
-        limits=_limits(limiter) if limiter is not None else None,
-        host=host,
+        limits=LimitsState(
+            limiter.state, limiter.replicas, limiter.in_flight, dict(limiter.refused), dict(limiter.shadowed)
+        )
+        if limiter is not None
+        else None,
+        host=_HOST,
         errors=counters.by("dragoman_requests_total", "status", outcome=("refused", "failed")),
     )
 
@@ -251,14 +260,4 @@ def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _condition(draining: bool, ready: bool, ejected: bool) -> str:
-    if draining:
-        return "draining"
-    if not ready:
-        return "down"
-    return "ejected" if ejected else "ready"
-
-
-def _limits(limiter: Limiter) -> LimitsState:
-    return LimitsState(
-        limiter.state, limiter.replicas, limiter.in_flight, dict(limiter.refused), dict(limiter.shadowed)
-    )
+    return "draining" if draining else "down" if not ready else "ejected" if ejected else "ready"

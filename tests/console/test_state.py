@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.samples import Sample
 
 from gateway.config import Breaker
-from gateway.console.state import Histogram, Served, State, read_state
+from gateway.console.state import Histogram, Observed, Served, State, read_state
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 from gateway.fleet.worker import Worker
@@ -25,9 +25,7 @@ def worker(**attributes: Any) -> Worker:
 
 
 def state(metrics: Metrics, *models: Served) -> State:
-    return read_state(
-        metrics.registry.collect(), models, None, version="1", ready=True, draining=False, time_s=5.0, uptime_s=1.0
-    )
+    return read_state(metrics.registry.collect(), Observed("1", True, False, models, None), 1.0)
 
 
 def finish(metrics: Metrics, **fields: Any) -> None:
@@ -88,7 +86,7 @@ def test_what_is_asked_of_a_model_reads_its_own_samples() -> None:
             family.samples.append(Sample("dragoman_requests_total", Labels(model=name, outcome="ok"), 1.0))
         Labels.read = 0
         served = [Served(name, (), "vllm", []) for name in names]
-        found = read_state([family], served, None, version="1", ready=True, draining=False, time_s=5.0, uptime_s=1.0)
+        found = read_state([family], Observed("1", True, False, served, None), 1.0)
         assert [one.requests for one in found.models] == [{"ok": 1}] * models
         return Labels.read
 
