@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,21 @@ models:
 """
 
 
-def ask(tmp_path: Path, *arguments: str, model: str | None = "m", turns: int = 1, config: str = CONFIG) -> int:
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs the command; returns its exit status, output and errors."""
+
+    def run(*arguments: str, **more: Any) -> tuple[int, str, str]:
+        status = explained(tmp_path, *arguments, **more)
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def explained(tmp_path: Path, *arguments: str, model: str | None = "m", turns: int = 1, config: str = CONFIG) -> int:
     (tmp_path / "gateway.yaml").write_text(config)
     messages = [{"role": ("user", "assistant")[turn % 2], "content": f"words {turn} " * 200} for turn in range(turns)]
     body = {"messages": messages, "max_tokens": 9} | ({"model": model} if model else {})
@@ -34,42 +50,32 @@ def ask(tmp_path: Path, *arguments: str, model: str | None = "m", turns: int = 1
     )
 
 
-def test_it_names_worker_and_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path) == 0
-    first = capsys.readouterr().out
+def test_it_names_worker_and_reason(tmp_path: Path, ask: Ask) -> None:
+    _, first, _ = ask()
     assert "picked: prefix;why=home;matched=0.00" in first
     (tmp_path / "body.json").rename(tmp_path / "before.json")
-    assert ask(tmp_path, "--seen", str(tmp_path / "before.json"), turns=3) == 0
-    second = capsys.readouterr().out
+    status, second, _ = ask("--seen", str(tmp_path / "before.json"), turns=3)
+    assert status == 0
     assert "why=prefix" in second
     assert second.splitlines()[1] == first.splitlines()[1], "it stays at its worker"
 
 
-def test_other_dialects_and_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path, "--from", "anthropic", "--header", "x-session-id: s") == 0
-    assert "why=session" in capsys.readouterr().out
+def test_other_dialects_sessions_and_workers_may_be_named(ask: Ask) -> None:
+    assert "why=session" in ask("--from", "anthropic", "--header", "x-session-id: s")[1]
+    assert "worker: http://only:1\npicked: only" in ask("--worker", "http://only:1", model="found")[1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "model", "said"),
-    [((), "other", "there are m, apart, found"), ((), "found", "--worker"), (("--seen", "/nowhere"), "m", "nowhere")],
-)
-def test_what_it_cannot_tell(
-    tmp_path: Path, arguments: tuple[str, ...], model: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ask(tmp_path, *arguments, model=model) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_workers_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path, "--worker", "http://only:1", model="found") == 0
-    assert "worker: http://only:1\npicked: only" in capsys.readouterr().out
-
-
-def test_a_body_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_cannot_tell(tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "wrong.json").write_text("{")
-    assert ask(tmp_path, "--seen", str(tmp_path / "wrong.json")) == 1
-    assert "error" in capsys.readouterr().err
+    for arguments, more, status, words in (
+        ((), {"model": "other"}, 2, "there are m, apart, found"),
+        ((), {"model": "found"}, 2, "--worker"),
+        (("--seen", "/nowhere"), {}, 2, "nowhere"),
+        (("--key", "aq"), {"config": SPLIT}, 2, "there are qa, bound"),
+        (("--seen", str(tmp_path / "wrong.json")), {}, 1, "error"),
+    ):
+        found, _, error = ask(*arguments, **more)
+        assert (found, words in error) == (status, True)
 
 
 SPLIT = """
@@ -99,23 +105,14 @@ keys:
         ((), "drawn: by chance, for this run\nmodel: "),
     ],
 )
-def test_splits_and_fallbacks_are_told(
-    tmp_path: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ask(tmp_path, *arguments, config=SPLIT) == 0
-    told = capsys.readouterr().out
-    assert said in told
-    assert ("model: m\n" in told) == ("fallback: other (on unavailable, overloaded)\n" in told)
+def test_splits_and_fallbacks_are_printed(arguments: tuple[str, ...], said: str, ask: Ask) -> None:
+    status, out, _ = ask(*arguments, config=SPLIT)
+    assert (status, said in out) == (0, True)
+    assert ("model: m\n" in out) == ("fallback: other (on unavailable, overloaded)\n" in out)
 
 
-def test_a_key_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path, "--key", "aq", config=SPLIT) == 2
-    assert "there are qa, bound" in capsys.readouterr().err
-
-
-def test_it_names_the_prefill_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(tmp_path, model="apart") == 0
-    said = capsys.readouterr().out.splitlines()
+def test_it_names_the_prefill_worker(ask: Ask) -> None:
+    said = ask(model="apart")[1].splitlines()
     assert said[1] in ("prefill: http://p:1", "prefill: http://q:1")
     assert "why=home" in said[2]
     assert said[-2:] == ["worker: http://a:1", "picked: only"]

@@ -83,36 +83,23 @@ def test_a_key_from_a_file(keyed: Stack, tmp_path: Path) -> None:
     assert called("status", "--url", keyed.admin_url, "--json", "--key-file", str(file)).returncode == 2
 
 
-@pytest.mark.parametrize("path", ["", "/livez"])
-def test_what_is_no_admin_address_is_said(stack: Stack, path: str) -> None:
-    done = called("status", "--url", stack.url + path, "--once")
-    assert done.returncode == 1
-    assert "metrics.listen" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_without_an_admin_address_it_says_what_to_add(tmp_path: Path) -> None:
-    done = called("status", "--config", written(tmp_path))
-    assert done.returncode == 2
-    assert "add `metrics: {listen: 127.0.0.1:9090}`" in done.stderr
-
-
-def test_nobody_there() -> None:
-    done = called("status", "--url", "http://127.0.0.1:9", "--once")
-    assert done.returncode == 1
-    assert "no answer from http://127.0.0.1:9/status.json" in done.stderr
-
-
-@pytest.mark.parametrize("every", ["0", "nan", "-1", "x"])
-def test_intervals_that_make_no_sense(every: str) -> None:
-    assert called("status", "--url", "http://127.0.0.1:9", "--every", every).returncode == 2
-
-
-def test_mistakes_of_the_caller(tmp_path: Path) -> None:
-    for arguments in (["--url", "127.0.0.1:9090"], ["--config", written(tmp_path)]):
+def test_without_a_state_it_fails_with_a_line_that_says_why(stack: Stack, tmp_path: Path) -> None:
+    nobody, nowhere = "http://127.0.0.1:9", str(tmp_path / "none")
+    for arguments, status, words in (
+        (("--url", stack.url, "--once"), 1, "metrics.listen"),
+        (("--url", stack.url + "/livez", "--once"), 1, "metrics.listen"),
+        (("--url", nobody, "--once"), 1, f"no answer from {nobody}/status.json"),
+        (("--config", written(tmp_path)), 2, "add `metrics: {listen: 127.0.0.1:9090}`"),
+        (("--url", "127.0.0.1:9090"), 2, "--url must begin with"),
+        (("--url", nobody, "--key-file", nowhere), 2, "No such file"),
+    ):
         done = called("status", *arguments)
-        assert done.returncode == 2
+        assert (done.returncode, done.stdout) == (status, "")
         assert done.stderr.startswith("dragoman: ")
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    for every in ("0", "nan", "-1", "x"):
+        assert called("status", "--url", nobody, "--every", every).returncode == 2
 
 
 def test_live_in_a_terminal_until_ctrl_c(stack: Stack) -> None:

@@ -18,7 +18,6 @@ from gateway.config import (
     Config,
     ConfigError,
     Deadlines,
-    Fault,
     Key,
     Listen,
     Model,
@@ -83,6 +82,7 @@ def files_of_options(schema: dict[str, Any], name: str, at: tuple[str, ...] = ()
 
 
 FILES = sorted(files_of_options(json_schema(), ""))
+assert {("console", "key_file"), ("keys_file",), ("models", "*", "ca_file"), ("jwt", "jwks_file")} < set(FILES)
 
 
 # ---- broken files
@@ -175,26 +175,7 @@ def test_bom_and_crlf_are_fine(tmp_path: Path) -> None:
 @given(st.data())
 def test_no_text_ever_leads_to_anything_but_faults(tmp_path: Path, data: st.DataObject) -> None:
     """Pieces of real files, cut and joined at random."""
-    pieces = [
-        "- ",
-        ": ",
-        "\n",
-        "  ",
-        "\t",
-        "&a ",
-        "*a",
-        "!!map ",
-        "{",
-        "}",
-        "[",
-        "]",
-        '"',
-        "'",
-        "|\n",
-        "? ",
-        "<<",
-        "---\n",
-    ]
+    pieces = ["- ", ": ", "\n", "  ", "\t", "&a ", "*a", "!!map ", *"{}[]", '"', "'", "|\n", "? ", "<<", "---\n"]
     pieces += [*(ROOT / "gateway.yaml").read_text().split(), "keys", "hash", "null", "true", "-1", "1e999", "_env_file"]
     text = "".join(data.draw(st.lists(st.sampled_from(pieces) | st.text(max_size=3), max_size=40)))
     outcome(tmp_path, text.encode("utf-8", "replace"))
@@ -269,10 +250,6 @@ def test_every_file_is_relative_to_the_folder_of_the_configuration(path: tuple[s
     assert values == str(tmp_path / "named")
 
 
-def test_all_options_that_name_files_are_found() -> None:
-    assert {("console", "key_file"), ("keys_file",), ("models", "*", "ca_file"), ("jwt", "jwks_file")} < set(FILES)
-
-
 # ---- what is read
 
 
@@ -295,15 +272,7 @@ def test_durations(tmp_path: Path, written: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("written", "size"),
-    [
-        ("2048", 2048),
-        ("64KiB", 65536),
-        ("1MB", 1000000),
-        ("1 GiB", 1 << 30),
-        ("1.5KiB", 1536),
-        ("2048B", 2048),
-        ("2kB", 2000),
-    ],
+    [("2048", 2048), ("64KiB", 65536), ("1MB", 10**6), ("1 GiB", 1 << 30), ("1.5KiB", 1536), ("2kB", 2000)],
 )
 def test_sizes(tmp_path: Path, written: str, size: int) -> None:
     assert read(tmp_path, f"{SMALL}listen:\n  max_body_bytes: {written}\n").listen.max_body_bytes == size
@@ -347,31 +316,20 @@ def test_deadlines_of_a_model_override_only_what_they_say(tmp_path: Path) -> Non
     assert config.deadlines_for("small").total_s is None
 
 
-def test_everything_is_frozen() -> None:
+def test_everything_is_frozen_and_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_LISTEN__PORT", "9000")
+    monkeypatch.setenv("LISTEN", '{"port": 9001}')
     config = Config()
+    assert config.listen.port == 8080
     with pytest.raises(ValueError, match="frozen"):
         config.listen = Listen()
     with pytest.raises(ValueError, match="frozen"):
         config.listen.port = 1
 
 
-def test_constructing_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DRAGOMAN_LISTEN__PORT", "9000")
-    monkeypatch.setenv("LISTEN", '{"port": 9001}')
-    assert Config().listen.port == 8080
-
-
 @pytest.mark.parametrize(
     ("host", "inside"),
-    [
-        ("127.0.0.1", 1),
-        ("127.9.9.9", 1),
-        ("::1", 1),
-        ("localhost", 1),
-        ("0.0.0.0", 0),
-        ("::", 0),
-        ("localhost.evil", 0),
-    ],
+    [("127.9.9.9", 1), ("::1", 1), ("localhost", 1), ("0.0.0.0", 0), ("::", 0), ("localhost.evil", 0)],
 )
 def test_loopback(tmp_path: Path, host: str, inside: int) -> None:
     text = f'{SMALL}listen:\n  host: "{host}"\n'
@@ -469,13 +427,11 @@ def test_worker_key_from_the_environment(tmp_path: Path) -> None:
     assert "canary" not in repr(config) + config.model_dump_json()
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"a\nb", b"a b", b"k\xc3\xa9y", b"x" * 20000, b"a\x00"])
-def test_worker_key_that_cannot_be_a_header(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "key").write_bytes(content)
-    said = faults(tmp_path, SMALL + "    api_key_file: key\n")
-    assert said == [
-        "gateway.yaml:5: models.small.api_key_file: must lead to one line of printable ASCII without spaces"
-    ]
+def test_worker_key_that_cannot_be_a_header(tmp_path: Path) -> None:
+    wrong = "gateway.yaml:5: models.small.api_key_file: must lead to one line of printable ASCII without spaces"
+    for content in (b"", b"\n", b"a\nb", b"a b", b"k\xc3\xa9y", b"x" * 20000, b"a\x00"):
+        (tmp_path / "key").write_bytes(content)
+        assert faults(tmp_path, SMALL + "    api_key_file: key\n") == [wrong]
 
 
 def test_headers_that_the_transport_writes_are_refused(tmp_path: Path) -> None:
@@ -503,7 +459,9 @@ def test_environment_overrides_the_file(tmp_path: Path) -> None:
     assert config.dialect("openai").prefixes == ("/v9",)
 
 
-def test_environment_alone_is_enough() -> None:
+def test_environment_alone_is_enough_and_may_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(SMALL)
+    assert load(None, KNOWN, {"DRAGOMAN_CONFIG": str(tmp_path / "other.yaml")}).models
     models = {"small": {"backend": "openai", "workers": ["http://127.0.0.1:8081"]}}
     config = load(None, KNOWN, {"DRAGOMAN_MODELS": json.dumps(models)})
     assert list(config.models) == ["small"]
@@ -528,11 +486,6 @@ def test_what_a_section_lacks_is_told_at_its_line(tmp_path: Path) -> None:
     ]
 
 
-def test_environment_can_name_the_file(tmp_path: Path) -> None:
-    (tmp_path / "other.yaml").write_text(SMALL)
-    assert load(None, KNOWN, {"DRAGOMAN_CONFIG": str(tmp_path / "other.yaml")}).models
-
-
 def test_environment_reaches_names_that_no_variable_could_hold(tmp_path: Path) -> None:
     text = SMALL.replace("small", "org/GPT-4.1")
     config = read(tmp_path, text, DRAGOMAN_MODELS__ORG_GPT_4_1__MAX_CONTEXT="4096")
@@ -549,12 +502,8 @@ def test_environment_joins_mappings_and_replaces_lists(tmp_path: Path) -> None:
 
 
 def test_environment_takes_options_back(tmp_path: Path) -> None:
-    assert (
-        read(tmp_path, SMALL + "    max_context: 5\n", DRAGOMAN_MODELS__SMALL__MAX_CONTEXT="null")
-        .models["small"]
-        .max_context
-        is None
-    )
+    text = SMALL + "    max_context: 5\n"
+    assert read(tmp_path, text, DRAGOMAN_MODELS__SMALL__MAX_CONTEXT="null").models["small"].max_context is None
 
 
 def test_a_fault_names_the_variable_that_replaced_the_line(tmp_path: Path) -> None:
@@ -566,15 +515,8 @@ def test_a_fault_names_the_variable_that_replaced_the_line(tmp_path: Path) -> No
 
 
 def test_variables_of_kubernetes_services_are_passed_over(tmp_path: Path) -> None:
-    links = {
-        "DRAGOMAN_SERVICE_HOST": "10.0.0.1",
-        "DRAGOMAN_SERVICE_PORT": "8080",
-        "DRAGOMAN_SERVICE_PORT_HTTP": "8080",
-        "DRAGOMAN_PORT": "tcp://10.0.0.1:8080",
-        "DRAGOMAN_PORT_8080_TCP": "tcp://10.0.0.1:8080",
-        "DRAGOMAN_PORT_8080_TCP_ADDR": "10.0.0.1",
-        "DRAGOMAN_METRICS_SERVICE_HOST": "10.0.0.1",
-    }
+    links = {f"DRAGOMAN_{name}": "8080" for name in ("SERVICE_PORT", "SERVICE_PORT_HTTP", "METRICS_SERVICE_HOST")}
+    links |= {f"DRAGOMAN_{name}": "tcp://10.0.0.1:8080" for name in ("PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR")}
     assert read(tmp_path, SMALL, **links) == read(tmp_path, SMALL)
     assert faults(tmp_path, SMALL, DRAGOMAN_PORT="8080") == ["environment: DRAGOMAN_PORT: sets no option"]
 
@@ -595,11 +537,6 @@ def test_prefixes_may_move_and_swap(tmp_path: Path) -> None:
     assert config.dialect("ollama").prefixes == ("", "/openai")
     text = SMALL + "dialects:\n  openai: {prefixes: [/ollama]}\n  ollama: {enabled: false}\n"
     assert not read(tmp_path, text).dialect("ollama").enabled
-
-
-def test_faults_sort_and_read_as_promised() -> None:
-    fault = Fault("gateway.yaml", 12, "listen.port", "must be a whole number")
-    assert str(fault) == "gateway.yaml:12: listen.port: must be a whole number"
 
 
 # ---- where Redis is
@@ -642,27 +579,12 @@ def test_addresses_with_a_password_from_the_environment(tmp_path: Path) -> None:
     assert redis(tmp_path, section, PASSWORD="canary") == (("a:1", "b:2"), 0, "limits", "canary", True)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://cache",
-        "cache:6379",
-        "redis://",
-        "redis://cache:0",
-        "redis://cache:port",
-        "redis://cache:70000",
-        "redis://cache/name",
-        "redis://cache/0/1",
-        "redis://cache?db=1",
-        "redis://cache#1",
-        "redis://a,b:6379",
-        "redis://:can#ary@cache",
-        "redis://:can/ary@cache",
-        "redis://ca\\che",
-        "unix:///run/redis.sock",
-        "redis://[::1",
-    ],
-)
+WRONG_URLS = r"""http://cache cache:6379 redis:// redis://cache:0 redis://cache:port redis://cache:70000 redis://cache/name
+    redis://cache/0/1 redis://cache?db=1 redis://cache#1 redis://a,b:6379 redis://:can#ary@cache redis://:can/ary@cache
+    redis://ca\che unix:///run/redis.sock redis://[::1"""
+
+
+@pytest.mark.parametrize("url", WRONG_URLS.split())
 def test_urls_that_say_nothing_of_the_kind(tmp_path: Path, url: str) -> None:
     said = "must be redis://[user@]host[:port][/db], or rediss:// for TLS"
     text = f"{SMALL}redis:\n  url_env: REDIS_URL\n"
@@ -671,37 +593,31 @@ def test_urls_that_say_nothing_of_the_kind(tmp_path: Path, url: str) -> None:
 
 def test_a_cluster_has_one_database(tmp_path: Path) -> None:
     for section, option in (("url: redis://cache/1", "url"), ("addresses: [cache:1]\n  db: 1", "db")):
-        found = faults(tmp_path, f"{SMALL}redis:\n  mode: cluster\n  {section}\n")
-        assert [one.split(": ", 1)[1] for one in found] == [
-            f"redis.{option}: must name database 0: a cluster has no other"
-        ]
+        (found,) = faults(tmp_path, f"{SMALL}redis:\n  mode: cluster\n  {section}\n")
+        assert found.endswith(f": redis.{option}: must name database 0: a cluster has no other")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "host", "apart"),
+    ("host", "metrics", "apart"),
     [
-        ("127.0.0.1:8080", "127.0.0.1", False),
-        ("127.0.0.1:8081", "127.0.0.1", True),
-        ("127.0.0.2:8080", "127.0.0.1", True),
-        ("0.0.0.0:8080", "127.0.0.1", False),
-        ("127.0.0.1:8080", "0.0.0.0", False),
-        ("[::]:8080", "127.0.0.1", False),
-        ("[::1]:8080", "::", False),
-        ("0.0.0.0:8080", "::", False),
-        ("[::1]:8080", "0.0.0.0", True),
-        ("[0:0::1]:8080", "::1", False),
-        ("localhost:8080", "127.0.0.1", False),
-        ("Gate.example:8080", "gate.example", False),
-        ("gate.example:8080", "10.0.0.1", True),
+        ("127.0.0.1", "127.0.0.1:8080 0.0.0.0:8080 [::]:8080 localhost:8080", False),
+        ("127.0.0.1", "127.0.0.1:8081 127.0.0.2:8080", True),
+        ("0.0.0.0", "127.0.0.1:8080", False),
+        ("0.0.0.0", "[::1]:8080", True),
+        ("::", "[::1]:8080 0.0.0.0:8080", False),
+        ("::1", "[0:0::1]:8080", False),
+        ("gate.example", "Gate.example:8080", False),
+        ("10.0.0.1", "gate.example:8080", True),
     ],
 )
-def test_metrics_are_not_where_clients_call(tmp_path: Path, metrics: str, host: str, apart: bool) -> None:
-    text = SMALL + f"auth: open\nlisten: {{host: '{host}', port: 8080}}\nmetrics:\n  listen: '{metrics}'\n"
-    if apart:
-        assert read(tmp_path, text).metrics.listen == metrics
-        return
-    (fault,) = faults(tmp_path, text)
-    assert fault.startswith("gateway.yaml:8: metrics.listen: is where clients call")
+def test_metrics_are_not_where_clients_call(tmp_path: Path, host: str, metrics: str, apart: bool) -> None:
+    for listen in metrics.split():
+        text = SMALL + f"auth: open\nlisten: {{host: '{host}', port: 8080}}\nmetrics:\n  listen: '{listen}'\n"
+        if apart:
+            assert read(tmp_path, text).metrics.listen == listen
+            continue
+        (fault,) = faults(tmp_path, text)
+        assert fault.startswith("gateway.yaml:8: metrics.listen: is where clients call")
 
 
 # ---- files of any size and kind

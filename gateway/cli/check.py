@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _holes(config: Config, offered: list[Dialect]) -> list[str]:
-    """What a dialect or an option offers and a model's workers cannot do, one sentence each."""
+    """Offers of a dialect or an option that a model's workers cannot keep, one sentence each."""
     holes = []
     for dialect in offered:
         # Models whose workers are alike have the same holes: finding them takes milliseconds for each dialect.

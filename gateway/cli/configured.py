@@ -1,4 +1,4 @@
-"""What several commands work with: the configuration that they are given or find, and requests."""
+"""The configuration that a command is given or finds, and requests from files."""
 
 from __future__ import annotations
 

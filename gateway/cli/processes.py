@@ -77,10 +77,9 @@ class SharedOutput:
 class Supervisor:
     """Starts processes and keeps them running.
 
-    serve  what each does, given its number and whether one with that number died before; returns its exit status
-    died   told of one that ended without being told to: its number, its process id, its exit status (negative: the
-           signal that killed it)
-    """
+    serve  what each does, given its number and whether one with that number died before; returns its exit status died
+    is called for a process that ended without a signal from us: its number, its process id, its exit status (negative:
+    the signal that killed it)"""
 
     def __init__(self, count: int, serve: Callable[[int, bool], int], died: Callable[[int, int, int], None]) -> None:
         self._count = count
@@ -95,7 +94,7 @@ class Supervisor:
         self._lifeline, self._held = os.pipe()
 
     def run(self) -> int:
-        """Returns the exit status when all processes have ended: 0 where each ended as it was told to."""
+        """Returns the exit status when all processes have ended: 0 if each ended at our signal."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         began = time.monotonic()
         for number in range(self._count):

@@ -1,4 +1,4 @@
-"""`dragoman routes`: method, path and dialect of every route, and the header that tells its requests apart."""
+"""`dragoman routes`: method, path and dialect of every route, and the header that selects it."""
 
 from __future__ import annotations
 

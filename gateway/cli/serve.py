@@ -1,4 +1,4 @@
-"""`dragoman serve`: runs the gateway until it is told to end, and reloads its configuration on the way."""
+"""`dragoman serve`: runs the gateway until a signal ends it, and reloads its configuration on the way."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.cli import CommandError, processes, starting
 from gateway.cli.configured import FILE_HELP, configuration
 from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
+from gateway.config.faults import ENVIRONMENT, WHOLE
 from gateway.core.background import keep_running
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
@@ -27,7 +28,7 @@ from gateway.server import OperationsListener, Server, fitting_connections
 
 # A reload cannot change these: their sockets are bound.
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
-# How often to look at the files that say who may call.
+# How often to look at the files that name callers.
 _LOOK_S = 1.0
 _MOST_PROCESSES = 256
 READ_S = 30.0
@@ -149,9 +150,9 @@ class _Serving:
         gateway.process.connections = lambda: len(self._server.server_state.connections)
 
     async def run(self) -> int:
-        """Serves until told to end; returns the exit status."""
+        """Serves until a signal ends it; returns the exit status."""
         tasks = [asyncio.create_task(job()) for job in (self._announce, self._follow)]
-        # What lives as long as the process need not be looked at by every collection.
+        # Collections need not look at objects that live as long as the process.
         gc.collect()
         gc.freeze()
         # A request leaves no cycles behind; looking for some after every 700 allocations costs 4 % of all CPU.
@@ -176,7 +177,7 @@ class _Serving:
         await self._server.listening.wait()
         while not self._gateway.draining:
             await asyncio.sleep(_LOOK_S)
-            with keep_running("watched files"), contextlib.suppress(TooSlow):  # the next look says more
+            with keep_running("watched files"), contextlib.suppress(TooSlow):  # the next look reports more
                 if await self._reader(self._watch.changed):
                     self._log.event("info", "keys changed")
                     await self._reload()
@@ -193,7 +194,7 @@ class _Serving:
             if self._gateway.draining:
                 self._log.event("warning", "reload refused, the gateway is shutting down")
                 return
-            # A collection among the thousands of objects of a new configuration stops everybody for 0.1 s and more.
+            # A collection among the thousands of objects of a new configuration stops all requests for 0.1 s and more.
             gc.disable()
             try:
                 changed = await self._reader(self._load)
@@ -220,7 +221,7 @@ class _Serving:
 
     def _whole(self, what: str) -> str:
         """A fault of the configuration as a whole."""
-        return str(Fault.of_all(Path(self._path).name if self._path else None, what))
+        return str(Fault(Path(self._path).name if self._path else ENVIRONMENT, 0, WHOLE, what))
 
     def _refused(self, faults: list[str]) -> None:
         self._gateway.metrics.reloads.labels("refused").inc()

@@ -1,4 +1,4 @@
-"""What signals do to `dragoman serve` before the server takes them over.
+"""The effect of signals on `dragoman serve` before the server takes them over.
 
 This module imports nothing of the gateway: importing that takes most of a second, in which Python's own handlers would
 answer Ctrl-C with a traceback, and SIGHUP by dying.

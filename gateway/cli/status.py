@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Gateway:
-    """Where the state comes from."""
+    """The source of the state."""
 
     def __init__(self, client: httpx.Client, url: str, key: str | None) -> None:
         self._client = client
@@ -97,7 +97,7 @@ class _Gateway:
 
 
 def _live(gateway: _Gateway, before: State, every_s: float) -> None:
-    """Views until Ctrl-C. While the gateway does not answer, the last one stays, and says so."""
+    """Views until Ctrl-C. While the gateway does not answer, the last view stays below the reason."""
     lines, state = view(None, before), before
     sys.stdout.write(_ENTER)
     try:

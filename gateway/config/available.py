@@ -1,4 +1,4 @@
-"""What the program that loads a configuration has on offer."""
+"""The offer of the program that loads a configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Available:
-    """What the program that loads the configuration has on offer.
+    """The offer of the program that loads the configuration.
 
     dialects     name -> the path prefixes it answers under by default
     versioned    the dialects whose requests name a version of their API
@@ -33,5 +33,5 @@ class Available:
 
 
 def listed(names: Collection[str]) -> str:
-    """What a fault ends with, to say what there is."""
+    """The end of a fault that names the choices."""
     return "; there are " + ", ".join(sorted(names)) if names else ""

@@ -33,7 +33,7 @@ def read_environment(
     values: dict[str, Any] = {}
     positions: Positions = {}
     faults: list[PlacedFault] = []
-    names = _Names()
+    spelled: dict[int, dict[str, str]] = {}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
             continue
@@ -41,7 +41,7 @@ def read_environment(
             continue
         where = Position(ENVIRONMENT, 0, variable, ())
         segments = variable[len(PREFIX) :].split("__")
-        path = _path(segments, base, names)
+        path = _path(segments, base, spelled)
         if path[0] not in Config.model_fields:
             form = "__".join([PREFIX + "{}", *(part.replace("{", "{{").replace("}", "}}") for part in segments[1:])])
             faults.append(PlacedFault(where, Unknown("sets no option", path[0].upper(), _OPTIONS, form)))
@@ -67,31 +67,20 @@ def _is_service_link(variable: str, value: str) -> bool:
     return "_SERVICE_" in variable or not variable.endswith("_PORT") or "://" in value
 
 
-def _path(segments: list[str], base: Any, names: _Names) -> tuple[str, ...]:
+def _path(segments: list[str], base: Any, spelled: dict[int, dict[str, str]]) -> tuple[str, ...]:
+    """The path that a variable's segments stand for. spelled keeps, by the id of a mapping, how its names look
+    there."""
     path: list[str] = []
     for segment in segments:
         name = segment.lower()
         if isinstance(base, dict):
-            name = names.meant(segment, base) or name
+            if id(base) not in spelled:
+                # The first of names that look alike is meant.
+                spelled[id(base)] = {re.sub(r"[^A-Z0-9]", "_", one.upper()): one for one in reversed(base)}
+            name = spelled[id(base)].get(segment.upper(), name)
             base = base.get(name)
         path.append(name)
     return tuple(path)
-
-
-class _Names:
-    """What the names of mappings look like in variables, worked out once for each mapping."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, dict[str, str]] = {}
-
-    def meant(self, segment: str, names: Mapping[str, Any]) -> str | None:
-        """Which of `names` the `segment` of a variable stands for, if any."""
-        known = self._known.get(id(names))
-        if known is None:
-            known = self._known[id(names)] = {}
-            for name in names:
-                known.setdefault(re.sub(r"[^A-Z0-9]", "_", name.upper()), name)
-        return known.get(segment.upper())
 
 
 def _decoded(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, as a person needs it: where, which key, what."""
+"""Faults of a configuration: file, line, key, and a message."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 Path = tuple[str | int, ...]
-"""Where a value sits in the configuration: mapping keys and list indices from the root."""
+"""The place of a value in the configuration: mapping keys and list indices from the root."""
 
 ENVIRONMENT = "environment"
-"""What faults call the environment, where a file's name would be."""
+"""The environment's name in faults, in place of a file's."""
 
 WHOLE = "(file)"
 """The key of a fault that concerns a file as a whole."""
@@ -71,10 +71,10 @@ class Unknown:
 
 
 Message = str | Unknown
-"""What is wrong with a value. It never holds the value itself, which may be a secret in the wrong place."""
+"""A fault of a value. The message never holds the value itself, which may be a secret in the wrong place."""
 
 Faults = Iterator[tuple[Path, Message]]
-"""Paths of values, each with what is wrong there."""
+"""Paths of values, each with a message."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,11 +92,6 @@ class Fault:
     key: str
     message: str
 
-    @classmethod
-    def of_all(cls, file: str | None, message: str) -> Fault:
-        """A fault of the file as a whole; of the environment, if there is no file."""
-        return cls(file or ENVIRONMENT, 0, WHOLE, message)
-
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         return masked(f"{place}: {self.key}: {self.message}")
@@ -113,7 +108,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a value was written.
+    """The place where a value was written.
 
     variable  the environment variable that holds it; None in a file
     path      where it sits in that file, or in the JSON of that variable

@@ -1,6 +1,6 @@
 """The kinds of value a configuration holds: durations, sizes, addresses, names.
 
-Each says in one sentence what is wrong with a value and never repeats it: it may be a secret in the wrong place.
+The fault of a value is one sentence and never repeats it: it may be a secret in the wrong place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\ud800-\udfff\"'`]{1,200}\Z")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*/?\Z")
 # urlsplit reads `[::1].evil.com` as the host `::1`. In a URL nothing but a port follows the brackets (RFC 3986, 3.2.2).
 _AUTHORITY = re.compile(r"([^@]*@)?(\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(:[0-9]*)?\Z")
-# Where a path goes on behind the base address of a worker.
+# A path that goes on behind the base address of a worker.
 _OPERATION = re.compile(
     r"/(v1/(chat/completions|completions|embeddings|models|responses|messages|rerank|score)|generate(_stream)?|health)\Z"
 )

@@ -36,7 +36,7 @@ from gateway.config.serving import Console, Cors, Listen, Log, Metrics, Tracing
 from gateway.config.sharing import Accounting, CacheSalt, Jwt, KeyLimits, Limit, Limiter, Redis, Seal, Store
 
 PREFIX = "DRAGOMAN_"
-"""What the names of our environment variables begin with."""
+"""The begin of our environment variables' names."""
 
 _DAY = 86400
 
@@ -97,7 +97,7 @@ class Deadlines(Section):
 
 
 class Discover(Section):
-    """Where workers are found while the gateway runs, beside those that are listed."""
+    """Places to find workers while the gateway runs, beside those that are listed."""
 
     redis: Flag = False
     """In the registry that workers join, in the server of `redis`."""
@@ -114,7 +114,7 @@ class Model(Section):
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["workers"]}, {"required": ["discover"]}]})
 
     backend: Name
-    """What its workers speak: vllm, openai, tgi or llamacpp."""
+    """The API of its workers: vllm, openai, tgi or llamacpp."""
     workers: tuple[WorkerUrl, ...] = Field(default=(), min_length=1, max_length=1000)
     """Base addresses, `scheme://host:port[/base]`; at least one, unless there is `discover`. A `/v1` at the end is left
     out."""
@@ -127,7 +127,7 @@ class Model(Section):
     max_context: Whole | None = Field(default=None, ge=1)
     """Its context in tokens. Absent: the workers decide."""
     features: frozenset[Feature] | None = None
-    """What it can do; a request for more is refused early. Absent: nothing is refused beforehand."""
+    """Its abilities; a request for more is refused early. Absent: nothing is refused beforehand."""
     api_key_file: str | None = Field(default=None, min_length=1)
     """File with the key that its workers ask for; relative to this file's folder."""
     api_key_env: Variable | None = None
@@ -144,12 +144,11 @@ class Model(Section):
     worker_options: dict[WorkerUrl, WorkerOptions] = {}
     """Options of single workers, by address: those of `workers`, or found by `discover`."""
     adapters: Flag = False
-    """Offer the LoRA adapters that its workers have loaded as models, to whoever may use this one."""
+    """Offer the LoRA adapters that its workers have loaded as models, to all callers of this one."""
     prefill: Prefill | None = None
     """Prefill and decode apart: these workers compute prompts, `workers` generate. Absent: `workers` do both."""
     kv_events: KvEvents | None = None
-    """Pick by what the workers' engines say that they have cached; see docs/routing.md. Absent: by what they were
-    sent."""
+    """Pick by what the workers' engines report as cached; see docs/routing.md. Absent: by what they were sent."""
     max_in_flight: Whole | None = Field(default=None, ge=1)
     """Most requests at once on each worker; more wait in the queue. Absent: what the engine is seen to take, see
     `queue.learn_capacity`."""
@@ -158,14 +157,14 @@ class Model(Section):
     fallback: tuple[Name, ...] = Field(default=(), max_length=10)
     """Models that are asked, in this order, where this one cannot answer; see docs/fallback.md."""
     fallback_on: tuple[Reason, ...] = Field(default=("unavailable", "overloaded"), min_length=1)
-    """What they are asked for: `unavailable` (no worker could answer), `overloaded` (all are busy, or say so),
+    """Reasons to ask them: `unavailable` (no worker could answer), `overloaded` (all are busy, or report that),
     `context_length` (the prompt is too long)."""
     split: tuple[SplitRule, ...] = Field(default=(), max_length=20)
     """Requests of this model that another model answers instead. The first rule that takes a request counts; what none
     takes stays."""
     split_by: Literal["session", "key"] = "session"
-    """What stays together in a `share`: the requests of a session (`routing.session_headers`; without one each is drawn
-    for itself), or all of a key."""
+    """The requests that stay together in a `share`: those of a session (`routing.session_headers`; without one each is
+    drawn for itself), or all of a key."""
     mirror: Mirror | None = None
     """Copies for another model, whose replies are dropped."""
     hedge_s: Seconds | None = Field(default=None, gt=0, le=3600)
@@ -191,8 +190,8 @@ class DialectOptions(Section):
     default_model: Name | None = None
     """Model for requests that name none, or a placeholder such as `dummy`. Absent: those are refused."""
     extras: Literal["pass", "drop", "error"] | None = None
-    """Fields, and members inside them, that it does not know: `pass` them on, `drop` them and say so, or answer with an
-    `error`. What constrains the answer is never dropped (docs/backends/vllm.md). Absent: as its page in docs/dialects
+    """Fields, and members inside them, that it does not know: `pass` them on, `drop` and report them, or answer with an
+    `error`. A constraint on the answer is never dropped (docs/backends/vllm.md). Absent: as its page in docs/dialects
     says."""
     default_api_version: str | None = Field(default=None, pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")
     """Azure: the `api-version` of requests that name none. Absent: those are refused."""
@@ -257,9 +256,9 @@ def resolved_auth(written: Mapping[str, Any]) -> Any:
 
 
 class Config(BaseModel):
-    """Everything the gateway can be told.
+    """All options of the gateway.
 
-    auth is "open" or "keys", resolved: where the file says nothing it is "keys" if there are keys, else "open".
+    auth is "open" or "keys", resolved: if the file has neither, it is "keys" if there are keys, else "open".
     keys holds the entries of `keys_file` too, once loaded.
     """
 
@@ -269,7 +268,7 @@ class Config(BaseModel):
 
     listen: Listen = Listen()
     auth: Literal["open", "keys"] = "open"
-    """Who may call: `keys` asks for one of `keys`, `open` lets everybody in. Absent: `keys` if there are any, else
+    """Access: `keys` asks for one of `keys`, `open` needs no key. Absent: `keys` if there are any, else
     `open`, which is then allowed on loopback only."""
     keys: Annotated[dict[Name, Key], BeforeValidator(nothing_is_empty)] = {}
     """Client keys by name."""
@@ -304,7 +303,7 @@ class Config(BaseModel):
     store: Store = Store()
     """Responses that clients may refer to later; each caller to its own alone."""
     accounting: Accounting = Accounting()
-    """What was used, for a billing job to read."""
+    """Usage, for a billing job to read."""
     cors: Cors = Cors()
     log: Log = Log()
     metrics: Metrics = Metrics()
@@ -319,7 +318,7 @@ class Config(BaseModel):
 
     @property
     def caller_files(self) -> tuple[str, ...]:
-        """The files, once loaded, that say who may call: they may change while the gateway runs."""
+        """The files, once loaded, that name callers: they may change while the gateway runs."""
         found = [self.keys_file, self.jwt.jwks_file if self.jwt is not None else None, self.console.key_file]
         found += [key.aws_secret_file for key in self.keys.values()]
         return tuple(dict.fromkeys(name for name in found if name is not None))

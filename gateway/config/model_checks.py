@@ -1,4 +1,4 @@
-"""Faults within one model, and in what a model says of others: fallbacks, splits and mirrors."""
+"""Faults within one model, and of the models that it names: fallbacks, splits and mirrors."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ Policy = Literal["prefix", "least_tokens", "power_of_two", "least_busy", "round_
 
 
 class KvEvents(Section):
-    """Where vLLM tells what is in its prefix cache (`--kv-events-config`), for the policy `prefix`."""
+    """The ports at which vLLM publishes the content of its prefix cache (`--kv-events-config`), for the policy
+    `prefix`."""
 
     port: Whole = Field(default=5557, ge=1, le=65535)
     """Port of its `endpoint`, at the worker's host."""
@@ -55,8 +56,8 @@ class Queue(Section):
     """Longest wait of a request that comes while the model has no worker that could serve it, as with a fleet scaled to
     zero. 0: it is refused at once."""
     learn_capacity: Flag = True
-    """Where a worker has neither `max_in_flight` nor `capacity`: take it for full while its engine says that requests
-    wait in it. Needs `routing.scrape_s`."""
+    """If a worker has neither `max_in_flight` nor `capacity`: take it for full while its engine reports that requests
+    wait. Needs `routing.scrape_s`."""
 
 
 class Routing(Section):
@@ -68,14 +69,14 @@ class Routing(Section):
     )
     """Request headers that name a session: with the policy `prefix` all its requests go to one worker. Empty: none."""
     scrape_s: Seconds = Field(default=2.0, ge=0, le=3600)
-    """Between two readings of an engine's `/metrics`, which tell the load from others. After two failed readings only
+    """Between two readings of an engine's `/metrics`, which show the load from others. After two failed readings only
     the gateway's own requests count. 0: never."""
     load_header: Flag = False
     """Ask engines for their load in the head of each whole reply, too (`endpoint-load-metrics`): it is newer than
     `/metrics` by up to `scrape_s`, and a little work for vLLM each time."""
     explain: Literal["never", "asked", "always"] = "asked"
-    """Whose replies name worker, attempts, wait and reason in `x-dragoman-*` headers: nobody's, those of requests with
-    a header `x-dragoman-explain`, or all. Whoever sees them learns the workers' addresses."""
+    """Replies that name worker, attempts, wait and reason in `x-dragoman-*` headers: none, those to requests with a
+    header `x-dragoman-explain`, or all. These headers show the workers' addresses."""
 
 
 Reason = Literal["unavailable", "overloaded", "context_length"]

@@ -1,4 +1,4 @@
-"""What checks across options look at, and rules that several of them share."""
+"""The facts that checks across options look at, and rules that several of them share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gateway.config.model import Config
 from gateway.config.sharing import Limit
 
 ENTRIES = ("keys", "models", "dialects", "limits")
-"""Sections whose entries stand for themselves: a wrong one says nothing of the others."""
+"""Sections whose entries stand for themselves: a wrong one does not spoil the others."""
 
 
 class Facts(NamedTuple):
-    """What was written, and what of it can be relied on.
+    """The values that were written, and those of them that can be relied on.
 
     config   the sections whose values are right; of `ENTRIES` the entries
     written  all values before validation
@@ -56,7 +56,8 @@ def facts_of(
     models = set(facts.entries("models"))
     for options in facts.entries("models").values():
         aliases = options.get("aliases") if isinstance(options, dict) else None
-        models.update(alias for alias in aliases or () if isinstance(alias, str))
+        if isinstance(aliases, list):
+            models.update(alias for alias in aliases if isinstance(alias, str))
     return facts._replace(models=models)
 
 

@@ -1,4 +1,4 @@
-"""What every section of options is."""
+"""The base of every section of options."""
 
 from __future__ import annotations
 

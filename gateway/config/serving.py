@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Listen(Section):
-    """Where the gateway listens, and what a client may send or hold open."""
+    """Addresses to listen on, and bounds on what a client may send or hold open."""
 
     host: Host = "127.0.0.1"
     """Address to listen on. Anything but loopback needs keys or `auth: open`."""
@@ -93,7 +93,7 @@ class Cors(Section):
 
 
 class Log(Section):
-    """What is written to standard output."""
+    """The log on standard output."""
 
     requests: Flag = True
     """One record a request."""
@@ -103,8 +103,8 @@ class Log(Section):
     """`json`: one JSON object a line. `console`: lines for people to read. `auto`: `console` if standard output is a
     terminal, else `json`."""
     dangerously_log_prompts: Flag = False
-    """Write the body of every request into the log, at level `info`: prompts, and all else that clients say. Everybody
-    who reads the log can read them. Not for production."""
+    """Write the body of every request into the log, at level `info`: prompts, and all else that clients send. All
+    readers of the log see them. Not for production."""
 
 
 class Metrics(Section):
@@ -135,7 +135,7 @@ class Console(Section):
 
     @property
     def key(self) -> str | None:
-        """Read by `load` from `key_file` or `key_env`; None where nobody has to show one."""
+        """Read by `load` from `key_file` or `key_env`; None if no key is needed."""
         return self.held("key")
 
 
@@ -143,11 +143,11 @@ class Tracing(Section):
     """Traces by OpenTelemetry; needs the extra `tracing`."""
 
     endpoint: CollectorUrl
-    """Where a collector takes OTLP over HTTP, such as `http://127.0.0.1:4318`; without a path it is `/v1/traces`."""
+    """Address of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`; without a path it is
+    `/v1/traces`."""
     sample: Share = Field(default=0.1, ge=0, le=1)
-    """Share of requests that are recorded, of those whose client names no trace; else the client's trace says whether
-    it is recorded."""
+    """Share of requests that are recorded, of those whose client names no trace; else the client's trace decides."""
     service: Name = "dragoman"
-    """What the gateway is called in traces."""
+    """The gateway's name in traces."""
     headers: dict[str, str] = Field(default={}, repr=False)
     """Extra headers to the collector, such as one with a key."""

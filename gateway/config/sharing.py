@@ -45,7 +45,7 @@ class Redis(Section):
     url_env: Variable | None = None
     """Environment variable with such a URL, in which the password may stand too."""
     mode: Literal["single", "sentinel", "cluster"] = "single"
-    """What answers there."""
+    """The kind of server that answers there."""
     sentinel_name: str = Field(default="mymaster", min_length=1)
     """The name under which the Sentinels know the primary."""
     namespace: str = Field(default="dragoman", pattern=r"^[A-Za-z0-9_.-]{1,128}$")
@@ -85,9 +85,9 @@ class Limit(Section):
     """One limit; see docs/limits.md."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """Shown to clients. Of limits with one name the first that matches a request applies."""
+    """Shown to clients. If several limits have one name, the first that matches a request applies."""
     kind: Literal["requests", "tokens", "concurrency"]
-    """What is counted: requests or tokens (input and output) in a window, or requests in flight."""
+    """Counts requests or tokens (input and output) in a window, or requests in flight."""
     limit: Whole = Field(ge=1, le=_MOST)
     """How many."""
     per_s: Seconds = Field(default=60.0, ge=0.1, le=31 * _DAY)
@@ -95,7 +95,7 @@ class Limit(Section):
     burst: Whole | None = Field(default=None, ge=1, le=_MOST)
     """The most at once; the rest flows evenly. Absent: the whole limit. Not for `concurrency`."""
     scope: tuple[Dimension, ...] = ("key",)
-    """Who has a counter of their own. Empty: one counter for all."""
+    """Dimensions with counters of their own. Empty: one counter for all."""
     match: dict[Dimension, tuple[str, ...]] = {}
     """Applies only where these dimensions have one of these values."""
     shadow: Flag = False
@@ -130,7 +130,7 @@ class Limiter(Section):
     partition_by: Dimension | None = None
     """The dimension that chooses the slot; then every limit must have it in its scope."""
     replicas: Whole = Field(default=1, ge=1, le=10000)
-    """Gateways to assume until Redis has told how many there are."""
+    """Gateways to assume until Redis reports their number."""
     bytes_per_token: Share = Field(default=3.0, ge=1, le=16)
     """For the estimate of a prompt before it is sent; 1 is never below the truth."""
     output_tokens: Whole = Field(default=1024, ge=1, le=10_000_000)
@@ -143,9 +143,9 @@ class Jwt(Section):
     """Tokens of an identity provider, beside or instead of keys."""
 
     issuer: str = Field(min_length=1)
-    """What the claim `iss` must be."""
+    """The claim `iss` must be this."""
     audience: str = Field(min_length=1)
-    """What the claim `aud` must be or hold."""
+    """The claim `aud` must be or hold this."""
     jwks_file: str | None = Field(default=None, min_length=1)
     """File with the provider's keys (JWKS); relative to this file's folder."""
     jwks_url: KeySetUrl | None = None
@@ -157,7 +157,7 @@ class Jwt(Section):
 
     @property
     def keys_text(self) -> str | None:
-        """What `jwks_file` holds, read by `load`."""
+        """The content of `jwks_file`, read by `load`."""
         return self.held("keys_text")
 
 
@@ -184,7 +184,7 @@ class CacheSalt(SharedSecret):
     """Keeps the prompts of one team apart from those of others in the prefix caches of vLLM workers."""
 
     by: Literal["team", "key"] = "team"
-    """Who shares a cache: the keys of a team, or nobody. A key without a team is alone."""
+    """Callers that share a cache: the keys of a team, or each key by itself. A key without a team is alone."""
 
 
 class Seal(SharedSecret):
@@ -200,11 +200,11 @@ class Store(Section):
     ttl_s: Seconds = Field(default=3600.0, ge=1, le=31 * _DAY)
     """How long they are kept."""
     max_bytes: Bytes = Field(default=268435456, ge=1 << 20, le=1 << 40)
-    """Of all in memory; the oldest of the caller with the most goes first."""
+    """Most bytes of all in memory; the oldest response of the caller with the most goes first."""
 
 
 class Accounting(Section):
-    """What was used, for a billing job to read. The request records in the log hold the same."""
+    """Usage, for a billing job to read. The request records in the log hold the same."""
 
     redis_stream: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.:{}-]{1,128}$")
     """Append the record of every request of a known caller to this stream of `redis`; its key is `NAMESPACE:NAME`."""

@@ -49,7 +49,7 @@ class Unreadable(Exception):
 
 
 NOT_READ = "cannot be read: "
-"""What the message of an `Unreadable` begins with when the file could not even be opened."""
+"""The begin of an `Unreadable`'s message if the file could not even be opened."""
 
 
 def read_yaml(path: FilePath, name: str, at: Path = ()) -> tuple[Any, Positions, list[PlacedFault]]:
@@ -166,7 +166,7 @@ class _Reading:
 
 
 def resolve(text: str) -> Any:
-    """What a plain scalar means by the YAML 1.2 core schema."""
+    """The meaning of a plain scalar by the YAML 1.2 core schema."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.match(text):

@@ -1,8 +1,8 @@
-"""What operators look at: the gateway's state as one JSON document, a page that draws it, and a playground.
+"""The operators' view: the gateway's state as one JSON document, a page that draws it, and a playground.
 
 state.py       the state: models, workers, teams, limits, and the counters behind their rates
 terminal.py    two states -> the lines that `dragoman status` prints
-guard.py       who may see the console, and what browsers are told
+guard.py       access to the console, and headers for browsers
 playground.py  one request through the gateway's own pipeline, with what both sides sent and got
 transcript.py  what a playground's request has shown so far, bounded
 routes.py      the ASGI endpoints on the admin address

@@ -1,4 +1,4 @@
-"""Who may see the console, and what browsers are told of it.
+"""Access to the console, and headers that restrict browsers.
 
 With a key, every request for data must show it in `Authorization: Bearer`. A page of another origin cannot know it, and
 no browser sends it by itself. Without a key the admin address is loopback, and any page in a browser on that machine

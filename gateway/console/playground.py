@@ -2,14 +2,14 @@
 
 The request runs in this process as if a client had sent it: the same routes, keys, limits, retries, log record and
 metrics. Only the transport to the workers is wrapped, so that what really goes there and comes back can be shown. A
-request may also be only translated, as `dragoman translate` does it: then no worker hears of it.
+request may also be only translated, as `dragoman translate` does it: then no worker is sent anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,7 +26,7 @@ from gateway.pipeline import Receive, Runtime, Scope, Send, ServedModel
 from gateway.translation import offline
 
 MOST_BYTES = 262144
-"""Of what the page sends for one request: its body and what is around it."""
+"""Most bytes that the page sends for one request: its body and the JSON around it."""
 LONGEST_S = 600.0
 """After this long the request ends as if its client had left."""
 _LONGEST_TEXT = 2048
@@ -37,7 +37,7 @@ Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 class Asked(Struct, forbid_unknown_fields=True):
-    """What the page asks for.
+    """A request of the page.
 
     path    as clients call it, percent-encoded
     query   without "?"
@@ -61,7 +61,7 @@ class Asked(Struct, forbid_unknown_fields=True):
         return [JSON_TYPE, (key_header, b"Bearer " + key if key_header == b"authorization" else key)]
 
     def fault(self) -> str | None:
-        """What is wrong with it, or None."""
+        """The request's fault, or None."""
         if not self.path.startswith("/") or not _is_line(self.path) or set(self.path) & set("?#"):
             return "path must begin with / and hold no ? or #"
         if not _is_line(self.query) or "#" in self.query:
@@ -190,7 +190,7 @@ async def play(
 
 
 def translated(asked: Asked, dialect: Dialect, route: str, served: ServedModel, transcript: Transcript) -> None:
-    """What the model's workers would get, or the dialect's refusal."""
+    """Shows the request that the model's workers would get, or the dialect's refusal."""
     try:
         crossing = offline.send(
             dialect, served.backend, asked.body.encode(), served.can, route=route, query=asked.query.encode()
@@ -211,7 +211,7 @@ def translated(asked: Asked, dialect: Dialect, route: str, served: ServedModel, 
 
 
 def _watched(runtime: Runtime, transcript: Transcript) -> Runtime:
-    """`runtime`, with transports that tell `transcript` what passes. The salt of the caller's cache is not shown."""
+    """`runtime`, with transports that note in `transcript` what passes. The salt of the caller's cache is not shown."""
     copies: dict[int, ServedModel] = {}
     for served in runtime.models.values():
         if id(served) not in copies:
@@ -269,26 +269,25 @@ class _WatchedExchange:
         self._ended = False
 
     async def read(self) -> bytes:
-        try:
-            block = await self._exchange.read()
-        except GatewayError as error:
-            self._end(error.message)
-            raise
-        if block:
-            self._transcript.data("worker", block)
-        else:
+        block = await self._noted(self._exchange.read())
+        if not block:
             self._end()
         return block
 
     async def body(self, limit: int) -> bytes:
+        body = await self._noted(self._exchange.body(limit))
+        self._end()
+        return body
+
+    async def _noted(self, reading: Awaitable[bytes]) -> bytes:
         try:
-            body = await self._exchange.body(limit)
+            data = await reading
         except GatewayError as error:
             self._end(error.message)
             raise
-        self._transcript.data("worker", body)
-        self._end()
-        return body
+        if data:
+            self._transcript.data("worker", data)
+        return data
 
     def pipe(self, sink: BodySink) -> None:
         self._sink = sink
@@ -313,7 +312,7 @@ class _WatchedExchange:
 
 
 def asked_for(body: bytes) -> Asked:
-    """What the page's body asks for. Raises ValueError, fit to be shown, when it is something else."""
+    """The request in the page's body. Raises ValueError, fit to be shown, if it is not one."""
     try:
         asked = msgspec.json.decode(body, type=Asked)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

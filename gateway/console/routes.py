@@ -85,7 +85,7 @@ class Console:
         self._making = asyncio.Lock()
 
     def endpoints(self, options: Options, local: bool) -> dict[str, Endpoint]:
-        """What is served, by path, under `options`. local says that the admin address is loopback."""
+        """The endpoints by path under `options`. local says that the admin address is loopback."""
         guard = Guard(options.key if options.enabled else None, local)
         found: dict[str, Endpoint] = {"/status.json": _guarded(guard, "GET", self._send_state)}
         if options.enabled:
@@ -180,10 +180,10 @@ class Console:
 
 
 def _decoded(group: Iterable[bytes]) -> Iterator[State]:
-    """What they say of their states. One that ends amid its answer is as one that does not answer."""
-    for said in group:
+    """The states of the group's processes. A process that ends amid its answer is left out."""
+    for data in group:
         with contextlib.suppress(msgspec.DecodeError):
-            yield _decoder.decode(said)
+            yield _decoder.decode(data)
 
 
 async def _more(send: Send, lines: bytes) -> None:

@@ -59,7 +59,7 @@ class ModelState(Struct, frozen=True):
 
 
 class TeamState(Struct, frozen=True):
-    """What the keys of one team have used since the gateway started; `none` are keys without a team."""
+    """Usage of one team's keys since the gateway started; `none` are keys without a team."""
 
     name: str
     requests: int
@@ -98,7 +98,7 @@ class State(Struct, frozen=True):
 
 
 class Served(Struct, frozen=True):
-    """What is known of one model besides its counters."""
+    """One model besides its counters."""
 
     name: str
     aliases: tuple[str, ...]
@@ -210,7 +210,7 @@ def of_all(whole: State, states: Sequence[State]) -> State:
     """The state of several processes that share an address.
 
     whole   made of the metrics of all of them together
-    states  what each says of itself
+    states  the state of each by itself
 
     A worker has the worst of the conditions that the processes see it in, and of its places their sum.
     """

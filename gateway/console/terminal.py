@@ -12,7 +12,7 @@ _NO_VALUE = "-"
 
 
 def view(before: State | None, state: State) -> list[str]:
-    """What `state` shows; rates are what happened since `before`, and are missing without one."""
+    """The lines for `state`; rates count from `before`, and are missing without it."""
     lines = [_headline(state), ""]
     seconds = state.time - before.time if before is not None and state.uptime_s >= before.uptime_s else 0.0
     old = {one.name: one for one in before.models} if before is not None and seconds > 0 else {}
@@ -70,8 +70,8 @@ def _model_row(before: ModelState | None, model: ModelState, seconds: float) -> 
 
 
 def quantile(before: Histogram | None, now: Histogram | None, share: float) -> float | None:
-    """Of what was added since `before`, by straight lines within a bucket, in seconds; None where nothing was. Beyond
-    the last bound it is that bound."""
+    """The quantile of what was added since `before`, by straight lines within a bucket, in seconds; None if nothing
+    was. Beyond the last bound it is that bound."""
     if now is None:
         return None
     counts = list(now.counts)

@@ -1,7 +1,7 @@
-"""What one request of the playground has shown so far: a line for each thing that a side sent or got.
+"""The transcript of one request of the playground: a line for each thing that a side sent or got.
 
-The lines are JSON, one a line, and go to the page while the request runs. What is held for a page that reads slowly,
-and what is shown at all, has a bound; what is beyond it is counted only.
+The lines are JSON, one a line, and go to the page while the request runs. The bytes that are held for a page that reads
+slowly, and those that are shown at all, are bounded; bytes beyond are counted only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Transcript:
         self._wake = asyncio.Event()
 
     def request(self, address: str, method: str, path: str, body: bytes) -> None:
-        """What a worker is sent."""
+        """A worker is sent a request."""
         self._decoders.pop("worker", None)
         shown = self._allowed("worker", body)
         line = Line("worker", "request", self._ms(), address=address, method=method, path=path)

@@ -10,69 +10,14 @@ from gateway.console.guard import Denied, Guard
 
 TRUE = ["localhost", "127.0.0.1", "[::1]", "127.8.9.1", "LOCALHOST", "[0:0:0:0:0:0:0:1]"]
 PORTS = ["", ":1", ":9090", ":65535"]
-FORGED = [
-    "{}.evil.com",
-    "{}evil.com",
-    "{}.evil.com:9090",
-    "{}:9090.evil.com",
-    "{}:9090:evil.com",
-    "{}:",
-    "{}:+1",
-    "{}:\uff19",
-    "{}.",
-    "{}..",
-    ".{}",
-    "evil.com.{}",
-    "{}@evil.com",
-    "evil.com@{}",
-    "user:word@{}",
-    "{}/evil.com",
-    "{}?evil.com",
-    "{}#evil.com",
-    "{},evil.com",
-    "{} evil.com",
-    " {}",
-    "{}\n",
-    "{}\x00",
-    "{}%evil.com",
-    "{}%25lo",
-    "http://{}",
-    "[{}]",
-    "[{}",
-    "{}]",
-    "[{}].evil.com",
-    "[[{}]]",
-    "xn--{}",
-]
-STRANGE = [
-    "",
-    "evil.com",
-    "10.1.2.3",
-    "0.0.0.0",
-    "[::]",
-    "[::1%lo]",
-    "[::1%25lo]",
-    "[fe80::1%lo]",
-    "[::1].evil.com",
-    "[::1]evil.com:80",
-    "[127.0.0.1]x",
-    "2130706433",
-    "0x7f000001",
-    "0x7f.0.0.1",
-    "0177.0.0.1",
-    "127.1",
-    "127.0.0.01",
-    "127.0.0.1.0",
-    "127.0.0.256",
-    "128.0.0.1",
-    "localhost.localdomain",
-    "localhost6",
-    "\uff11\uff12\uff17.0.0.1",
-    "loc\u0430lhost",
-    "::1",
-    "::1:9090",
-    "[v1.::1]",
-]
+_FORGED = """{}.evil.com {}evil.com {}.evil.com:9090 {}:9090.evil.com {}:9090:evil.com {}: {}:+1 {}:\uff19 {}. {}.. .{}
+    evil.com.{} {}@evil.com evil.com@{} user:word@{} {}/evil.com {}?evil.com {}#evil.com {},evil.com {}%evil.com {}%25lo
+    http://{} [{}] [{} {}] [{}].evil.com [[{}]] xn--{}"""
+FORGED = [*_FORGED.split(), "{} evil.com", " {}", "{}\n", "{}\x00"]
+_STRANGE = """evil.com 10.1.2.3 0.0.0.0 [::] [::1%lo] [::1%25lo] [fe80::1%lo] [::1].evil.com [::1]evil.com:80
+    [127.0.0.1]x 2130706433 0x7f000001 0x7f.0.0.1 0177.0.0.1 127.1 127.0.0.01 127.0.0.1.0 127.0.0.256 128.0.0.1
+    localhost.localdomain localhost6 \uff11\uff12\uff17.0.0.1 loc\u0430lhost ::1 ::1:9090 [v1.::1]"""
+STRANGE = ["", *_STRANGE.split()]
 
 
 def means_this_machine(host: str) -> bool:

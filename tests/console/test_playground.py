@@ -176,36 +176,24 @@ def test_limits_hold_here_too() -> None:
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"path": "v1/chat/completions"},
-        {"path": "/v1/x?y"},
-        {"path": "/v1/\r\nx: y"},
-        {"path": "/" + "a" * 3000},
-        {"query": "a b"},
-        {"query": "a\nb"},
-        {"key": "a\r\nx: y"},
-        {"key": "a b"},
-        {"key": "ä"},
-        {"client": "1.2.3.4"},
-        {"body": 3},
-        {"send": False, "model": "nowhere"},
-        {"send": False, "model": "m", "path": "/nowhere/at/all"},
-    ],
-)
-def test_what_no_client_can_send_is_refused(local: Stack, asked: dict[str, Any]) -> None:
-    refused = post(local, **asked)
-    assert refused.status_code == 400
-    assert refused.json()["error"]
+def test_what_no_client_can_send_is_refused(local: Stack) -> None:
+    wrong: list[dict[str, Any]] = [
+        *({"path": path} for path in ("v1/chat/completions", "/v1/x?y", "/v1/\r\nx: y", "/" + "a" * 3000)),
+        *({"query": query} for query in ("a b", "a\nb")),
+        *({"key": key} for key in ("a\r\nx: y", "a b", "ä")),
+        *({"client": "1.2.3.4"}, {"body": 3}),
+        *({"send": False, "model": "nowhere"}, {"send": False, "model": "m", "path": "/nowhere/at/all"}),
+    ]
+    for asked in wrong:
+        refused = post(local, **asked)
+        assert refused.status_code == 400, asked
+        assert refused.json()["error"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"path": "/"}'])
-def test_what_is_no_request_of_the_page_is_refused(local: Stack, body: bytes) -> None:
-    reply = httpx.post(
-        local.admin_url + "/console/playground", content=body, headers={"content-type": "application/json"}
-    )
-    assert reply.status_code == 400
+def test_what_is_no_request_of_the_page_is_refused(local: Stack) -> None:
+    url, kind = local.admin_url + "/console/playground", {"content-type": "application/json"}
+    for body in (b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"path": "/"}'):
+        assert httpx.post(url, content=body, headers=kind).status_code == 400
 
 
 def test_a_body_above_the_bound_is_refused(local: Stack) -> None:
