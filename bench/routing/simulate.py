@@ -142,7 +142,7 @@ async def _read(pool: Pool, engines: Mapping[str, _Engine], begins_s: float) -> 
     await asyncio.sleep(begins_s)
     while True:
         for worker in pool.workers:
-            worker.told(engines[worker.address].load(worker.in_flight), _SCRAPE_S)
+            worker.report_load(engines[worker.address].load(worker.in_flight), _SCRAPE_S)
         await asyncio.sleep(_SCRAPE_S)
 
 

@@ -89,9 +89,8 @@ class Gateway:
         """Requests that wait for a worker, by model; those of a configuration before this one count too."""
         found = dict.fromkeys(self.state.pools, 0) if self._states else {}
         for state in self._states:
-            for pools in (state.pools, state.prefill_pools):
-                for model, pool in pools.items():
-                    found[model] = found.get(model, 0) + pool.waiting
+            for model, fleet in state.fleets.models.items():
+                found[model] = found.get(model, 0) + sum(pool.waiting for pool in fleet.pools)
         return found
 
     def _workers(self) -> list[WorkerFigures]:
@@ -140,7 +139,7 @@ class Gateway:
     def _install(self, state: State) -> None:
         self.state = state
         self._states.append(state)
-        state.on_workers = self._lead
+        self._host.roster.add(state.fleets)
         services = state.services
         services.take_effect(state.fleets.death_of)
         self._host.known_keys.configured = state.keyring.sums
@@ -178,7 +177,7 @@ class Gateway:
             draining=self.draining,
             needs_key=state.config.auth == "keys",
             models=[
-                Served(name, options.aliases, options.backend, state.fleets.of(name))
+                Served(name, options.aliases, options.backend, state.fleets.models[name].workers)
                 for name, options in state.config.models.items()
             ],
             limiter=self._limit_metrics.limiter,
@@ -189,6 +188,7 @@ class Gateway:
 
     async def start(self) -> None:
         await self.state.start()
+        self.state.fleets.take_effect()
         self._lag.start()
         if self._group is not None:
             await self._group.start(self.metrics.registry, self._console.encoded)
@@ -206,26 +206,22 @@ class Gateway:
                 await state.services.close([old.services])
                 raise
             self._install(state)
+            state.fleets.take_effect()
             self.log.configure(config.log.level, config.log.requests, config.log.format)
             self.metrics.configure(config.metrics.genai)
             task = asyncio.create_task(self._retire(old))
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    def _lead(self, model: str) -> None:
-        """What waits under configurations before this one gets its workers. The oldest listen to them first."""
-        for state in reversed(self._states):
-            if state is not self.state:
-                state.follow(self.state, model)
-
     async def _retire(self, old: State) -> None:
-        await old.rest()
-        for model in old.pools:
-            self._lead(model)
+        await old.fleets.rest()
+        for model in old.fleets.models:
+            self._host.roster.changed(self.state.fleets, model)
         for model, address in old.workers.keys() - self.state.workers.keys():
             self.metrics.worker_left(model, address)
         await old.runtime.active.empty(None)
         self._states.remove(old)
+        self._host.roster.remove(old.fleets)
         await old.close()
         await old.services.close([state.services for state in self._states])
 

@@ -14,6 +14,7 @@ from gateway.app.prepared import Prepared
 from gateway.auth import JwtVerifier, KnownKeys
 from gateway.config import Config
 from gateway.core.byte_budget import ByteBudget
+from gateway.fleet.fleets import Roster
 from gateway.fleet.kv_events import Listening
 from gateway.fleet.worker import Worker
 from gateway.observe.accounting import AccountingStream
@@ -44,6 +45,7 @@ class Host:
         self.caps = Caps(lambda what: metrics.shed.labels(what).inc())
         self.body_budget = ByteBudget()
         self.known_keys = KnownKeys()
+        self.roster = Roster()
 
     def _shedding(self, begins: bool) -> None:
         self.log.event("warning" if begins else "info", "shedding" if begins else "shedding over")

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-import httpx
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,9 +14,10 @@ from gateway.config import Config
 from gateway.core.background import keep_running
 from gateway.core.http import Headers
 from gateway.core.messages import Op
+from gateway.core.ports import Capabilities
 from gateway.core.routing_facts import RoutingFacts
+from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.pool import Pool
-from gateway.fleet.served import Served
 from gateway.fleet.worker import Worker
 
 _MOST = 1_000
@@ -70,7 +70,24 @@ class AdapterPool:
         return [*exclude, *self._lacking()]
 
 
-class Offered(Struct):
+class Serving(Protocol):
+    """The models that are served, as far as their workers decide about them."""
+
+    def narrowed(self, model: str, can: Capabilities) -> None:
+        """`model`, which may be an adapter, can do this from now on."""
+        ...
+
+    def offered(self, model: str, adapter: str, pools: Sequence[AdapterPool]) -> None:
+        """`adapter` of `model` is served from now on, by these pools: the first generates, a second one computes
+        prompts."""
+        ...
+
+    def withdrawn(self, model: str, adapter: str) -> None:
+        """No worker has `adapter` any more."""
+        ...
+
+
+class _Offer(Struct):
     """An adapter that is served. pools: for those of its model, in the same order."""
 
     model: str
@@ -84,51 +101,27 @@ class Offered(Struct):
         return changed
 
 
-class Offers(Protocol):
-    """Serves adapters as models of their own."""
-
-    def offered(self, model: str, adapter: str, pools: Sequence[AdapterPool]) -> None:
-        """`adapter` of `model` is served from now on, by these pools: the first generates, a second one computes
-        prompts."""
-        ...
-
-    def withdrawn(self, model: str, adapter: str) -> None:
-        """No worker has `adapter` any more."""
-        ...
-
-
 class Adapters:
-    """Of one configuration, for the models that have `adapters: true`.
+    """The adapters of one configuration, for the models that have `adapters: true`.
 
-    models  what is served, by name, adapters too
-    pools   of a model
-    client_of  makes the HTTP client for a model's workers; it is closed with this object
-    ask     asks a worker of a model what it has loaded; must not raise
-    renew   called with a model whose workers were asked: it calls `offer`
-    offers  serves an adapter, or no longer
+    fleets  of all models, by name
+    ask     asks the workers of a model what they have loaded, and then calls `offer`; must not raise
     """
 
     def __init__(
         self,
         config: Config,
-        models: Mapping[str, Served],
-        pools: Callable[[str], Sequence[Pool]],
-        client_of: Callable[[str], httpx.AsyncClient],
-        ask: Callable[[str, Worker, httpx.AsyncClient], Awaitable[None]],
-        renew: Callable[[str], None],
-        offers: Offers,
+        fleets: Mapping[str, ModelFleet],
+        ask: Callable[[ModelFleet], Awaitable[None]],
+        serving: Serving,
     ) -> None:
         self._interval_s = config.health.interval_s
         self._names = [name for name, options in config.models.items() if options.adapters]
         self._taken = frozenset(config.model_names)
-        self._models = models
-        self._pools = pools
-        self._client_of = client_of
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._fleets = fleets
         self._ask = ask
-        self._renew = renew
-        self._offers = offers
-        self._offered: dict[str, Offered] = {}
+        self._serving = serving
+        self._offers: dict[str, _Offer] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -140,17 +133,11 @@ class Adapters:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
-        for client in self._clients.values():
-            await client.aclose()
 
     async def look(self) -> None:
         """Asks every ready worker now."""
         for model in self._names:
-            if model not in self._clients:
-                self._clients[model] = self._client_of(model)
-            client = self._clients[model]
-            await asyncio.gather(*(self._ask(model, worker, client) for worker in self._workers(model) if worker.ready))
-            self._renew(model)
+            await self._ask(self._fleets[model])
 
     async def _follow(self) -> None:
         while True:
@@ -158,36 +145,30 @@ class Adapters:
             with keep_running("adapters"):
                 await self.look()
 
-    def offer(self, model: str) -> None:
-        """Offers what the workers of `model` say now, but no name that the configuration or another model has."""
+    def offer(self, fleet: ModelFleet) -> None:
+        """Offers the adapters that the workers of a model have now, unless the configuration or another model has the
+        name."""
+        model, offers = fleet.name, self._offers
         if model not in self._names:
             return
-        served = self._models[model]
         having: dict[str, set[Worker]] = {}
-        for worker in self._workers(model):
+        for worker in fleet.workers:
             for adapter in worker.facts.adapters:
                 having.setdefault(adapter, set()).add(worker)
-        offered = self._offered
-        free = (one for one in sorted(having) if one not in self._taken and self._model_of(one) in (None, model))
+        mine = {adapter for adapter, offer in offers.items() if offer.model == model}
+        free = (one for one in sorted(having) if one in mine or (one not in self._taken and one not in offers))
         wanted = [name for name, _ in zip(free, range(_MOST), strict=False)]
         changed = False
-        for gone in [one for one in offered if self._model_of(one) == model and one not in having]:
-            changed |= offered.pop(gone).have(frozenset())
-            self._offers.withdrawn(model, gone)
+        for gone in mine - having.keys():
+            changed |= offers.pop(gone).have(frozenset())
+            self._serving.withdrawn(model, gone)
         for adapter in wanted:
-            if adapter not in offered:
-                pools = [AdapterPool(pool, adapter) for pool in self._pools(model)]
-                offered[adapter] = Offered(model, pools)
-                self._offers.offered(model, adapter, pools)
-            self._models[adapter].can = replace(served.can, upstream_model=adapter)
-            changed |= offered[adapter].have(frozenset(having[adapter]))
+            if adapter not in offers:
+                pools = [AdapterPool(pool, adapter) for pool in fleet.pools]
+                offers[adapter] = _Offer(model, pools)
+                self._serving.offered(model, adapter, pools)
+            self._serving.narrowed(adapter, replace(fleet.can, upstream_model=adapter))
+            changed |= offers[adapter].have(frozenset(having[adapter]))
         if changed:  # requests that wait for one of them may have another choice now
-            for pool in self._pools(model):
+            for pool in fleet.pools:
                 pool.refit_waiting()
-
-    def _model_of(self, adapter: str) -> str | None:
-        offered = self._offered.get(adapter)
-        return None if offered is None else offered.model
-
-    def _workers(self, model: str) -> list[Worker]:
-        return [worker for pool in self._pools(model) for worker in pool.workers]

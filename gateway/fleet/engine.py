@@ -137,7 +137,7 @@ class Scraper:
 
     def _lose(self, model: str, worker: Worker) -> None:
         """What its engine said is stale."""
-        worker.untold()
+        worker.forget_load()
         forget(worker)
         self._read_at.pop(worker, None)
         self._report(model, worker, False)
@@ -152,7 +152,7 @@ class Scraper:
             return False
         fresh = worker.reported is None
         now = self._clock()
-        worker.told(load, now - self._read_at.get(worker, now))
+        worker.report_load(load, now - self._read_at.get(worker, now))
         self._read_at[worker] = now
         learn(worker, load)
         if fresh:

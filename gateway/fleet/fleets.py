@@ -1,7 +1,8 @@
-"""The workers of one configuration: who they are, their pools and probes, and what is told of them."""
+"""The workers of one configuration: who they are, what they can do, and how the gateway watches them."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -10,289 +11,374 @@ from typing import Any
 import httpx
 
 from gateway.config import Config
-from gateway.config.routing import WorkerOptions
-from gateway.core.ports import Backend
-from gateway.fleet.discovery import Discovery, FoundWorker
+from gateway.core.errors import GatewayError
+from gateway.core.http import Headers
+from gateway.core.ports import UNKNOWN, Backend, Facts
+from gateway.fleet.adapters import Adapters, Serving
+from gateway.fleet.clients import Clients
+from gateway.fleet.discovery import Discovery, Dns, FoundWorker, Source, able
+from gateway.fleet.engine import Scraper
 from gateway.fleet.health import Health
-from gateway.fleet.pick import POLICIES, PickPolicy
+from gateway.fleet.kv_events import Listening
+from gateway.fleet.model_fleet import FleetEvents, ModelFleet
+from gateway.fleet.pick import POLICIES
 from gateway.fleet.pool import Pool
 from gateway.fleet.refusals import Refusals
+from gateway.fleet.registry import Registry
 from gateway.fleet.report import Report
-from gateway.fleet.sources import worker_sources
-from gateway.fleet.waiting import PoolEvents, Refusal
 from gateway.fleet.worker import Worker
+from gateway.redis import RedisSettings, connect, split_address
 
-_ORDINARY = WorkerOptions()
+_METRICS = "/metrics"
 _PREFILL_WAIT_S = 30.0
 """Longest wait for a worker that computes a prompt. Then the worker that generates computes it."""
 
 
-class Fleets:
-    """The workers of all models, by model and address, and those of each model in a pool.
+class Roster:
+    """The fleets of the configurations that requests still run with, the oldest first. The roster outlives them.
 
-    prefill_pools  of prefill workers, by the model that they work for
-    discovery      finds them, where they are not only listed; set by `start`, as health is
-    trusted        the authorities by which workers are trusted, by the model's `ca_file`
-    trace          told what happens to them, where the log is at level debug
-    before         those of the configuration before: workers in both keep their state, policies what they learnt
+    A new configuration goes on with the workers of the one in force. Requests that wait under an older one get workers
+    of the newest.
+    """
+
+    def __init__(self) -> None:
+        self._fleets: list[Fleets] = []
+
+    @property
+    def in_force(self) -> Fleets | None:
+        return self._fleets[-1] if self._fleets else None
+
+    def add(self, fleets: Fleets) -> None:
+        """`fleets` are those in force from now on."""
+        self._fleets.append(fleets)
+
+    def remove(self, fleets: Fleets) -> None:
+        """No request runs with them any more."""
+        self._fleets.remove(fleets)
+
+    def changed(self, fleets: Fleets, model: str) -> None:
+        """The workers of `model` have changed, or one of them has become ready. The oldest configuration comes last:
+        then it is the first that its workers serve."""
+        if fleets is self.in_force:
+            for older in reversed(self._fleets[:-1]):
+                older.follow(fleets, model)
+
+
+class Fleets:
+    """The workers of all models, by model and address, and the fleet of each model.
+
+    To make and to start fleets changes nothing of the workers that another configuration has: `take_effect` does.
+
+    roster     has the fleets in force: workers in both keep their state, policies what they learned
+    trusted    the authorities by which workers are trusted, by the model's `ca_file`
+    listening  to the caches of engines; None if that is configured for no model
+    serving    serves the models
     """
 
     def __init__(
         self,
         config: Config,
+        roster: Roster,
         report: Report,
-        trace: Callable[..., None] | None,
-        before: Fleets | None,
         trusted: Callable[[str | None], ssl.SSLContext],
+        listening: Listening | None,
+        serving: Serving,
     ) -> None:
+        self.models: dict[str, ModelFleet] = {}
         self.workers: dict[tuple[str, str], Worker] = {}
-        self.pools: dict[str, Pool] = {}
-        self.prefill_pools: dict[str, Pool] = {}
+        self.clients = Clients(lambda model: trusted(config.models[model].ca_file), config.health.timeout_s)
+        self.adapters = Adapters(config, self.models, self._ask_again, serving)
+        self.rested = False
+        self._config = config
+        self._roster = roster
+        self._report = report
+        self._listening = listening
+        self._serving = serving
+        self._debug = config.log.level == "debug"
+        self._refusals = Refusals(report, lambda model: self.models[model].pool.waiting)
+        self._redis: list[Any] = []
         self.discovery: Discovery | None = None
         self.health: Health | None = None
-        self._config = config
-        self.report = report
-        self._trace = trace
-        self._trusted = trusted
-        # Until `start` is over. One that is kept longer would keep the one before it, too.
-        self._before = before
-        self._learned = {} if before is None else before.policies
-        self._sessions = frozenset(name.lower().encode() for name in config.routing.session_headers)
-        self._refusals = Refusals(report, lambda model: self.pools[model].waiting)
-        self._members: dict[str, Sequence[FoundWorker]] = {}
-        self._on_join: Callable[[str], None] = lambda model: None
-        self._on_ready: Callable[[str], None] = lambda model: None
-        self._redis: list[Any] = []
+        scrape_s = config.routing.scrape_s
+        self.scraper = Scraper(scrape_s, self._metrics_of, self._load_changed) if scrape_s else None
 
     # -- pools ------------------------------------------------------------------------------------------------------
 
-    def serve(self, model: str, addresses: Sequence[str], backend: Backend) -> Pool:
-        """Makes the pool of the workers of `model`."""
-        pool = self.pools[model] = self._pool(model, addresses, self._learned.get(model), backend)
-        return pool
+    def serve(self, model: str, backend: Backend, headers: Headers) -> ModelFleet:
+        """Makes the pools of a model's workers."""
+        options = self._config.models[model]
+        fleet = self.models[model] = ModelFleet(model, options, backend, headers)
+        fleet.pool = self._pool(fleet, options.workers, generate=True)
+        if options.prefill is not None:
+            fleet.prefill = self._pool(fleet, options.prefill.workers, generate=False)
+        return fleet
 
-    def prefill(self, model: str, addresses: Sequence[str], backend: Backend) -> Pool:
-        """Makes the pool of its prefill workers."""
-        known = self._learned.get(_prefill_of(model))
-        pool = self.prefill_pools[model] = self._pool(model, addresses, known, backend, generate=False)
-        return pool
-
-    def _pool(
-        self,
-        model: str,
-        addresses: Sequence[str],
-        policy: PickPolicy | None,
-        backend: Backend,
-        *,
-        generate: bool = True,
-    ) -> Pool:
-        """Workers of `model`, which generate or compute prompts for others: without those it goes, too. policy: that of
-        the previous configuration, which knows what they were sent."""
-        wanted = self._config.models[model].policy
-        if policy is None or policy.name != wanted:
-            policy = POLICIES[wanted]()
-        queue = self._config.queue_for(model)
+    def _pool(self, fleet: ModelFleet, addresses: Sequence[str], *, generate: bool) -> Pool:
+        """Workers which generate, or compute prompts for those that do: without these a request goes on, too."""
+        config, before = self._config, self._roster.in_force
+        known = None if before is None else before.models.get(fleet.name)
+        learned = None if known is None else known.pool if generate else known.prefill
+        policy = None if learned is None else learned.policy
+        if policy is None or policy.name != fleet.options.policy:
+            policy = POLICIES[fleet.options.policy]()
+        queue = config.queue_for(fleet.name)
         if not generate:
-            queue = queue.model_copy(update={"timeout_s": min(queue.timeout_s, _PREFILL_WAIT_S), "cold_start_s": 0.0})
+            timeout_s = min(queue.timeout_s, _PREFILL_WAIT_S)
+            queue = queue.model_copy(update={"timeout_s": timeout_s, "cold_start_s": 0.0})
+        on_refuse = self._refusals.of(fleet.name) if generate else None
         return Pool(
-            [self._worker(model, address) for address in addresses],
+            [self._worker(fleet, address) for address in addresses],
             policy,
             queue,
-            self._config.breaker.max_eject_share,
+            config.breaker.max_eject_share,
             clock=time.monotonic,
-            events=_Events(self, model, self._refusals.of(model) if generate else None),
-            sessions=self._sessions,
-            salted=backend.salts,
+            events=FleetEvents(fleet.name, self._report, self._suspect, on_refuse),
+            sessions=frozenset(name.lower().encode() for name in config.routing.session_headers),
+            salted=fleet.backend.salts,
         )
-
-    def of(self, model: str) -> list[Worker]:
-        """The workers of `model`: those that generate, then those that compute its prompts."""
-        return [worker for pool in self.pools_of(model) for worker in pool.workers]
-
-    def pools_of(self, model: str) -> list[Pool]:
-        return [pools[model] for pools in (self.pools, self.prefill_pools) if model in pools]
-
-    @property
-    def policies(self) -> dict[str, PickPolicy]:
-        """What the policies of this configuration learnt, for the next one."""
-        found = {name: pool.policy for name, pool in self.pools.items()}
-        return found | {_prefill_of(name): pool.policy for name, pool in self.prefill_pools.items()}
 
     @property
     def ready(self) -> bool:
         """Whether some model has a ready worker."""
-        return any(pool.ready for pool in self.pools.values())
+        return any(fleet.pool.ready for fleet in self.models.values())
 
     # -- who they are -----------------------------------------------------------------------------------------------
 
-    def _worker(self, model: str, address: str) -> Worker:
-        """The worker at `address`: if the previous configuration had it, that one with its load and breaker."""
-        options, ours = self._config.models[model], self._config.breaker
-        known = {} if self._before is None else self._before.workers
-        worker = self.workers.get((model, address)) or known.get((model, address))
+    def _worker(self, fleet: ModelFleet, address: str) -> Worker:
+        """The worker at `address`: if the configuration in force has it, that one with its load and breaker."""
+        key = fleet.name, address
+        worker = self.workers.get(key)
         if worker is None:
-            worker = Worker(address, ours, options.max_in_flight)
-        own = options.worker_options.get(address, _ORDINARY)
-        most = own.capacity or options.max_in_flight
-        learns = most is None and self._config.queue_for(model).learn_capacity
-        if not (learns and worker.learns):  # what it has learnt it keeps
+            before = self._roster.in_force
+            worker = before.workers.get(key) if before is not None else None
+            if worker is None:
+                worker = Worker(address, self._config.breaker, None)
+                self._settle(fleet, worker)
+            self.workers[key] = worker
+        return worker
+
+    def _settle(self, fleet: ModelFleet, worker: Worker) -> None:
+        """Gives the worker its options."""
+        own = fleet.worker_options(worker.address)
+        most = own.capacity or fleet.options.max_in_flight
+        learns = most is None and self._config.queue_for(fleet.name).learn_capacity
+        if not (learns and worker.learns):  # it keeps the capacity that it has learned
             worker.max_in_flight = most
         worker.learns = learns
         worker.weight = own.weight
-        worker.breaker.options = ours
-        self.workers[model, address] = worker
-        return worker
+        worker.breaker.options = self._config.breaker
 
-    def members(self, model: str) -> Sequence[FoundWorker]:
-        """Who they are, as far as somebody says; else as the configuration lists them."""
-        found = self._members.get(model)
-        return [FoundWorker(address) for address in self._config.models[model].workers] if found is None else found
+    def _sources(self) -> list[Source]:
+        """Where workers are looked up."""
+        found: list[Source] = []
+        registered: dict[str, str] = {}
+        for name, options in self._config.models.items():
+            discover = options.discover
+            if discover is not None and discover.dns is not None:
+                found.append(Dns(name, *split_address(discover.dns), discover.interval_s))
+            if discover is not None and discover.redis:
+                registered[name] = options.upstream_model or name
+        if registered:
+            assert self._config.redis is not None  # the configuration was checked
+            client, self._redis = connect(RedisSettings.of(self._config.redis))
+            found.append(Registry(client, registered, time.monotonic, self._config.redis.namespace, self._ignored))
+        return found
 
     async def _join(self, model: str, members: Sequence[FoundWorker]) -> None:
         """Called by discovery: `members` are the workers of `model` from now on."""
-        if model in self.prefill_pools:  # those that register are known under the model's name, too
-            theirs = {worker.address for worker in self.prefill_pools[model].workers}
+        fleet = self.models[model]
+        if fleet.prefill is not None:  # those that register are known under the model's name, too
+            theirs = {worker.address for worker in fleet.prefill.workers}
             members = [member for member in members if member.address not in theirs]
-        self._members[model] = members
-        pool = self.pools[model]
-        before = set(pool.workers)
+        fleet.members = members
+        before = set(fleet.pool.workers)
         workers = []
         for member in members:
-            worker = self._worker(model, member.address)
+            worker = self._worker(fleet, member.address)
             worker.draining = member.draining
             workers.append(worker)
-        pool.change(workers)
-        self._on_join(model)
-        pool.refit_waiting()
+        fleet.pool.change(workers)
+        if self._roster.in_force is self:
+            self._watch(fleet)
+            self._narrow(fleet)
+            self._roster.changed(self, model)
+        fleet.pool.refit_waiting()
         for worker in before.difference(workers):
             del self.workers[model, worker.address]
             if self.health is not None:
                 self.health.remove(worker)
-                self.report.worker_left(model, worker.address)
-            self.report.event("info", "worker left", model=model, worker=worker.address)
+                self._report.worker_left(model, worker.address)
+            self._report.event("info", "worker left", model=model, worker=worker.address)
         for worker in workers:
             if worker not in before:
-                self.report.event("info", "worker joined", model=model, worker=worker.address)
+                self._report.event("info", "worker joined", model=model, worker=worker.address)
                 if self.health is not None:
-                    self.report.worker(model, worker.address, worker.ready)
+                    self._report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)
 
-    def probe_client(self, model: str) -> httpx.AsyncClient:
-        ca_file = self._config.models[model].ca_file
-        # A fresh connection for every probe: a kept one may be closed by the worker just as we use it.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        return httpx.AsyncClient(verify=self._trusted(ca_file), trust_env=False, limits=limits)
+    # -- what they can do -------------------------------------------------------------------------------------------
 
-    async def start(
-        self,
-        on_join: Callable[[str], None],
-        on_ready: Callable[[str], None],
-        ask: Callable[[str, Worker, httpx.AsyncClient], Any],
-    ) -> None:
-        """Starts discovery and probes; returns once every worker was probed, so that the first request finds one.
+    def _narrow(self, fleet: ModelFleet) -> None:
+        """Sets what may be asked of a model: what is declared, less what one of its workers says it cannot do."""
+        fleet.can = able(fleet.declared, fleet.staying())
+        self._serving.narrowed(fleet.name, fleet.can)
+        self.adapters.offer(fleet)
 
-        on_join   called with a model whose workers changed
-        on_ready  called with a model of which one became ready, before that one takes requests
-        ask       asks a worker what it can do
-        """
-        config, self._on_join, self._on_ready = self._config, on_join, on_ready
-        sources, self._redis = worker_sources(config, self._ignored)
+    async def _ask(self, model: str, worker: Worker) -> None:
+        """Asks a worker what it can do. One that does not answer is believed able, as before."""
+        fleet = self.models[model]
+        worker.facts = await self._facts(fleet, worker) or UNKNOWN
+        self._narrow(fleet)
+
+    async def _ask_again(self, fleet: ModelFleet) -> None:
+        """Asks the ready workers of a model again. If one does not answer, its last answer stands: probes judge it."""
+        ready = [worker for worker in fleet.workers if worker.ready]
+        found = await asyncio.gather(*(self._facts(fleet, worker) for worker in ready))
+        for worker, facts in zip(ready, found, strict=True):
+            worker.facts = facts or worker.facts
+        self._narrow(fleet)
+
+    async def _facts(self, fleet: ModelFleet, worker: Worker) -> Facts | None:
+        """What a worker says that it can do; None if it does not."""
+        path = fleet.facts_path
+        if path is None:
+            return None
+        try:
+            said = await self.clients.document(fleet.name, worker.address + path, fleet.headers)
+            return fleet.backend.facts(said, fleet.declared.upstream_model)
+        except (GatewayError, httpx.HTTPError, TimeoutError):
+            return None
+
+    # -- their life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Starts discovery and probes; returns once every worker was probed, so that the first request finds one."""
+        config, before, sources = self._config, self._roster.in_force, self._sources()
         if sources:
             fixed = {name: options.workers for name, options in config.models.items() if options.discover}
-            known = None if self._before is None else self._before.discovery
-            read = {} if known is None else known.read
-            self.discovery = Discovery(sources, fixed, self._join, self._source_state, read)
+            known = {} if before is None or before.discovery is None else before.discovery.read
+            self.discovery = Discovery(sources, fixed, self._join, self._source_state, known)
             await self.discovery.start()
-        probed = self._probed if self._trace is not None else None
-        self.health = Health(self.workers, config.health, self.probe_client, self._changed, probed, ask)
+        probed = self._probed if self._debug else None
+        self.health = Health(self.workers, config.health, self.clients.of, self._changed, probed, self._ask)
         await self.health.start()
+        for fleet in self.models.values():
+            self._narrow(fleet)
+
+    def take_effect(self) -> None:
+        """The workers have the options of this configuration from now on, and are watched as it says."""
         for (model, address), worker in self.workers.items():
-            self.report.worker(model, address, worker.ready)
-        self._before, self._learned = None, {}
+            self._settle(self.models[model], worker)
+            self._report.worker(model, address, worker.ready)
+            worker.forget_load()
+        self.adapters.start()
+        if self._listening is not None:
+            self._listening.keep([name for name, fleet in self.models.items() if fleet.options.kv_events is not None])
+        for fleet in self.models.values():
+            self._watch(fleet)
+
+    def _watch(self, fleet: ModelFleet) -> None:
+        """Reads the load of a model's workers if a pick or the capacity depends on it, and follows what they cache."""
+        if self.scraper is not None and fleet.gauges_apply:
+            assert fleet.backend.gauges is not None
+            wanted = [one for one in fleet.pools if one.policy.needs and len(one.workers) > 1]
+            wanted += [one for one in fleet.pools if one not in wanted and any(worker.learns for worker in one.workers)]
+            self.scraper.follow(fleet.name, [worker for one in wanted for worker in one.workers], fleet.backend.gauges)
+        if fleet.options.kv_events is None:
+            for worker in fleet.workers:
+                worker.blocks = None
+        elif self._listening is not None:
+            self._listening.follow(fleet.name, {worker: fleet.kv_events(worker) for worker in fleet.workers})
+
+    def follow(self, newer: Fleets, model: str) -> None:
+        """Gives the requests that wait here for a worker of `model`, or try another one, those of the configuration
+        `newer`, unless these are addressed in another way: the requests are made for the workers of this one. If none
+        of the others is ready, the requests keep the workers that are."""
+        mine, theirs = self.models.get(model), newer.models.get(model)
+        if not self.rested or mine is None or theirs is None or not mine.addressed_as(theirs):
+            return
+        pairs = ((mine.pool, theirs.pool), (mine.prefill, theirs.prefill))
+        changed = []
+        for pool, other in pairs:
+            if pool is not None and other is not None and (other.ready or not pool.ready):
+                pool.change(other.workers, ahead=True)
+                changed.append(pool)
+        self.adapters.offer(mine)
+        for pool in changed:
+            pool.refit_waiting()
 
     async def rest(self) -> None:
-        """Stops discovery and probes. Running requests keep their workers."""
+        """Stops discovery, probes and readings of load: from now on `follow` alone changes the workers. Running
+        requests keep theirs."""
         self._refusals.close()
+        await self.adapters.close()
+        if self.scraper is not None:
+            await self.scraper.close()
         if self.discovery is not None:
             await self.discovery.close()
         if self.health is not None:
             await self.health.close()
+        await self.clients.close()
+        self.rested = True
 
     async def close(self) -> None:
         for client in self._redis:
             await client.aclose()
-        for pool in (*self.pools.values(), *self.prefill_pools.values()):
-            pool.close()
+        for fleet in self.models.values():
+            for pool in fleet.pools:
+                pool.close()
 
     async def death_of(self, model: str, worker: Any) -> object | None:
         """Probes a worker; the name of its death, None if it lives."""
         gone = self.health is not None and await self.health.is_gone(model, worker)
         return (worker.address, worker.lives) if gone else None
 
-    # -- what is told of them ---------------------------------------------------------------------------------------
+    # -- reports ----------------------------------------------------------------------------------------------------
+
+    async def _metrics_of(self, model: str, worker: Worker) -> bytes:
+        try:
+            return await self.clients.document(model, worker.address + _METRICS, self.models[model].headers)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise OSError(f"no metrics of {worker.address}") from error
 
     def _source_state(self, source: str, trouble: str | None) -> None:
+        event = self._report.event
         if trouble is None:
-            self.report.event("info", "workers can be looked up again", source=source)
+            event("info", "workers can be looked up again", source=source)
         else:
-            self.report.event(
-                "warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble
-            )
+            event("warning", "workers cannot be looked up; the known ones stay", source=source, error=trouble)
 
     def _ignored(self, count: int) -> None:
-        self.report.event("warning" if count else "info", "registry entries ignored", count=count)
+        self._report.event("warning" if count else "info", "registry entries ignored", count=count)
 
-    def suspect(self, model: str, worker: Worker) -> None:
+    def _suspect(self, model: str, worker: Worker) -> None:
         """A request to `worker` has failed."""
-        if self._trace is not None:
-            self._trace("worker failed", model=model, worker=worker.address, failures=worker.breaker.failures)
+        if self._debug:
+            failures = worker.breaker.failures
+            self._report.event("debug", "worker failed", model=model, worker=worker.address, failures=failures)
         if self.health is not None:
             self.health.suspect(worker)
 
     def _probed(self, model: str, worker: Worker, found: str) -> None:
-        self.report.event(
-            "debug", "probe", model=model, worker=worker.address, found=found, missed=worker.missed_probes
-        )
+        missed = worker.missed_probes
+        self._report.event("debug", "probe", model=model, worker=worker.address, found=found, missed=missed)
 
     def _changed(self, model: str, worker: Worker) -> None:
-        self.report.worker(model, worker.address, worker.ready)
+        self._report.worker(model, worker.address, worker.ready)
         level = "info" if worker.ready else "warning"
-        self.report.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
+        self._report.event(level, "worker ready" if worker.ready else "worker down", model=model, worker=worker.address)
         if worker.ready:
             worker.lives += 1
             worker.breaker.come_back(time.monotonic())
-            self._on_ready(model)
+            self._roster.changed(self, model)
         worker.freed()
 
-
-class _Events(PoolEvents):
-    """The events of one pool of `model`. on_refuse: None for prefill workers, without which a request goes on."""
-
-    def __init__(self, fleets: Fleets, model: str, on_refuse: Callable[[Refusal], None] | None) -> None:
-        self._fleets = fleets
-        self._model = model
-        self._report = fleets.report
-        self._on_refuse = on_refuse
-        self._waits = self._report.waits(model)
-
-    def suspect(self, worker: Worker) -> None:
-        self._fleets.suspect(self._model, worker)
-
-    def ejected(self, worker: Worker) -> None:
-        self._report.ejected(self._model, worker.address)
-        self._report.event("warning", "worker ejected", model=self._model, worker=worker.address)
-
-    def returned(self, worker: Worker) -> None:
-        self._report.event("info", "worker returned", model=self._model, worker=worker.address)
-
-    def waited(self, seconds: float) -> None:
-        self._waits(seconds)
-
-    def refused(self, reason: Refusal) -> None:
-        if self._on_refuse is not None:
-            self._on_refuse(reason)
-
-
-def _prefill_of(model: str) -> str:
-    """A name for the prefill workers of `model`, which no model has."""
-    return f"{model}\n(prefill)"
+    def _load_changed(self, model: str, worker: Worker, counts: bool) -> None:
+        """The figures of a worker's engine count from now on, or no longer."""
+        about = {"model": model, "worker": worker.address}
+        if not counts:
+            self._report.event("warning", "load of worker stale", **about)
+            return
+        self._report.event("info", "load of worker known", **about)
+        if worker.blocks is not None and worker.blocks.ranks > 1:
+            self._report.event("warning", "cache of worker not used", **about, ranks=worker.blocks.ranks)

@@ -39,7 +39,7 @@ class Health:
     """Probes workers until closed.
 
     workers    (model, address) -> worker
-    client_of  makes the HTTP client for a model's workers (with their CA); it is closed with this object
+    client_of  returns the HTTP client for a model's workers (with their CA)
     on_change  called with model and worker after `ready` changed
     ask        asks a worker that becomes ready what it can do, before it takes requests; must not raise
     on_probe   called after every probe with model, worker and the result: a status, or the error's class; or None
@@ -52,12 +52,11 @@ class Health:
         client_of: Callable[[str], httpx.AsyncClient],
         on_change: Callable[[str, Worker], None],
         on_probe: Callable[[str, Worker, str], None] | None = None,
-        ask: Callable[[str, Worker, httpx.AsyncClient], Awaitable[None]] | None = None,
+        ask: Callable[[str, Worker], Awaitable[None]] | None = None,
     ) -> None:
         self._first = dict(workers)
         self._options = options
         self._client_of = client_of
-        self._clients: dict[str, httpx.AsyncClient] = {}
         self._on_change = on_change
         self._on_probe = on_probe
         self._ask = ask
@@ -111,8 +110,6 @@ class Health:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for client in self._clients.values():
-            await client.aclose()
 
     async def _watch(self, model: str, worker: Worker) -> None:
         wake = self._wake[worker]
@@ -138,13 +135,10 @@ class Health:
     async def _probe(self, model: str, worker: Worker) -> str:
         """The status, or the error's class."""
         try:
-            client = self._clients.get(model)
-            if client is None:
-                client = self._clients[model] = self._client_of(model)
-            status = await self._status(client, worker.address + self._options.path)
+            status = await self._status(self._client_of(model), worker.address + self._options.path)
             ready, found = status < 500, str(status)
             if ready and not worker.ready and self._ask is not None:
-                await self._ask(model, worker, client)
+                await self._ask(model, worker)
         except _MISSED as error:
             found = type(error).__name__
             worker.missed_probes += 1

@@ -129,7 +129,7 @@ class Worker:
         """Ready and not draining."""
         return self.ready and not self.draining
 
-    def told(self, load: EngineLoad, passed_s: float) -> None:
+    def report_load(self, load: EngineLoad, passed_s: float) -> None:
         """Its engine said this; what it said before was `passed_s` ago."""
         before = self.reported
         if self.blocks is not None:
@@ -146,7 +146,7 @@ class Worker:
             self.recent = (self.recent or 0.0) * 0.5 ** (passed_s / HALF_LIFE_S) + done
         self.reported = load
 
-    def untold(self) -> None:
+    def forget_load(self) -> None:
         """What its engine said is stale."""
         self.reported = self.recent = None
 

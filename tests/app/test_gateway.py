@@ -180,7 +180,7 @@ def test_who_waits_keeps_its_workers_where_the_new_ones_are(why: str) -> None:
             if why == "addressed in another way":
                 others = {"workers": [stack.sims[1].url], "headers": {"x-of": "the new ones"}}
             await stack.gateway.reload(stack.config({"models": {"m": others}}))
-            for _ in iter(lambda: state.rested, True):
+            for _ in iter(lambda: state.fleets.rested, True):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0)
             assert (state.pools["m"].waiting, state.pools["m"].workers[0].address) == (1, stack.sims[0].url)
@@ -198,13 +198,13 @@ def test_who_waits_gets_the_new_workers_once_one_is_ready() -> None:
             state, running, waiting = await one_waits(stack, client)
             others = {"workers": [stack.sims[1].url]}
             await stack.gateway.reload(stack.config({"models": {"m": others}}))
-            for _ in iter(lambda: state.rested, True):
+            for _ in iter(lambda: state.fleets.rested, True):
                 await asyncio.sleep(0.01)
             assert state.pools["m"].waiting == 1
             stack.sims[1].reset()  # it has its model now
             fleets = stack.gateway.state.fleets
             assert fleets.health is not None
-            fleets.health.suspect(fleets.of("m")[0])
+            fleets.health.suspect(fleets.models["m"].workers[0])
             first = await waiting
             stack.sims[0].go_on()
             return [first, await running]

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from gateway.app import fetching, services
+from gateway.fleet.clients import Clients
 from gateway.fleet.health import Health
 from tests.app.asking import CHAT, GONE, key
 from tests.auth.test_jwt import AUDIENCE, ISSUER, RSA, keys, token
@@ -193,8 +194,11 @@ def test_the_webs_authorities_are_not_read_for_every_client(monkeypatch: pytest.
             return create(*given, **named)
 
         async def made() -> None:
+            trusted = stack.gateway.state.prepared.trust.of
             for _ in range(3):
-                await stack.gateway.state.fleets.probe_client("m").aclose()
+                clients = Clients(lambda model: trusted(None), 1.0)
+                clients.of("m")
+                await clients.close()
 
         monkeypatch.setattr(ssl, "create_default_context", counted)
         stack.run(made())

@@ -58,8 +58,7 @@ async def adapters(rounds: Rounds) -> AsyncIterator[None]:
     config = SimpleNamespace(
         health=SimpleNamespace(interval_s=0), models={"m": SimpleNamespace(adapters=True)}, model_names=["m"]
     )
-    given: Any = (rounds.go, lambda *_: None)
-    made = Adapters(cast("Config", config), {}, lambda _: [], lambda _: httpx.AsyncClient(), rounds.go_async, *given)
+    made = Adapters(cast("Config", config), cast("Any", {"m": None}), rounds.go_async, cast("Any", None))
     made.start()
     yield
     await made.close()

@@ -43,7 +43,7 @@ def test_the_head_of_a_reply_tells_what_waits(engine: httpx.Client, gauges: Gaug
     reply = engine.post("/v1/chat/completions", json=body, headers={name.decode(): value.decode()})
     assert gauges.in_replies is not None
     worker = Worker("http://w", Breaker(), None)
-    worker.told(EngineLoad(0.0, 7.0, 0), 1.0)
+    worker.report_load(EngineLoad(0.0, 7.0, 0), 1.0)
     hear_load(gauges.in_replies, worker, [(key.lower(), text) for key, text in reply.headers.raw])
     assert worker.reported is not None
     assert worker.reported.waiting == 0, "nothing else runs there"

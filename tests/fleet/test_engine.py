@@ -129,7 +129,7 @@ def test_recent_work_fades_and_survives_a_restart_of_the_engine() -> None:
     worker = Worker("http://w", Breaker(), None)
 
     def told(computed: float | None, counted: float = 10_000) -> float | None:
-        worker.told(EngineLoad(0, 0, 0, computed, counted), HALF_LIFE_S)
+        worker.report_load(EngineLoad(0, 0, 0, computed, counted), HALF_LIFE_S)
         return worker.recent
 
     assert told(5_000) == 0, "what it did before is not recent"
@@ -138,7 +138,7 @@ def test_recent_work_fades_and_survives_a_restart_of_the_engine() -> None:
     assert told(200, 300) == 500, "its counters began anew"
     assert told(None) is None
     assert told(300) == 0
-    worker.untold()
+    worker.forget_load()
     assert (worker.recent, worker.reported) == (None, None)
 
 
@@ -149,7 +149,7 @@ def test_a_prompt_that_is_counted_after_its_cached_tokens_is_no_restart() -> Non
         97_000,
         101_000,
     ):  # 3,000 tokens of a prompt were cached, and the prompt is not counted yet
-        worker.told(EngineLoad(0, 0, 0, computed, 400_000), 0.0)
+        worker.report_load(EngineLoad(0, 0, 0, computed, 400_000), 0.0)
     assert worker.recent == 1_000
 
 
@@ -198,7 +198,7 @@ def test_the_load_in_the_head_of_a_reply(said: bytes, waiting: float) -> None:
     assert silent.reported is None, "alone it would never be stale"
     worker = Worker("http://w", Breaker(), None)
     worker.in_flight = 2
-    worker.told(EngineLoad(5.0, 1.0, 2, 77.0), 1.0)
+    worker.report_load(EngineLoad(5.0, 1.0, 2, 77.0), 1.0)
     worker.in_flight = 3
     hear_load("num_requests_waiting", worker, heads)
     load = worker.reported

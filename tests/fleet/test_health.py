@@ -27,7 +27,7 @@ class Fleet:
         self.script: dict[str, int | Exception] = {}
         self.asked: list[str] = []
         self.changes: list[tuple[str, bool]] = []
-        self.clients: list[httpx.AsyncClient] = []
+        self.http = httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
         self.probed = asyncio.Event()
         self.workers = {
             ("m", f"http://w{number}"): Worker(f"http://w{number}", Breaker(), None) for number in range(count)
@@ -42,8 +42,7 @@ class Fleet:
         return httpx.Response(said)
 
     def client(self, model: str) -> httpx.AsyncClient:
-        self.clients.append(httpx.AsyncClient(transport=httpx.MockTransport(self.answer)))
-        return self.clients[-1]
+        return self.http
 
     @asynccontextmanager
     async def watched(self, interval_s: float = 60.0) -> AsyncIterator[Health]:
@@ -172,13 +171,6 @@ async def test_probing_goes_on_by_itself() -> None:
     fleet = Fleet(1)
     async with fleet.watched(interval_s=0.01):
         await settle(lambda: len(fleet.asked) >= 5)
-
-
-async def test_a_models_workers_share_one_client_which_is_closed() -> None:
-    fleet = Fleet(5)
-    async with fleet.watched():
-        assert len(fleet.clients) == 1
-    assert fleet.clients[0].is_closed
 
 
 async def test_all_are_probed_at_the_same_time() -> None:

@@ -18,10 +18,10 @@ def test_the_head_of_a_reply_tells_the_load_where_that_is_asked(asks: bool, monk
         state = stack.gateway.state
         gauges = state.runtime.models["m"].backend.gauges
         assert gauges is not None
-        assert state.loads.scraper is not None
-        stack.run(state.loads.scraper.close())  # no reading of its own comes between
+        assert state.fleets.scraper is not None
+        stack.run(state.fleets.scraper.close())  # no reading of its own comes between
         for worker in state.pools["m"].workers:
-            assert stack.run(state.loads.scraper.look("m", worker, gauges))
+            assert stack.run(state.fleets.scraper.look("m", worker, gauges))
         body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
         reply = httpx.post(stack.url + "/v1/chat/completions", json=body)
         assert "endpoint-load-metrics" not in reply.headers

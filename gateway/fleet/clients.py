@@ -1,0 +1,56 @@
+"""HTTP clients for what the gateway asks workers beside the requests of its own clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+import httpx
+
+from gateway.core.http import Headers
+
+_MOST_BYTES = 1 << 20
+
+
+class Clients:
+    """One client for each model, made when it is first needed.
+
+    trusted    the authorities by which a model's workers are trusted
+    timeout_s  for a whole document
+    """
+
+    def __init__(self, trusted: Callable[[str], ssl.SSLContext], timeout_s: float) -> None:
+        self._trusted = trusted
+        self._timeout_s = timeout_s
+        self._clients: dict[str, httpx.AsyncClient] = {}
+
+    def of(self, model: str) -> httpx.AsyncClient:
+        client = self._clients.get(model)
+        if client is None:
+            # A fresh connection each time: a kept one may be closed by the worker just as we use it.
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+            client = httpx.AsyncClient(verify=self._trusted(model), trust_env=False, limits=limits)
+            self._clients[model] = client
+        return client
+
+    async def document(self, model: str, url: str, headers: Headers) -> bytes:
+        """Returns the body of a 200 of at most 1 MiB; b"" for any other answer. Raises httpx.HTTPError, TimeoutError,
+        httpx.InvalidURL."""
+        body = bytearray()
+        plain = (b"accept-encoding", b"identity")  # a few bytes can unpack to any number
+        async with (
+            asyncio.timeout(self._timeout_s),
+            self.of(model).stream("GET", url, headers=[*headers, plain]) as answer,
+        ):
+            if answer.status_code != 200:
+                return b""
+            async for block in answer.aiter_raw():
+                body += block
+                if len(body) > _MOST_BYTES:
+                    return b""
+        return bytes(body)
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()

@@ -1,0 +1,121 @@
+"""The workers of one model under one configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.config import Model as ModelOptions
+from gateway.config.routing import KvEvents, WorkerOptions
+from gateway.core.http import Headers
+from gateway.core.ports import UNKNOWN, Backend, Capabilities
+from gateway.fleet.discovery import FoundWorker, able
+from gateway.fleet.pool import Pool
+from gateway.fleet.report import Report
+from gateway.fleet.waiting import PoolEvents, Refusal
+from gateway.fleet.worker import Worker
+
+_ORDINARY = WorkerOptions()
+_ADDRESSED = ("backend", "upstream_model", "api_key", "headers", "ca_file", "paths", "features", "max_context")
+"""Options of a model that decide what its workers are sent, and which workers they are."""
+
+
+class ModelFleet:
+    """The workers of one model: those that generate, and those that compute prompts for them, if there are any.
+
+    headers   that every request to them carries
+    declared  what they can do, as the configuration says
+    can       what all of them can do, by what they say of themselves
+    members   the workers that discovery found; before that, those that the configuration lists
+    """
+
+    pool: Pool
+    prefill: Pool | None = None
+
+    def __init__(self, name: str, options: ModelOptions, backend: Backend, headers: Headers) -> None:
+        self.name = name
+        self.options = options
+        self.backend = backend
+        self.headers = headers
+        self.declared = Capabilities(options.upstream_model or name, options.max_context, options.features)
+        self.can = able(self.declared, ())
+        self.members: Sequence[FoundWorker] = [FoundWorker(address) for address in options.workers]
+
+    @property
+    def pools(self) -> list[Pool]:
+        return [self.pool] if self.prefill is None else [self.pool, self.prefill]
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Those that generate, then those that compute prompts."""
+        return [worker for pool in self.pools for worker in pool.workers]
+
+    @property
+    def gauges_apply(self) -> bool:
+        """Whether the workers' metrics may be read, and their engine is known to have any."""
+        return self.backend.gauges is not None and self.options.paths is None
+
+    @property
+    def facts_path(self) -> str | None:
+        """The path at which a worker says what it can do; None if no path but the listed ones may be called."""
+        return self.backend.facts_path if self.options.paths is None else None
+
+    def worker_options(self, address: str) -> WorkerOptions:
+        return self.options.worker_options.get(address, _ORDINARY)
+
+    def kv_events(self, worker: Worker) -> KvEvents:
+        """The ports at which a worker's engine publishes what it caches; the model has `kv_events`."""
+        ports = self.worker_options(worker.address).kv_events or self.options.kv_events
+        assert ports is not None
+        return ports
+
+    def addressed_as(self, other: ModelFleet) -> bool:
+        """Whether requests that are written for the workers of one are fit for those of the other."""
+        return all(getattr(self.options, name) == getattr(other.options, name) for name in _ADDRESSED)
+
+    def staying(self) -> list[FoundWorker]:
+        """The members that are not about to leave; all if all are. A member that no registry describes was asked itself
+        what it can do."""
+        facts = {worker.address: worker.facts for worker in self.workers}
+        members = [
+            FoundWorker(one.address, one.draining, facts.get(one.address, UNKNOWN)) if one.facts == UNKNOWN else one
+            for one in self.members
+        ]
+        return [one for one in members if not one.draining] or members
+
+
+class FleetEvents(PoolEvents):
+    """Reports the events of one pool of a model.
+
+    on_suspect  called with a worker that may be down
+    on_refuse   called with the reason of a refusal; None for prefill workers, without which a request goes on
+    """
+
+    def __init__(
+        self,
+        model: str,
+        report: Report,
+        on_suspect: Callable[[str, Worker], None],
+        on_refuse: Callable[[Refusal], None] | None,
+    ) -> None:
+        self._model = model
+        self._report = report
+        self._on_suspect = on_suspect
+        self._on_refuse = on_refuse
+        self._waits = report.waits(model)
+
+    def suspect(self, worker: Worker) -> None:
+        self._on_suspect(self._model, worker)
+
+    def ejected(self, worker: Worker) -> None:
+        self._report.ejected(self._model, worker.address)
+        self._report.event("warning", "worker ejected", model=self._model, worker=worker.address)
+
+    def returned(self, worker: Worker) -> None:
+        self._report.event("info", "worker returned", model=self._model, worker=worker.address)
+
+    def waited(self, seconds: float) -> None:
+        self._waits(seconds)
+
+    def refused(self, reason: Refusal) -> None:
+        if self._on_refuse is not None:
+            self._on_refuse(reason)
