@@ -61,11 +61,11 @@ class _Named(msgspec.Struct, gc=False):
     type: str
 
 
-class _NamedArray(msgspec.Struct, array_like=True, gc=False):
-    type: str
+class _NamedArray(_Named, array_like=True, gc=False):
+    pass
 
 
-class _Stored(msgspec.Struct, gc=False):
+class _Stored(_Named, gc=False):
     block_hashes: Names
     parent_block_hash: Name | None
     token_ids: msgspec.Raw
@@ -77,30 +77,18 @@ class _Stored(msgspec.Struct, gc=False):
     group_idx: int | None = None
 
 
-class _StoredArray(msgspec.Struct, array_like=True, gc=False):
-    type: str
-    block_hashes: Names
-    parent_block_hash: Name | None
-    token_ids: msgspec.Raw
-    block_size: int
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: Extras | None = None
-    group_idx: int | None = None
+class _StoredArray(_Stored, array_like=True, gc=False):
+    pass
 
 
-class _Removed(msgspec.Struct, gc=False):
+class _Removed(_Named, gc=False):
     block_hashes: Names
     medium: str | None = None
     group_idx: int | None = None
 
 
-class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
-    type: str
-    block_hashes: Names
-    medium: str | None = None
-    group_idx: int | None = None
+class _RemovedArray(_Removed, array_like=True, gc=False):
+    pass
 
 
 # What is declared bounds what is made of the bytes: no object for what nobody reads. Each is (of an array, of a map).
@@ -242,7 +230,7 @@ class Blocks:
             elif name == "AllBlocksCleared":
                 self._clear()
 
-    def _stored(self, event: _Stored | _StoredArray) -> Iterator[None]:
+    def _stored(self, event: _Stored) -> Iterator[None]:
         size, hashes = event.block_size, event.block_hashes
         if event.medium not in _FAST:
             return
@@ -279,7 +267,7 @@ class Blocks:
                 self._keys[name] = key
                 self._held.add(key)
 
-    def _removed(self, event: _Removed | _RemovedArray) -> Iterator[None]:
+    def _removed(self, event: _Removed) -> Iterator[None]:
         if event.medium in _FAST and event.group_idx == self._group:
             for index, name in enumerate(event.block_hashes):
                 if index % _SLICE_BLOCKS == _SLICE_BLOCKS - 1:

@@ -27,7 +27,7 @@ class Fleet:
         self.script: dict[str, int | Exception] = {}
         self.asked: list[str] = []
         self.changes: list[tuple[str, bool]] = []
-        self.http = httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
+        self.http = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: self.answer(request)))
         self.probed = asyncio.Event()
         self.workers = {
             ("m", f"http://w{number}"): Worker(f"http://w{number}", Breaker(), None) for number in range(count)
