@@ -55,6 +55,14 @@ def serve(tmp_path: Path, workers: Stack) -> Iterator[Serve]:
         one.close()
 
 
+def serve_by(folder: Path, workers: Stack, *words: str) -> Serving:
+    """A Python that is told by `words` to serve in another way."""
+    config = {"listen": {"port": 0}, "models": {"m": {"backend": "vllm", "workers": [workers.sim.url]}}}
+    file = folder / "gateway.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return Serving.of(file, *words, "serve", "--config", str(file))
+
+
 def chat(**script: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "sim:" + json.dumps(script)}]}
 
@@ -303,10 +311,7 @@ def test_an_error_in_the_application_is_told_without_its_words(tmp_path: Path, w
         "app.Gateway._readyz = broken\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
     )
-    config = {"listen": {"port": 0}, "models": {"m": {"backend": "vllm", "workers": [workers.sim.url]}}}
-    file = tmp_path / "gateway.yaml"
-    file.write_text(yaml.safe_dump(config))
-    one = Serving.of(file, str(script), "serve", "--config", str(file))
+    one = serve_by(tmp_path, workers, str(script))
     try:
         assert httpx.get(one.listening() + "/readyz").status_code == 500
         said = one.event("library")
@@ -348,32 +353,18 @@ sys.exit(gateway.cli.main(sys.argv[3:]))
 MOMENTS = ["import", "load", "listen", "compose", "probe"]
 
 
-def start_with(tmp_path: Path, workers: Stack, number: str, moment: str) -> Serving:
-    """`dragoman serve` that gets a signal at one moment of its start."""
-    config = {"listen": {"port": 0}, "models": {"m": {"backend": "vllm", "workers": [workers.sim.url]}}}
-    file = tmp_path / "gateway.yaml"
-    file.write_text(yaml.safe_dump(config))
-    return Serving.of(file, "-c", STARTING, number, moment, "serve", "--config", str(file))
-
-
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-def test_an_end_during_the_start_is_quiet(tmp_path: Path, workers: Stack, number: str, moment: str) -> None:
-    one = start_with(tmp_path, workers, number, moment)
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_during_the_start_ends_it_quietly_or_reloads(
+    tmp_path: Path, workers: Stack, number: str, moment: str
+) -> None:
+    one = serve_by(tmp_path, workers, "-c", STARTING, number, moment)
     try:
-        assert one.end(40) == (0, "")
-    finally:
-        one.close()
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_hangup_during_the_start_reloads_once_it_has_started(tmp_path: Path, workers: Stack, moment: str) -> None:
-    one = start_with(tmp_path, workers, "SIGHUP", moment)
-    try:
-        url = one.listening()
-        one.event("reloaded")
-        assert httpx.get(url + "/readyz").status_code == 200
-        one.process.terminate()
+        if number == "SIGHUP":
+            url = one.listening()
+            one.event("reloaded")
+            assert httpx.get(url + "/readyz").status_code == 200
+            one.process.terminate()
         assert one.end(40) == (0, "")
     finally:
         one.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,23 +13,14 @@ from gateway.console.playground import MOST_BYTES
 from gateway.console.routes import MOST_PLAYING
 from gateway.console.transcript import SHOWN_BYTES
 from gateway.core.http import Headers
-from tests.app.asking import CHAT, key
+from tests.app.asking import CHAT
 from tests.clients import DIALECTS, WAYS, Way
+from tests.console.opened import CONSOLE_KEY, ENVIRON, KEYED, OPEN, SECRET, SHOWN
 from tests.harness import Stack, until
 
-SECRET, ENTRY = key("team-a", team="blue")
-OPEN = {"metrics": {"listen": "127.0.0.1:9090"}, "console": {"enabled": True}}
-CONSOLE_KEY = "console-key-console-key"
-SHOWN = {"authorization": f"Bearer {CONSOLE_KEY}"}
 CHATS = "/v1/chat/completions"
 
 Lines = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[Stack]:
-    with Stack(config=OPEN) as stack:
-        yield stack
 
 
 def post(stack: Stack, headers: dict[str, str] | None = None, **asked: Any) -> httpx.Response:
@@ -55,15 +45,10 @@ def some(lines: Lines, side: str, what: str) -> Lines:
 def known(way: Way) -> tuple[str, str, str]:
     path, _, query = way.path("m").partition("?")
     body = way.body("What is red?", max_tokens=5)
-    field = next((one for one in _names(way) if one), None)
-    if field is not None:
+    fields = DIALECTS[way.dialect].fields[way.operation]
+    for field in [one.name for one in fields if one.names_model and one.where == "body"][:1]:
         body[field] = "m"
     return path, query, json.dumps(body)
-
-
-def _names(way: Way) -> list[str]:
-    fields = DIALECTS[way.dialect].fields[way.operation]
-    return [one.name for one in fields if one.names_model and one.where == "body"]
 
 
 # -- every dialect ----------------------------------------------------------------------------------------------------
@@ -141,13 +126,11 @@ def test_a_failed_attempt_is_shown_beside_the_one_that_worked() -> None:
 
 def test_with_keys_on_the_request_needs_a_client_s_key_and_no_secret_is_shown() -> None:
     config = {
-        **OPEN,
-        "keys": ENTRY,
-        "console": {"enabled": True, "key_env": "CONSOLE_KEY"},
+        **KEYED,
         "cache_salt": {"secret_env": "SALT"},
         "models": {"m": {"api_key_env": "WORKER_KEY", "headers": {"x-inner": "inner-secret"}}},
     }
-    environ = {"CONSOLE_KEY": CONSOLE_KEY, "SALT": "s" * 40, "WORKER_KEY": "worker-secret"}
+    environ = {**ENVIRON, "SALT": "s" * 40, "WORKER_KEY": "worker-secret"}
     with Stack(config=config, environ=environ) as stack:
         refused = play(stack, SHOWN)
         as_client = play(stack, SHOWN, key=CONSOLE_KEY)
@@ -253,8 +236,7 @@ def test_the_key_goes_where_clients_of_that_api_send_it(name: str, monkeypatch: 
         return find_key(headers)
 
     monkeypatch.setattr("gateway.auth.keyring.find_key", noting)
-    config = {**OPEN, "keys": ENTRY, "console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
-    with Stack(config=config, environ={"CONSOLE_KEY": CONSOLE_KEY}) as stack:
+    with Stack(config=KEYED, environ=ENVIRON) as stack:
         for way in (one for one in WAYS if one.dialect == name):
             path, query, body = known(way)
             (head,) = some(play(stack, SHOWN, path=path, query=query, body=body, key=SECRET), "client", "head")

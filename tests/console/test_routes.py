@@ -14,28 +14,17 @@ from prometheus_client import CollectorRegistry
 
 from gateway.config import Console as Options
 from gateway.console.routes import Console
-from tests.app.asking import CHAT, key
+from tests.app.asking import CHAT
+from tests.console.opened import CONSOLE_KEY, ENTRY, ENVIRON, KEYED, LOCAL, SECRET, SHOWN
 from tests.harness import Stack
 
-CONSOLE_KEY = "console-key-console-key"
-SECRET, ENTRY = key("team-a", team="blue")
-LOCAL = {"metrics": {"listen": "127.0.0.1:9090"}}
-OPEN = {**LOCAL, "console": {"enabled": True}}
-KEYED = {**LOCAL, "keys": ENTRY, "console": {"enabled": True, "key_env": "CONSOLE_KEY"}}
-SHOWN = {"authorization": f"Bearer {CONSOLE_KEY}"}
 PAGES = ("/console", "/console/console.css", "/console/console.js", "/console/plot.js", "/console/playground.js")
 DATA = (("GET", "/status.json"), ("GET", "/console/ways"), ("POST", "/console/playground"))
 
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[Stack]:
-    with Stack(config=KEYED, environ={"CONSOLE_KEY": CONSOLE_KEY}) as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[Stack]:
-    with Stack(config=OPEN) as stack:
+    with Stack(config=KEYED, environ=ENVIRON) as stack:
         yield stack
 
 
@@ -137,7 +126,7 @@ def test_other_methods_are_refused(local: Stack, method: str, path: str, allowed
 
 
 def test_a_new_key_holds_after_a_reload(keyed: Stack) -> None:
-    with Stack(config=KEYED, environ={"CONSOLE_KEY": CONSOLE_KEY}) as stack:
+    with Stack(config=KEYED, environ=ENVIRON) as stack:
         stack._environ = {"CONSOLE_KEY": "another-key-another-key"}
         stack.run(stack.gateway.reload(stack.config()))
         assert ask(stack, "GET", "/status.json", SHOWN).status_code == 401
