@@ -55,7 +55,8 @@ OWN = {
     "raw": "the client's own members, for a worker of the client's wire",
     "wire": "that wire's name",
     "view": "the form of the reply",
-    "hints": "names in the path and in headers that may choose the model",
+    "memo": "what the reply needs of the request",
+    "model_hints": "names in the path and in headers that may choose the model",
 }
 
 

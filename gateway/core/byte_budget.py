@@ -13,8 +13,8 @@ SMALL = 1 << 16
 class ByteBudget:
     """The bytes that large request bodies may take together; shared by all requests.
 
-    limit     bytes of bodies as they arrive. What is made of a body, such as the worker's request, is not counted and
-              comes on top
+    limit     bytes of bodies as they arrive. Copies of a body, such as the worker's request, are not counted and
+              come on top
     reserved  how many of them are taken
     """
 

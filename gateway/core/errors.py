@@ -20,7 +20,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What went wrong. Closed: a dialect's error table must have a row for every member."""
+    """The kinds of failure. Closed: a dialect's error table must have a row for every member."""
 
     BAD_REQUEST = "invalid_request"
     UNSUPPORTED = "unsupported_parameter"
@@ -117,7 +117,8 @@ class GatewayError(Exception):
 
 
 class Busy(GatewayError):
-    """The model has no room for the request now. Told as 429: it should come back after `retry_after` seconds."""
+    """The model has no room for the request now. Answered by 429; the client should retry after `retry_after`
+    seconds."""
 
     def __init__(self, message: str, code: str, retry_after: float) -> None:
         super().__init__(Kind.LIMITED, message, code=code, retry_after=retry_after)

@@ -1,4 +1,4 @@
-"""What a backend yields and a dialect writes: a reply, streamed or whole, as a sequence of events.
+"""A reply, streamed or whole, as a sequence of events: a backend yields them, a dialect writes them.
 
 `lifecycle.TRANSITIONS` says which event may follow which. Exactly one of `End` and `Failed` is last. The structs are
 not frozen, because one is made for every token and frozen ones take longer to make (an unfrozen one takes 63 ns).
@@ -87,7 +87,7 @@ class Finish(Struct):
 
 @final
 class UsageReport(Struct):
-    """What the worker says was used so far."""
+    """The usage so far, by the worker's count."""
 
     usage: Usage
 

@@ -28,7 +28,7 @@ def path_parameter(value: str) -> str:
 
 
 class HeadCache(Struct):
-    """What was learnt from the head of a request alone. Requests whose heads are equal but for Content-Length share it.
+    """Facts that the head of a request alone gives. Requests whose heads are equal but for Content-Length share it.
 
     request_id  the client's own id of the request; None without one, and while `context` is None
     context     the headers of the client's trace; None before they were read

@@ -6,6 +6,7 @@ A buffered reply is read as the same events as a streamed one, so the two cannot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import assert_never
 
 from msgspec import Raw, Struct
 
@@ -197,7 +198,7 @@ class Detokenized(Struct):
 
 
 WholeReply = Reply | Embeddings | Scores | TokenCount | Tokens | Detokenized
-"""What a dialect writes as one body."""
+"""A reply that a dialect writes as one body."""
 
 
 def fold(events: Iterable[Event]) -> Reply:
@@ -236,6 +237,8 @@ def fold(events: Iterable[Event]) -> Reply:
             reply.start.fingerprint = reply.start.fingerprint or event.fingerprint
         elif type(event) is Failed:
             raise event.error
+        else:
+            assert_never(event)
     if reply is None:
         raise GatewayError(Kind.UPSTREAM, "the worker sent no reply")
     reply.choices = [choices[index] for index in sorted(choices)]

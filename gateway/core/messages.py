@@ -8,11 +8,11 @@ inside an object are kept in the `extra` of its canonical object. `unnamed` list
 `raw` keeps the client's own top-level JSON members if a backend may speak the client's wire (named by `wire`). Such a
 backend forwards them, so that unknown nested fields are not lost.
 
-`hints` are model names from the path and the headers. The first one that the gateway serves is the model; if it serves
-none, `model` decides. `view` is the dialect's own name for the form of the reply; only the dialect reads it.
+`model_hints` are model names from the path and the headers. The first one that the gateway serves is the model; if it
+serves none, `model` decides. `view` is the dialect's own name for the form of the reply; only the dialect reads it.
 
-`to_store` is what the dialect wants stored for this caller, by name, once the reply is complete. `memo` is what the
-dialect remembers of the request for its reply; only the dialect reads it.
+`to_store` is what the dialect wants stored for this caller, by name, once the reply is complete. `memo` is an object
+of the dialect, by which it writes the reply. Copies of an operation share it: it is one for all models that are asked.
 
 `cache_key` is the client's name for prompts that share a beginning, where the dialect has one that reaches no worker.
 
@@ -23,7 +23,7 @@ workers have no such option leave it out (`ports.Backend.salts`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, final
+from typing import Literal, final
 
 from msgspec import Raw, Struct
 
@@ -182,12 +182,12 @@ class Operation(Struct, kw_only=True):
     timeout: float | None = None
     extra: Extra = {}
     dropped: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
+    model_hints: tuple[str, ...] = ()
     view: str = ""
     raw: Extra | None = None
     wire: str | None = None
     salt: str | None = None
-    memo: Any = None
+    memo: object = None
     to_store: Mapping[str, bytes] | None = None
     cache_key: str | None = None
 
@@ -338,9 +338,9 @@ class AnsweredFromStore(Struct, frozen=True):
 
 Generate = Chat | Complete
 Question = CountTokens | Tokenize | Detokenize
-"""What a worker answers without its model."""
+"""Operations that a worker answers without its model."""
 QUESTIONS = frozenset([CountTokens, Tokenize, Detokenize])
-"""The classes of `Question`, to be asked for the class of every request: see `core.events`."""
+"""The classes of `Question`, for tests of the class of every request: see `core.events`."""
 Op = Chat | Complete | Embed | Score | Question
 
 

@@ -1,7 +1,7 @@
 """The attempts of one request: one worker after another until one answers.
 
-`Attempts` is the plain case. What some operations or models need beside it is a subclass, chosen by the model and the
-operation (`strategies.attempts_for`): `prefill.PrefillAttempts`, `hedge.HedgedAttempts`, and `QuestionAttempts` below.
+`Attempts` is the plain case. Some operations and models need a subclass, chosen by the model and the operation
+(`strategies.attempts_for`): `prefill.PrefillAttempts`, `hedge.HedgedAttempts`, and `QuestionAttempts` below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import cast
 
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Request, Response
-from gateway.core.messages import Embed, Generate
+from gateway.core.messages import Embed, Generate, Score
 from gateway.core.ports import Exchange, Lane, WorkerHandle
 from gateway.pipeline.call import Call
 from gateway.pipeline.offload import offload
@@ -160,7 +160,7 @@ class Attempts:
         if passthrough is not None:
             translated, call.record.usage = passthrough.whole(response, cast(Generate | Embed, op))
             return translated
-        reply = read_whole(backend, response, op)
+        reply = read_whole(backend, response, cast(Generate | Embed | Score, op))  # QuestionAttempts has the others
         call.record.usage = reply.usage
         return dialect.write(reply, op)
 
@@ -185,7 +185,7 @@ class Attempts:
 
 
 class QuestionAttempts(Attempts):
-    """Of an operation that workers answer without their model (`core.messages.Question`): it takes no worker's place,
+    """Attempts for an operation that workers answer without their model (`core.messages.Question`): it takes no place,
     passes the queue by, and may be answered by any status."""
 
     def _at_once(self, tried: Sequence[WorkerHandle]) -> Visit:

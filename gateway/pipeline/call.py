@@ -117,7 +117,7 @@ class Call:
         return now
 
     def explain(self) -> Headers:
-        """What became of the request until now, for the head of its reply; nothing before a worker was picked."""
+        """Headers about worker, attempts and times until now; none before a worker was picked."""
         record = self.record
         if record.worker is None or self.counted is None:
             return []

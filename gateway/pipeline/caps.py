@@ -9,12 +9,13 @@ from gateway.auth import Principal
 from gateway.core.errors import Busy
 from gateway.core.ports import CountedConnection
 
-# Nobody knows when a place becomes free, as with limits on concurrency.
+# As with limits on concurrency, it is not known when a place becomes free.
 _AGAIN_S = 1.0
 
 
 class Caps:
-    """What keys hold now, and its bounds. on_refuse is told "streams" or "connections"."""
+    """Streams and connections that keys hold now, and their bounds. on_refuse: called with "streams" or
+    "connections"."""
 
     def __init__(self, on_refuse: Callable[[str], None]) -> None:
         self._on_refuse = on_refuse

@@ -43,8 +43,8 @@ class Waits(Struct, frozen=True):
 
 
 def client_waits(headers: Headers) -> Waits | None:
-    """What these request headers announce; None for nothing. A value that is not a positive number counts as
-    nothing."""
+    """The time-outs that these request headers announce; None without any. A value that is not a positive number counts
+    as nothing."""
     request = read = None
     for name, value in headers:
         if name == _REQUEST:

@@ -11,7 +11,7 @@ from gateway.core.errors import GatewayError, Kind
 _READINGS = 5
 _UP, _DOWN = 0.1, 0.05
 _READINGS_PER_S = 10.0
-# Of the highest priority some are always served.
+# Some requests of the highest priority are always served.
 _MOST_OF_THE_LAST = 0.9
 _LONGEST_S = 60.0
 

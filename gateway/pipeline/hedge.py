@@ -17,7 +17,7 @@ Send = Callable[[Visit], Coroutine[Any, Any, Response]]
 
 
 class HedgedAttempts(Attempts):
-    """Of an operation that may run on two workers (embeddings)."""
+    """Attempts for an operation that may run on two workers (embeddings)."""
 
     # The second worker of the last attempt, if one was asked.
     _second: Visit | None = None

@@ -72,7 +72,7 @@ class ServedModel(Struct):
         return f"ServedModel({self.name!r})"  # a header may hold the workers' key
 
     def card(self, name: str, ready: bool) -> ModelCard:
-        """What a list of models says of it under `name`, its own or an alias."""
+        """Its entry in a list of models under `name`, its own or an alias."""
         return ModelCard(
             name,
             self.created,
@@ -90,7 +90,7 @@ def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None
     A model that the caller may not use is answered as one that does not exist. Raises GatewayError: NO_MODEL, also
     where only unknown hints name one, and BAD_REQUEST where nothing does and there is no default.
     """
-    for hint in op.hints:
+    for hint in op.model_hints:
         served = models.get(hint)
         if served is not None and principal.may_use(served.name):
             op.model = hint
@@ -100,12 +100,12 @@ def resolve_model(models: Mapping[str, ServedModel], op: Op, default: str | None
     if served is None and default is not None and (name is None or name in PLACEHOLDERS):
         served = models[default]
         op.model = default
-    if name is None and served is None and not op.hints:
+    if name is None and served is None and not op.model_hints:
         raise GatewayError(
             Kind.BAD_REQUEST, "missing required parameter: 'model'", param="model", code="missing_parameter"
         )
     if served is None or not principal.may_use(served.name):
-        raise _unknown_model(name or next(iter(op.hints), ""))
+        raise _unknown_model(name or next(iter(op.model_hints), ""))
     return served
 
 
@@ -128,7 +128,7 @@ def list_models(
 
 
 def _ready(models: Mapping[str, ServedModel], served: ServedModel, principal: Principal) -> bool:
-    """Whether a worker can serve its requests now, be it as its fallback."""
+    """Whether the model, or one of its fallbacks, has a ready worker."""
     other_models = served.other_models
     return served.pool.ready or (
         other_models is not None

@@ -45,7 +45,7 @@ class Abandoned(BaseException):
 
 
 class Share:
-    """What one request may take of the threads' time.
+    """The share of the threads' time that one request may take.
 
     owner   whose request it is: equal owners share one turn
     left_s  seconds of CPU
@@ -60,8 +60,8 @@ class Share:
 
 
 async def offload(step: Callable[..., T], *given: Any, share: Share | None = None) -> T:
-    """What `step(*given)` returns or raises. The step must not touch what belongs to the loop. Without a `share` it has
-    turns of its own. Raises GatewayError(TOO_LARGE) if the share is used up.
+    """Returns or raises what `step(*given)` does. The step must not touch what belongs to the loop. Without a `share`
+    it has turns of its own. Raises GatewayError(TOO_LARGE) if the share is used up.
 
     Cancelling drops the step: one that is queued never begins, one that is running ends at its next call.
     """

@@ -93,5 +93,5 @@ def reason_of(error: GatewayError) -> str | None:
 
 
 def routed_headers(model: str, why: str) -> Headers:
-    """What a reply says of the model that answered."""
+    """The headers that name the model that answered."""
     return [(b"x-dragoman-model", quote(model, safe="/:@+,;=~!$*()").encode()), (b"x-dragoman-routed", why.encode())]

@@ -1,4 +1,4 @@
-"""What a worker is sent for one operation."""
+"""The request that workers get for one operation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Outgoing:
     """The request to a worker, the same for every worker that is tried.
 
     It is written once. Only where prompt and output together are limited, it is written again when the first worker has
-    told the prompt's length (translation/totals.py).
+    counted the prompt (translation/totals.py).
 
     request     for a worker, once `write` was called, and unless `unmeasured`
     handed_on   the request that carries a computed prompt, if there is one

@@ -19,7 +19,7 @@ class PrefillAttempts(Attempts):
     """The first attempt carries what the prefill worker handed over. If that fails, or cannot be had, the worker that
     generates computes the prompt. Writes into the record: prefill."""
 
-    # What the prefill worker handed over. It is used once.
+    # The data that the prefill worker handed over. It is used once.
     _handed: bytes | None = None
 
     async def run(self) -> None:
@@ -63,8 +63,8 @@ class PrefillAttempts(Attempts):
 
 
 async def compute_prompt(call: Call, prefill: Prefill) -> bytes | None:
-    """What the second request is to carry. None if the worker that generates has to compute the prompt itself: the step
-    failed, or this request cannot be taken apart."""
+    """The data that the second request has to carry. None if the worker that generates has to compute the prompt
+    itself: the step failed, or this request cannot be taken apart."""
     outgoing, runtime, record, pool = call.outgoing, call.runtime, call.record, prefill.pool
     if prefill.min_tokens and (call.prompt or runtime.estimate(call.asked)) < prefill.min_tokens:
         return None

@@ -180,7 +180,7 @@ def _bound(found: dict[bytes, V]) -> None:
 
 
 async def _digest(request: Request) -> bytes:
-    """Of what a client sent, whichever model answers it. A path may name the model.
+    """The digest of what a client sent. Its path may name the model.
 
     All of the body is hashed: of two long prompts that differ in a few words one may be deadly.
     """

@@ -1,4 +1,4 @@
-"""What one client has seen of its reply, and the only place that sends it anything."""
+"""The reply to one client: what the client has seen of it, and the only place that sends the client anything."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ClientReply:
         return self._known.masked(text, self.request.headers)
 
     def mark(self) -> tuple[Headers, tuple[str, ...]]:
-        """What is to be told until now, for `return_to`."""
+        """Headers and names of dropped fields until now, for `return_to`."""
         return list(self.headers), self._dropped
 
     def return_to(self, mark: tuple[Headers, tuple[str, ...]]) -> None:
@@ -124,7 +124,7 @@ class ClientReply:
         """Tells the client of `error`, in the form that the state allows: a response in its dialect while nothing went
         out, an error in the stream if only keep-alives did. Else the connection is cut.
 
-        Whatever the dialect or the client raises is raised. If nothing went out until then, it may be called again.
+        Errors that the dialect or the client raises pass through. If nothing went out until then, call it again.
         """
         client = self.client
         outcome = "refused" if error.blame is Blame.CLIENT else "failed"
@@ -187,12 +187,12 @@ class ClientReply:
     # -- a worker's stream ------------------------------------------------------------------------------------------
 
     async def attach(self, stream: Pump) -> None:
-        """What is written from now on is `stream`'s. It is kept until `commit`."""
+        """From now on `stream` writes. Its bytes are kept until `commit`."""
         await self._end_early()
         self._stream = stream
 
     def detach(self) -> None:
-        """The attached stream is over. What it wrote without a commit is dropped."""
+        """The attached stream is over. Bytes that it wrote without a commit are dropped."""
         self._stream = None
         self._pending = b""
 

@@ -1,4 +1,4 @@
-"""What clients may refer to later: texts by name, each for one owner alone, for a time.
+"""Texts that clients may refer to later, by name: each for one owner alone, for a time.
 
 In memory, when there are too many bytes, the oldest text of the owner with the most bytes goes first: an owner with
 less than an equal part of the memory loses nothing to others. In Redis all gateways share the texts. A text that is not
@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from gateway.core.errors import GatewayError, Kind
 
 _TIMEOUT_S = 2.0
-# What Python keeps for an entry beside its text.
+# Bytes that Python keeps for an entry beside its text.
 _ENTRY = 512
-# Of what Redis has not taken yet, and of one owner's. One response alone may be larger.
+# Bounds of the texts that Redis has not taken yet, all and of one owner. One response alone may be larger.
 _MOST_WRITES = 1000
 _MOST_UNWRITTEN_BYTES = 64 << 20
 _MOST_OWN_BYTES = _MOST_UNWRITTEN_BYTES // 4

@@ -33,7 +33,7 @@ _NOBODY = PendingAuth(ANONYMOUS)
 
 
 class _KnownCaller(NamedTuple):
-    """Who sent a head: the same for the next request with it, while configuration and dialect are the same."""
+    """The caller that sent a head: the same for later requests with it, as long as configuration and dialect are."""
 
     runtime: Runtime
     dialect: str
@@ -335,7 +335,7 @@ class RequestHandler:
         route, record = self.route, self.record
         if route is not None and route.open:
             return _NOBODY
-        # Who calls is known from the head. While that stays the same, so does the answer, unless a clock is asked.
+        # The head tells the caller. While the head stays the same, so does the caller, unless that depends on a clock.
         known = self.request.head.caller
         if type(known) is _KnownCaller and known.runtime is self.runtime and known.dialect == record.dialect:
             pending, self._waits = known.pending, known.waits

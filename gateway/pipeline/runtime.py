@@ -1,4 +1,4 @@
-"""What every request of one configuration shares, and which requests are under way."""
+"""The parts that all requests of one configuration share, and the requests under way."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Stages(Struct, frozen=True):
 
 
 class Runtime(Struct):
-    """What every request of one configuration shares.
+    """The parts that all requests of one configuration share.
 
     models           by every name that clients may use, aliases included
     identify         (request headers, dialect's name) -> who is calling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from gateway.core.errors import GatewayError
 from gateway.core.http import header_value
@@ -47,10 +47,16 @@ class Spans(Watcher):
         self._of(call).finished(call.record)
 
 
-class DebugLog(Watcher):
-    """Events of each step, by `log(event, **fields)`."""
+class EventLog(Protocol):
+    def __call__(self, event: str, /, **fields: object) -> None:
+        """Logs `event` with these members."""
+        ...
 
-    def __init__(self, log: Callable[..., None]) -> None:
+
+class DebugLog(Watcher):
+    """Logs each step."""
+
+    def __init__(self, log: EventLog) -> None:
         self._log = log
 
     def asked(self, call: Call) -> None:

@@ -6,16 +6,18 @@ This module compares operations with capabilities. It knows no dialect: each giv
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Request
 from gateway.core.messages import (
-    QUESTIONS,
     Audio,
     Chat,
     Complete,
+    CountTokens,
+    Detokenize,
     Embed,
     Image,
     Message,
@@ -25,6 +27,7 @@ from gateway.core.messages import (
     Score,
     Text,
     Thinking,
+    Tokenize,
     ToolCall,
 )
 from gateway.core.ports import Backend, Capabilities
@@ -98,8 +101,6 @@ def _without_optional(op: Op, refusal: GatewayError) -> str:
 
 
 def _refuse_beyond(op: Op, can: Capabilities) -> None:
-    if type(op) in QUESTIONS:
-        return
     if can.max_context is not None and type(op) is Complete:
         _fits(op, can.max_context)
     if can.features is None and not can.lacks:
@@ -109,10 +110,14 @@ def _refuse_beyond(op: Op, can: Capabilities) -> None:
         _chat(op, features)
     elif type(op) is Complete:
         _complete(op, features)
-    elif type(op) is Embed and "embeddings" not in features:
-        raise _beyond("makes no embeddings", None)
-    elif type(op) is Score and "scores" not in features:
-        raise _beyond("does not rank documents", None)
+    elif type(op) is Embed:
+        if "embeddings" not in features:
+            raise _beyond("makes no embeddings", None)
+    elif type(op) is Score:
+        if "scores" not in features:
+            raise _beyond("does not rank documents", None)
+    elif type(op) is not CountTokens and type(op) is not Tokenize and type(op) is not Detokenize:
+        assert_never(op)
 
 
 def _fits(op: Complete, max_context: int) -> None:

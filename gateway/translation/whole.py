@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import assert_never
 
 from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings, Reply, Scores, TokenCount, fold
-from gateway.core.messages import CountTokens, Embed, Question, Score
+from gateway.core.messages import Chat, Complete, CountTokens, Embed, Generate, Question, Score
 from gateway.core.ports import Ask, Backend, Capabilities
 
 
@@ -18,11 +18,13 @@ def ask(op: Question, backend: Backend, can: Capabilities) -> Ask:
     return Ask(counting.request, lambda response: TokenCount(counting.read(response)))
 
 
-def read_whole(backend: Backend, response: Response, op: Any) -> Reply | Embeddings | Scores:
+def read_whole(backend: Backend, response: Response, op: Generate | Embed | Score) -> Reply | Embeddings | Scores:
     """A buffered 2xx reply to an operation that is no question. Raises GatewayError if it is not whole, or not what
     `op` asks for."""
     if type(op) is Embed:
         return backend.read_embeddings(response, op)
     if type(op) is Score:
         return backend.read_scores(response, op)
-    return fold(backend.read(response, op))
+    if type(op) is Chat or type(op) is Complete:
+        return fold(backend.read(response, op))
+    assert_never(op)

@@ -58,7 +58,7 @@ def test_what_the_client_did_not_say_is_unknown(op: Any) -> None:
     assert all(getattr(op.sampling, name) in (None, ()) for name in Sampling.__struct_fields__)
     assert (op.max_output, op.output, op.logprobs, op.user, op.timeout, op.raw, op.wire) == (None,) * 7
     assert (op.n, op.stream, op.include_usage, op.want_tokens) == (1, False, False, False)
-    assert (op.extra, op.dropped, op.hints, op.stop) == ({}, (), (), ())
+    assert (op.extra, op.dropped, op.model_hints, op.stop) == ({}, (), (), ())
 
 
 def test_every_request_says_what_was_dropped() -> None:

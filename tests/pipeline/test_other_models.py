@@ -272,19 +272,23 @@ def test_a_model_is_ready_where_its_fallback_is() -> None:
         assert {card["id"] for card in shown} == {"m", "alias", "away", "busy"}
 
 
-def test_a_head_that_went_out_with_a_keepalive_commits_to_no_model() -> None:
+@pytest.mark.parametrize(
+    ("dialect", "first", "last"),
+    [("openai", b"\n", b"data: [DONE]"), ("anthropic", b"event: message_start\n", b'data: {"type":"message_stop"}')],
+)
+def test_a_head_that_went_out_with_a_keepalive_commits_to_no_model(dialect: str, first: bytes, last: bytes) -> None:
     config = {"relay": {"keepalive_s": 0.05}, "queue": {"timeout_s": 0.3}}
     with fleet(config, slow={"max_in_flight": 1, "fallback": ["m"]}) as stack:
         stalled = raw_request(stack, chat(scripted(text="a", fault="stall@before"), model="slow"))
         stack.run(stack.sims[1].ledger.wait(running=1))
-        with httpx.stream(
-            "POST", stack.url + "/v1/chat/completions", json={**usual("openai").body(stream=True), "model": "slow"}
-        ) as reply:
+        body = {**usual(dialect).body(stream=True), "model": "slow"}
+        with httpx.stream("POST", stack.url + usual(dialect).path(), json=body) as reply:
             text = b"".join(reply.iter_bytes())
         stalled.close()
         assert reply.status_code == 200
-        assert text.startswith(b"\n"), "it was kept waiting"
-        assert text.rstrip().endswith(b"data: [DONE]")
+        assert text.startswith(first), "it was kept waiting"
+        assert text.rstrip().endswith(last)
+        assert text.count(b"event: message_start") == (dialect == "anthropic")
         assert {record["model"] for record in stack.records()} == {"slow", "m"}
 
 

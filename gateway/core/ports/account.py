@@ -1,4 +1,4 @@
-"""What is counted, limited, traced and logged of a request."""
+"""Records, limits, traces and the observer of requests."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Gate(Protocol):
     """The limits that a request must pass before it is sent to a worker."""
 
     def cost(self, op: Op, max_context: int | None) -> Any:
-        """What `op` may use, for `admit`. It takes long for a large request."""
+        """The most that `op` may use, for `admit`. It takes long for a large request."""
         ...
 
     async def admit(

@@ -1,4 +1,4 @@
-"""What a backend offers, and what is known of an engine."""
+"""The interface of a backend, and facts about engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEYOND = frozenset({"no_repeat_ngram", "bad_word_tokens"})
 
 
 class Capabilities(Struct, frozen=True):
-    """What one model's workers can do, as its configuration declares it or its workers advertise.
+    """The capabilities of one model's workers, as its configuration declares them or its workers advertise.
 
     upstream_model  the name the workers know it by
     max_context     tokens, or None when unknown
@@ -40,8 +40,8 @@ class Capabilities(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """What a worker says of itself; None and absent keys are unknown. max_model_len is its context in tokens, adapters
-    the LoRA adapters that it has loaded for the model."""
+    """Facts that a worker reports of itself; None and absent keys are unknown. max_model_len is its context in tokens,
+    adapters the LoRA adapters that it has loaded for the model."""
 
     version: str | None = None
     max_model_len: int | None = None
@@ -92,7 +92,8 @@ class Handover(Protocol):
         ...
 
     def handed(self, response: Response) -> bytes:
-        """Where the result is, from the 200 that answers it. Raises GatewayError(UPSTREAM) if the worker kept none."""
+        """The place of the result, from the 200 that answers it. Raises GatewayError(UPSTREAM) if the worker kept
+        none."""
         ...
 
     def second(self, request: Request, handed: bytes) -> Request:

@@ -1,4 +1,4 @@
-"""What a dialect offers, and what goes between a worker's bytes and its client's."""
+"""The interface of a dialect, and of the lanes between a worker's bytes and its client's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.core.usage import Usage
 
 
 class Settings(Struct, frozen=True):
-    """What configuration may change about a dialect. None leaves it as the dialect has it."""
+    """The settings of a dialect that configuration may change. None leaves it as the dialect has it."""
 
     prefixes: tuple[str, ...] | None = None
     extras: ExtrasPolicy | None = None

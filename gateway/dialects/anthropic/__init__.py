@@ -63,7 +63,7 @@ class Anthropic(Api):
         extra, dropped = settle_unknown(raw, KNOWN[request.route], self.extras, binding=binding)
         read = read_count if request.route == "count" else read_chat
         op: Op = read(raw, extra, dropped, self.extras)
-        op.view = request.id
+        op.memo = replies.Message(request.id)
         return op
 
     def writer(self, op: Generate) -> StreamWriter:

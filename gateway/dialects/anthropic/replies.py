@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.core.errors import GatewayError
 from gateway.core.events import Delta, Event, PartEnd, PartKind, PartStart, Start
@@ -32,8 +32,6 @@ _STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
 # Bytes that a frame adds to a waiting piece of text, about.
 _PIECE = 128
 _TRIES = 8
-# The prefix of `op.view` once a `message_start` was sent.
-_BEGUN = "begun "
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
 _DELTAS: dict[PartKind, tuple[bytes, bytes]] = {
     "thinking": (b"thinking_delta", b"thinking"),
@@ -43,9 +41,21 @@ _DELTAS: dict[PartKind, tuple[bytes, bytes]] = {
 }
 
 
+class Message(Struct):
+    """The reply to one request (`op.memo`). begun: a keep-alive sent its `message_start`, whichever model answers."""
+
+    request_id: str
+    begun: bool = False
+
+
+def message_of(op: Op) -> Message:
+    assert isinstance(op.memo, Message)
+    return op.memo
+
+
 def message_id(op: Op) -> str:
     """The reply's id, derived from the request's."""
-    return "msg_" + op.view.removeprefix(_BEGUN)
+    return "msg_" + message_of(op).request_id
 
 
 def write_usage(usage: Usage | None) -> dict[str, Any]:
@@ -194,15 +204,15 @@ class StreamWriter(EventWriter):
         return error_event(error, self._op)
 
     def keepalive(self) -> bytes:
-        """A ping, behind a `message_start` if none was sent yet. `op.view` notes the `message_start`, so that a later
-        writer for the same request does not send a second one."""
+        """A ping, behind a `message_start` if none was sent yet. A later writer for the same request does not send a
+        second one."""
         out = self._begin(self._op.model or "") + _PING
-        self._op.view = _BEGUN + self._op.view.removeprefix(_BEGUN)
+        message_of(self._op).begun = True
         return out
 
     def _begin(self, model: str, usage: Usage | None = None) -> bytes:
         op = self._op
-        if self._begun or op.view.startswith(_BEGUN):
+        if self._begun or message_of(op).begun:
             return b""
         self._begun = True
         message: dict[str, Any] = {

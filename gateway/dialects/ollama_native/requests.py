@@ -116,7 +116,7 @@ def read(request: Request, policy: ExtrasPolicy) -> Op | ListModels:
         op = _read_embed(raw, extra, left, request.route)
     if op is None:
         return _without_model(raw, request.route, tuple(left))
-    op.hints = names(op.model)
+    op.model_hints = names(op.model)
     quiet = isinstance(op, Chat) and op.reasoning == "none"
     op.memo = View(request.route, quiet, clock.nanoseconds(), op.model or "")
     op.dropped = tuple(left)

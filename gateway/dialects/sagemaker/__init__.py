@@ -79,7 +79,7 @@ class SageMaker(Api):
         if isinstance(op, Complete) and len(op.prompts) > MAX_PROMPTS:
             message = f"'prompt' must hold at most {MAX_PROMPTS} prompts"
             raise GatewayError(Kind.BAD_REQUEST, message, param="prompt", code="too_many")
-        op.hints, op.view = hints, request.route
+        op.model_hints, op.view = hints, request.route
         return op
 
     def writer(self, op: Generate) -> StreamWriter:

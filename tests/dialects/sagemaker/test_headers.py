@@ -14,8 +14,8 @@ def test_names_of_the_model_beside_the_body() -> None:
         (b"x-amzn-sagemaker-target-model", b"target"),
         (b"x-amzn-sagemaker-adapter-identifier", b"adapter"),
     ]
-    assert read({"prompt": "x"}, ENDPOINT, headers, "a/b").hints == ("target", "component", "adapter", "a/b")
-    assert read({"prompt": "x"}).hints == ()
+    assert read({"prompt": "x"}, ENDPOINT, headers, "a/b").model_hints == ("target", "component", "adapter", "a/b")
+    assert read({"prompt": "x"}).model_hints == ()
 
 
 def test_headers_without_an_effect_are_named() -> None:
