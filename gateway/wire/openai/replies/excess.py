@@ -7,14 +7,12 @@ large frame or body stops at the first entry too many, before anything is kept.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from typing import Any
+from threading import local
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from gateway.wire.bulk import excess_of
-from gateway.wire.json import NULL
 from gateway.wire.openai.replies import views as wire
 
 ORDINARY_BYTES = 8 * 1024
@@ -27,13 +25,56 @@ MOST_TOKENS = 4096
 
 # A token with 20 alternatives is 43 objects and arrays. So 6,000 of them fit into one chunk.
 _TOLD_TIMES = 8
-# The least bound of choices. An inexact server may send a choice of one chunk in several pieces.
-_FEW_CHOICES = 64
-# An array with so many places takes 2 ms to make, once. Where a client asked for half as many choices, they are not
-# counted here.
-_MOST_PLACES = 1024
-# The same for vectors and scores. Their replies are read in a thread, where 8 ms are nothing.
-_MOST_ROWS = 4096
+# The least bound. An inexact server may send a choice of one chunk in several pieces.
+_FEW = 64
+
+
+class _Left(local):
+    """How many more entries, and tool calls of the present entry, the pass of this thread may meet."""
+
+    entries = 0
+    calls = 0
+
+
+_left = _Left()
+
+
+# msgspec calls `__post_init__` as soon as an entry has ended, but checks the length of a list at the list's end only.
+class _Call(Struct, gc=False):
+    def __post_init__(self) -> None:
+        _left.calls -= 1
+        if _left.calls < 0:
+            raise ValueError("too many tool calls")
+
+
+class _Holder(Struct, gc=False):
+    tool_calls: list[_Call] | None = None
+
+
+class _Entry(Struct, gc=False):
+    """A choice, a vector or a score."""
+
+    delta: _Holder | None = None
+    message: _Holder | None = None
+
+    def __post_init__(self) -> None:
+        _left.calls = MOST_CALLS
+        _left.entries -= 1
+        if _left.entries < 0:
+            raise ValueError("too many entries")
+
+
+class _Choices(Struct):
+    choices: list[_Entry] | None = None
+
+
+class _Rows(Struct):
+    data: list[_Entry] | None = None
+    results: list[_Entry] | None = None
+
+
+_choices = msgspec.json.Decoder(_Choices)
+_rows = msgspec.json.Decoder(_Rows | list[_Entry])
 
 
 def refuse_bulky(frame: bytes, choices: int, logprobs: bool) -> None:
@@ -51,42 +92,12 @@ def refuse_excess(data: bytes, choices: int) -> None:
     # The decoder refuses a lone surrogate even in text that it skips, and the passthrough lane passes it on. So the
     # first pass reads other characters in the place of all surrogates.
     data = data.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
-    wire.decoded(data, _lists(max(_FEW_CHOICES, 1 << (2 * choices - 1).bit_length())))
+    _left.entries, _left.calls = max(_FEW, 2 * choices), MOST_CALLS
+    wire.decoded(data, _choices)
 
 
 def refuse_longer(body: bytes, entries: int) -> None:
     """Raises GatewayError(UPSTREAM, upstream_malformed) if the array `body`, or the `data` or the `results` of the
-    object `body`, has far more entries than the request allows."""
-    places = max(_FEW_CHOICES, 1 << (entries - 1).bit_length())
-    if places <= _MOST_ROWS:
-        wire.decoded(body, _rows(places, body.lstrip()[:1] == b"["))
-
-
-def _at_most(places: int, entry: Any, missing: Any) -> type[Struct]:
-    """An array of at most so many entries. Unlike a list with a maximum length, which msgspec checks at its end, it is
-    refused at its first entry too many."""
-    members = [(f"_{place}", entry, missing) for place in range(places)]
-    return msgspec.defstruct("AtMost", members, array_like=True, forbid_unknown_fields=True, gc=False)
-
-
-@cache
-def _choice() -> type[Struct]:
-    calls: Any = _at_most(MOST_CALLS, Raw, NULL)
-    holder: Any = msgspec.defstruct("Holder", [("tool_calls", calls | None, None)])
-    return msgspec.defstruct("Choice", [("delta", holder | None, None), ("message", holder | None, None)])
-
-
-@lru_cache(maxsize=8)
-def _lists(choices: int) -> msgspec.json.Decoder[Any]:
-    """The decoder of a reply's lists, for at most so many choices."""
-    choice: Any = _choice()
-    several: Any = _at_most(choices, choice, None) if choices <= _MOST_PLACES else list[choice]
-    return msgspec.json.Decoder(msgspec.defstruct("Lists", [("choices", several | None, None)]))
-
-
-@lru_cache(maxsize=8)
-def _rows(places: int, bare: bool) -> msgspec.json.Decoder[Any]:
-    """The decoder of replies with at most so many rows, in a bare array or in an object."""
-    rows: Any = _at_most(places, Raw, NULL)
-    several = [("data", rows | None, None), ("results", rows | None, None)]
-    return msgspec.json.Decoder(rows if bare else msgspec.defstruct("Rows", several))
+    object `body`, has more than twice as many entries as the request allows."""
+    _left.entries, _left.calls = max(_FEW, 2 * entries), MOST_CALLS
+    wire.decoded(body, _rows)
