@@ -1,4 +1,4 @@
-"""The texts of msgspec's errors that `wire.json` reads. A new version that words one differently fails here, by name."""
+"""Texts of msgspec's errors that `wire.json` reads. A version that words one differently fails here, by name."""
 
 from __future__ import annotations
 

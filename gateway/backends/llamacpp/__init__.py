@@ -7,42 +7,35 @@ Measured with xllamacpp 2026.10.11549; the findings are in docs/backends/llamacp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import msgspec
 from msgspec import Struct
 
-from gateway.backends.llamacpp.errors import fault_of
+from gateway.backends.llamacpp.errors import named
 from gateway.backends.llamacpp.replies import TextReader, ToldReader, token_count, tokens_of
-from gateway.backends.llamacpp.requests import NAME, WORDS, adjust_chat, adjust_embed, score_body, text_body
+from gateway.backends.llamacpp.requests import NAME, PARAMETERS, adjust_chat, adjust_embed, score_body, text_body
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Embeddings, Scores
-from gateway.core.messages import Chat, Complete, Detokenize, Embed, Generate, Op, Score, Tokenize
-from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
+from gateway.core.messages import Chat, Complete, CountTokens, Detokenize, Embed, Generate, Op, Score, Tokenize
+from gateway.core.ports import Ask, Capabilities, Counting, Facts, Gauges, StreamReader
 from gateway.wire.json import encode
+from gateway.wire.openai.backend import OpenAIBackend
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
-from gateway.wire.openai.replies.reading import ChatReader, read_embeddings
-from gateway.wire.openai.requests.parts import unsupported
-from gateway.wire.openai.requests.writing import PATHS, outgoing, prompt_of, tokenize
-from gateway.wire.openai.scores import RERANK, inability, read_scores
-from gateway.wire.openai.tokens import ask_tokens, read_text
+from gateway.wire.openai.replies.reading import ChatReader
+from gateway.wire.openai.requests.unsupported import cannot_tokenize, unsupported
+from gateway.wire.openai.requests.writing import PATHS, outgoing, prompt_of
+from gateway.wire.openai.scores import RERANK
+from gateway.wire.openai.tokens import read_text
 
 
-class LlamaCpp:
+class LlamaCpp(OpenAIBackend):
     """The backend `llamacpp`."""
 
     name = NAME
-    salts = False
     gauges: Gauges | None = Gauges("llamacpp:requests_processing", "llamacpp:requests_deferred")
-    handover: Handover | None = None
-    adapters = False
-    cache_events = False
     facts_path: str | None = "/props"
-
-    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
-        self._defaults = defaults
 
     def wire_of(self, op: Op) -> str:
         if isinstance(op, Complete):
@@ -52,46 +45,42 @@ class LlamaCpp:
         return f"{NAME} chat" if op.n > 1 else f"{NAME} stop"
 
     def write(self, op: Op, can: Capabilities) -> Request:
-        if isinstance(op, Score):
-            body, dropped = score_body(op, can)
-            return Request("POST", RERANK, [JSON_TYPE], encode(body), dropped=dropped)
-        assert isinstance(op, (Chat, Complete, Embed))
-        if isinstance(op, Complete):
-            body, dropped = text_body(op, can)
-            return Request("POST", "/completion", [JSON_TYPE], encode(body), dropped=dropped)
-        body, dropped = outgoing(op, can, WORDS)
-        if isinstance(op, Embed):
-            dropped += adjust_embed(body, op)
-        else:
-            dropped += adjust_chat(body, op, can)
-            if op.stop:
-                # A chat's reply says only that it stopped. This adds what its own API says beside that, cut to the
-                # phrase that was met.
-                body["verbose"], body["response_fields"] = True, ["stopping_word"]
-            if op.n > 1:
-                # The usage of a buffered reply covers one choice only; a stream reports the usage of each.
-                body["stream"], body["stream_options"] = True, {"include_usage": True}
-        return Request("POST", PATHS[type(op)], [JSON_TYPE], encode(body), dropped=dropped)
+        match op:
+            case Chat() | Embed():
+                body, dropped = outgoing(op, can, PARAMETERS)
+                dropped += adjust_embed(body, op) if isinstance(op, Embed) else adjust_chat(body, op, can)
+                path = PATHS[type(op)]
+            case Complete():
+                body, dropped = text_body(op, can)
+                path = "/completion"
+            case Score():
+                body, dropped = score_body(op, can)
+                path = RERANK
+            case CountTokens() | Tokenize() | Detokenize():
+                raise cannot_tokenize(NAME)
+            case _:
+                assert_never(op)
+        return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
         if isinstance(op, Chat):
             where = "/v1/chat/completions/input_tokens"
-            body = prompt_of(op, can, WORDS)
-            return tokenize(op, self, body, lambda said: _input_tokens.decode(said).input_tokens, where)
+            body = prompt_of(op, can, PARAMETERS)
+            return self._counting(op, body, lambda said: _input_tokens.decode(said).input_tokens, where)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
         (prompt,) = op.prompts
         # As /completion does: with the special tokens that the model puts before a text.
-        return tokenize(op, self, {"content": prompt, "add_special": True}, token_count)
+        return self._counting(op, {"content": prompt, "add_special": True}, token_count, "/tokenize")
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
         """Of a chat only the number of its tokens can be had. Raises GatewayError(UNSUPPORTED) for one."""
         if isinstance(op, Detokenize):
-            return ask_tokens(op, self, {"tokens": op.tokens}, read_text, "/detokenize")
+            return self._ask(op, {"tokens": op.tokens}, read_text, "/detokenize")
         if isinstance(op.prompt, Chat):
             raise unsupported("messages", NAME, "it tells the tokens of a text, in 'prompt'")
         body = {"content": op.prompt, "add_special": op.special, "with_pieces": op.texts}
-        return ask_tokens(op, self, body, lambda said: tokens_of(said, can.max_context), "/tokenize")
+        return self._ask(op, body, lambda said: tokens_of(said, can.max_context), "/tokenize")
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         if isinstance(op, Complete):
@@ -111,14 +100,8 @@ class LlamaCpp:
     def _chat_reader(self, op: Chat) -> ChatReader:
         return ToldReader(op, self._defaults) if _told(op) else ChatReader(op, self._defaults)
 
-    def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
-        return read_embeddings(response, op)
-
-    def read_scores(self, response: Response, op: Score) -> Scores:
-        return read_scores(response, op)
-
-    def fault(self, response: Response, op: Op | None = None) -> GatewayError:
-        return inability(response, op, NAME) or fault_of(response, self._defaults.now())
+    def _fault(self, response: Response) -> GatewayError:
+        return named(super()._fault(response))
 
     def facts(self, body: bytes, model: str) -> Facts:
         found = wire.decoded(body, _props)

@@ -5,17 +5,10 @@ from __future__ import annotations
 import re
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import Response
-from gateway.wire.openai.replies import waits as errors
 
 # "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones where they differ.
 _FIELD = re.compile(r"^Field '(\w+)'")
 _PARAMS = {"n_predict": "max_tokens", "n_probs": "logprobs", "repeat_penalty": "repetition_penalty"}
-
-
-def fault_of(response: Response, now: float) -> GatewayError:
-    """The error for an answer with any status but 200. `now` is in Unix seconds."""
-    return named(errors.fault_of(response, now))
 
 
 def named(error: GatewayError) -> GatewayError:

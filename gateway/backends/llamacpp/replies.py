@@ -22,7 +22,7 @@ from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.excess import MOST_TOKENS, ORDINARY_BYTES, refuse_bulky, refuse_longer
 from gateway.wire.openai.replies.reading import ChatReader
-from gateway.wire.openai.requests.parts import unsupported
+from gateway.wire.openai.requests.unsupported import unsupported
 from gateway.wire.openai.tokens import whole_tokens
 
 _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}

@@ -13,7 +13,8 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
 from gateway.core.ports import Capabilities
 from gateway.wire.json import encode, valid
-from gateway.wire.openai.requests.parts import (
+from gateway.wire.openai.requests.parts import write_tool
+from gateway.wire.openai.requests.unsupported import (
     IDLE,
     OPENAI_MEMBERS,
     RISING,
@@ -21,9 +22,8 @@ from gateway.wire.openai.requests.parts import (
     leave_unread,
     unsupported,
     unwritten,
-    write_tool,
 )
-from gateway.wire.openai.requests.writing import Words
+from gateway.wire.openai.requests.writing import ParameterWriter
 from gateway.wire.openai.scores import rerank_body
 
 NAME = "llamacpp"
@@ -56,7 +56,7 @@ _POOLING_MEMBERS: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-class _Words(Words):
+class _Parameters(ParameterWriter):
     """llama.cpp's names in chats that are written from the canonical form."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
@@ -69,7 +69,7 @@ class _Words(Words):
             super().output(body, output)
 
 
-WORDS = _Words(NAME)
+PARAMETERS = _Parameters(NAME)
 
 
 def text_body(op: Complete, can: Capabilities) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -152,6 +152,13 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str,
         dropped += tuple(name for name in op.unnamed if name.startswith("tool_choice."))
     if not op.stream:
         body.pop("stream_options", None)
+    if op.stop:
+        # A chat's reply says only that it stopped. This adds what its own API says beside that, cut to the phrase that
+        # was met.
+        body["verbose"], body["response_fields"] = True, ["stopping_word"]
+    if op.n > 1:
+        # The usage of a buffered reply covers one choice only; a stream reports the usage of each.
+        body["stream"], body["stream_options"] = True, {"include_usage": True}
     return dropped
 
 

@@ -7,13 +7,13 @@ text-generation 0.7.0. What TGI cannot do, and what the gateway corrects: docs/b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends.tgi.errors import fault_of
-from gateway.backends.tgi.replies import Mended, Stream, TextReader, count, reader_of, tokens_of
+from gateway.backends.tgi.replies import StopSequenceTrimmer, TextReader, TgiStreamReader, count, reader_of, tokens_of
 from gateway.backends.tgi.requests import (
     NAME,
     below_one,
@@ -28,11 +28,11 @@ from gateway.backends.tgi.requests import (
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Event
 from gateway.core.http import JSON_TYPE, Request, Response
-from gateway.core.lifecycle import Embeddings, Scores
 from gateway.core.messages import (
     Audio,
     Chat,
     Complete,
+    CountTokens,
     Detokenize,
     Embed,
     Extra,
@@ -44,22 +44,20 @@ from gateway.core.messages import (
     Score,
     Tokenize,
 )
-from gateway.core.ports import UNKNOWN, Ask, Capabilities, Counting, Facts, Gauges, Handover, StreamReader
+from gateway.core.ports import Ask, Capabilities, Counting, Gauges, StreamReader
 from gateway.wire.json import encode
-from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
+from gateway.wire.openai.backend import OpenAIBackend
 from gateway.wire.openai.replies.waits import counted
-from gateway.wire.openai.requests.parts import cannot_count, put, unsupported
-from gateway.wire.openai.requests.writing import PATHS, Words, compose, messages_of, stream_options, tokenize
-from gateway.wire.openai.scores import cannot_score
-from gateway.wire.openai.tokens import ask_tokens, cannot_tokenize
+from gateway.wire.openai.requests.parts import put
+from gateway.wire.openai.requests.unsupported import cannot_count, cannot_score, cannot_tokenize, unsupported
+from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, compose, messages_of, stream_options
 
 # TGI takes a chat's `model` as the id of a LoRA adapter, except for this value.
 _NO_ADAPTER = "tgi"
 _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
-class _Words(Words):
+class _Parameters(ParameterWriter):
     """TGI's names in chats, where they differ from OpenAI's."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
@@ -80,22 +78,15 @@ class _Words(Words):
             body["response_format"] = grammar
 
 
-_WORDS = _Words(NAME)
+_PARAMETERS = _Parameters(NAME)
 
 
-class Tgi:
+class Tgi(OpenAIBackend):
     """The backend `tgi`."""
 
     name = NAME
-    salts = False
     gauges: Gauges | None = Gauges("tgi_batch_current_size", "tgi_queue_size")
-    handover: Handover | None = None
-    adapters = False
-    cache_events = False
     facts_path: str | None = None
-
-    def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
-        self._defaults = defaults
 
     def wire_of(self, op: Op) -> str:
         """TGI's chat endpoint resembles OpenAI's wire, but its streams cannot be passed on as they are: see
@@ -103,17 +94,23 @@ class Tgi:
         return NAME
 
     def write(self, op: Op, can: Capabilities) -> Request:
-        if isinstance(op, Score):
-            raise cannot_score(NAME)
-        assert isinstance(op, (Chat, Complete, Embed))
-        if isinstance(op, Embed):
-            raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
-        rest = rest_of(op)
-        dropped = (*refuse(op, rest), *left_out(op))
+        match op:
+            case Chat() | Complete():
+                rest = rest_of(op)
+                dropped = (*refuse(op, rest), *left_out(op))
+            case Embed():
+                raise GatewayError(Kind.UNSUPPORTED, "a tgi worker makes no embeddings")
+            case Score():
+                raise cannot_score(NAME)
+            case CountTokens() | Tokenize() | Detokenize():
+                raise cannot_tokenize(NAME)
+            case _:
+                assert_never(op)
         if isinstance(op, Chat):
-            return Request("POST", PATHS[Chat], [JSON_TYPE], encode(_chat_body(op, can, rest)), dropped=dropped)
-        path = "/generate_stream" if op.stream else "/generate"
-        return Request("POST", path, [JSON_TYPE], encode(text_body(op, rest)), dropped=dropped)
+            path, body = PATHS[Chat], _chat_body(op, can, rest)
+        else:
+            path, body = "/generate_stream" if op.stream else "/generate", text_body(op, rest)
+        return Request("POST", path, [JSON_TYPE], encode(body), dropped=dropped)
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
         """Counts with `/tokenize`, which reads the same body as `/generate` and truncates in the same way. It cannot
@@ -122,7 +119,7 @@ class Tgi:
             raise cannot_count(op, NAME)
         if op.min_total is not None:
             raise unsupported("min_total_tokens", NAME)
-        return tokenize(op, self, text_body(replace(op, max_total=None), rest_of(op)), count)
+        return self._counting(op, text_body(replace(op, max_total=None), rest_of(op)), count, "/tokenize")
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
         """Tells the tokens of a text, always with the special ones. Raises GatewayError(UNSUPPORTED) for anything
@@ -134,30 +131,20 @@ class Tgi:
         if not op.special:
             raise unsupported("add_special_tokens", NAME, "special tokens are always added")
         texts = op.texts
-        return ask_tokens(
-            op, self, {"inputs": op.prompt}, lambda said: tokens_of(said, texts, can.max_context), "/tokenize"
-        )
+        body = {"inputs": op.prompt}
+        return self._ask(op, body, lambda said: tokens_of(said, texts, can.max_context), "/tokenize")
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
         reader = reader_of(op, self._defaults)
         if isinstance(reader, TextReader):
             reader.input = counted(response.header(b"x-prompt-tokens"))
-        return Mended(op).mend(reader.whole(response.body))
+        return StopSequenceTrimmer(op).trim(reader.whole(response.body))
 
     def reader(self, op: Generate) -> StreamReader:
-        return Stream(op, self._defaults)
+        return TgiStreamReader(op, self._defaults)
 
-    def read_embeddings(self, response: Response, op: Embed) -> Embeddings:
-        raise wire.malformed()
-
-    def read_scores(self, response: Response, op: Score) -> Scores:
-        raise wire.malformed()
-
-    def fault(self, response: Response, op: Op | None = None) -> GatewayError:
+    def _fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())
-
-    def facts(self, body: bytes, model: str) -> Facts:
-        return UNKNOWN
 
 
 def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
@@ -169,7 +156,7 @@ def _chat_body(op: Chat, can: Capabilities, rest: Extra) -> dict[str, Any]:
         for position, part in enumerate(message.parts):
             if isinstance(part, (Audio, Opaque)):
                 raise unsupported(f"messages.{index}.content.{position}", NAME)
-    body = compose(replace(op, extra={}, user=None), can, _WORDS)
+    body = compose(replace(op, extra={}, user=None), can, _PARAMETERS)
     body["messages"] = [written for message in messages_of(op, can) for written in split_message(message)]
     body["model"] = _NO_ADAPTER
     for tool in body.get("tools", ()):

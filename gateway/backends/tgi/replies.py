@@ -58,26 +58,26 @@ _ids = msgspec.json.Decoder(list[_IdIn])
 
 
 def reader_of(op: Generate, defaults: ReplyDefaults) -> Reader:
-    """A reader for one reply to `op` as TGI sends it. `Mended` corrects its events."""
+    """A reader for one reply to `op` as TGI sends it. `StopSequenceTrimmer` corrects its events."""
     return _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
 
 
-class Stream:
+class TgiStreamReader:
     """Implements core.ports.StreamReader."""
 
     def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
         self._reader = reader_of(op, defaults)
-        self._mended = Mended(op)
+        self._trimmer = StopSequenceTrimmer(op)
 
     @property
     def buffered_bytes(self) -> int:
         return self._reader.buffered_bytes
 
     def feed(self, block: bytes) -> Iterator[Event]:
-        return self._mended.mend(self._reader.feed(block))
+        return self._trimmer.trim(self._reader.feed(block))
 
     def eof(self) -> Iterator[Event]:
-        return self._mended.mend(self._reader.eof())
+        return self._trimmer.trim(self._reader.eof())
 
 
 def count(said: bytes) -> int:
@@ -164,7 +164,7 @@ def _logprob(token: _Token) -> dict[str, Any]:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
 
 
-class Mended:
+class StopSequenceTrimmer:
     """Corrects TGI's events to what every dialect promises.
 
     It removes the matched stop sequence, which TGI leaves at the end of the text. So it holds back text that may be the
@@ -180,7 +180,7 @@ class Mended:
         self._waiting: list[Delta | PartEnd] = []
         self._called = False
 
-    def mend(self, events: Iterable[Event]) -> Iterator[Event]:
+    def trim(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
             if isinstance(event, Delta):
                 if self._stops and event.index == self._text_part:

@@ -9,15 +9,8 @@ from typing import Any
 import msgspec
 
 from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
-from gateway.wire.openai.requests.parts import (
-    IDLE,
-    UNREAD,
-    leave_unread,
-    put,
-    unsupported,
-    unwritten,
-    write_message,
-)
+from gateway.wire.openai.requests.parts import put, write_message
+from gateway.wire.openai.requests.unsupported import IDLE, UNREAD, leave_unread, unsupported, unwritten
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
 
 NAME = "tgi"

@@ -20,7 +20,8 @@ from gateway.core.usage import Usage
 from gateway.wire.bulk import is_large
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.excess import refuse_longer
-from gateway.wire.openai.requests.parts import put, unsupported
+from gateway.wire.openai.requests.parts import put
+from gateway.wire.openai.requests.unsupported import cannot_score, unsupported
 
 RERANK, SCORE = "/v1/rerank", "/v1/score"
 """Never the same paths without the version: vLLM answers those without a key."""
@@ -107,10 +108,4 @@ def inability(response: Response, op: Op | None, backend: str) -> GatewayError |
     if isinstance(op, Score):
         return cannot_score(backend)
     message = f"the {backend} worker of this model makes no embeddings"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
-
-
-def cannot_score(backend: str) -> GatewayError:
-    """The error for a worker that does not rank documents."""
-    message = f"the {backend} worker of this model does not rank documents"
     return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")

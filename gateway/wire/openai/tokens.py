@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
-
 import msgspec
 from msgspec import Struct
 
-from gateway.core.errors import GatewayError, Kind
-from gateway.core.http import JSON_TYPE, Request, Response
 from gateway.core.lifecycle import Detokenized, Tokens
-from gateway.core.messages import Detokenize, Tokenize
-from gateway.core.ports import Ask
-from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
-
-T = TypeVar("T")
-
-
-class Tells(Protocol):
-    """The parts of a backend that reading an answer needs."""
-
-    name: str
-
-    def fault(self, response: Response) -> GatewayError: ...
 
 
 class _TokensIn(Struct):
@@ -44,36 +26,6 @@ class _TextIn(Struct):
 
 _tokens = msgspec.json.Decoder(_TokensIn)
 _text = msgspec.json.Decoder(_TextIn)
-
-
-def answered(backend: Tells, unable: Callable[[], GatewayError], read: Callable[[bytes], T]) -> Callable[[Response], T]:
-    """Reads an answer of any status: `read` takes the body of a 200, or raises msgspec's errors. `unable` is for a path
-    that is switched off, or blocked by a proxy before the worker."""
-
-    def reading(response: Response) -> T:
-        if response.status in (404, 405):
-            raise unable()
-        if response.status != 200:
-            raise backend.fault(response)
-        try:
-            return read(response.body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise wire.malformed() from None
-
-    return reading
-
-
-def ask_tokens(
-    op: Tokenize | Detokenize,
-    backend: Tells,
-    body: dict[str, Any],
-    read: Callable[[bytes], Tokens | Detokenized],
-    path: str,
-) -> Ask:
-    """Asks for tokens or their text. Members of `op` without a canonical name are passed on."""
-    name = backend.name
-    request = Request("POST", path, [JSON_TYPE], encode({**op.extra, **body}))
-    return Ask(request, answered(backend, lambda: cannot_tokenize(name), read))
 
 
 def read_tokens(said: bytes) -> Tokens:
@@ -97,9 +49,3 @@ def read_text(said: bytes) -> Detokenized:
     if text is None:
         raise ValueError("no text")
     return Detokenized(text)
-
-
-def cannot_tokenize(backend: str) -> GatewayError:
-    """The error for a worker that does not tell tokens."""
-    message = f"the {backend} worker of this model cannot tokenize"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")

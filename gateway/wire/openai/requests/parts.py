@@ -1,37 +1,30 @@
-"""Writes parts of canonical requests for OpenAI's wire, and refuses requests that a worker cannot execute."""
+"""Writes parts of canonical requests for OpenAI's wire: messages, their parts, and tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import (
     Audio,
-    Chat,
-    Complete,
-    Embed,
     Image,
     Message,
     NamedTool,
     Nested,
-    Op,
     Opaque,
     Part,
     Refusal,
-    Score,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolChoice,
 )
-from gateway.wire.json import NULL, encode
-from gateway.wire.openai.requests.constraints import CONSTRAINTS, ENGINE, REPORTS
+from gateway.wire.json import encode
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _RAW = "_raw"
@@ -138,177 +131,6 @@ def write_tool_choice(choice: ToolChoice) -> Any:
     return choice
 
 
-# -- refusing what a worker cannot do ---------------------------------------------------------------------------------
-
-
-# Members of the canonical request -> the names that clients use.
-_NAMES = {"stop_tokens": "stop_token_ids", "eos_tokens": "eos_token", "bad_tokens": "bad_word_tokens"}
-
-
-def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
-    """The error for a parameter that `backend` cannot do. `param` is a member of the canonical request or of OpenAI's
-    wire; `why` says what would work."""
-    param = _NAMES.get(param, param)
-    message = f"'{param}' cannot be executed by the {backend} worker of this model"
-    return GatewayError(Kind.UNSUPPORTED, f"{message}: {why}" if why else message, param=param)
-
-
-def no_token_ids(backend: str) -> GatewayError:
-    """The error for a client that requires token ids."""
-    return GatewayError(
-        Kind.UNSUPPORTED,
-        f"the reply must hold token ids, and the {backend} worker of this model gives none:"
-        " workers of the backends vllm (0.10.2 and later), tgi and llamacpp do",
-        param="tokens",
-    )
-
-
-def leave_unread(
-    members: dict[str, Any], op: Op, changing: Mapping[str, tuple[Any, ...]], idle: frozenset[str], backend: str
-) -> tuple[str, ...]:
-    """Removes from `members`, in place, what the engine behind `backend` would accept and not read: members of OpenAI's
-    and vLLM's wire only, as others may be the engine's own. `members` are JSON texts by name, those of a request that
-    is made of `op`.
-
-    changing lists members that ask for another reply, each with the values that ask for nothing. idle lists members
-    that no reply shows; those that belong to other operations are added to it, and what constrains an answer
-    (`wire.openai.requests.constraints`) is none of them. Returns the names of the idle ones that had a value. Raises
-    GatewayError(UNSUPPORTED) for the first of `changing`, or constraint, with another value.
-    """
-    members.pop("prompt_cache_key", None)  # the gateway itself has chosen the worker by it
-    idle |= _ELSEWHERE[type(op)]
-    if type(op) is Embed and "messages" in members:
-        idle -= _TEMPLATE
-    constraints = CONSTRAINTS.get(_OPERATIONS.get(type(op), ""), frozenset())
-    for name in [name for name in members if name in (constraints if name in idle else changing)]:
-        if not _is_one_of(members[name], changing.get(name, ENGINE.get(name, ()))):
-            raise unsupported(name, backend)
-        if name not in idle:
-            del members[name]
-    left = tuple(name for name in members if name in idle)
-    return tuple([name for name in left if members.pop(name) not in (None, NULL)])
-
-
-_OPERATIONS: dict[type[Op], str] = {Chat: "chat", Complete: "complete", Embed: "embed"}
-
-
-def _is_one_of(member: Any, values: tuple[Any, ...]) -> bool:
-    """Whether a JSON text is null or one of `values`."""
-    try:
-        return msgspec.json.decode(member) in (None, *values)
-    except msgspec.MsgspecError:  # a number that is out of range, say
-        return False
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Members of chats alone: what their template reads, and the rest.
-_TEMPLATE = _names("add_generation_prompt chat_template chat_template_kwargs continue_final_message media_io_kwargs")
-_CHATS = _TEMPLATE | _names("""
-    documents include_reasoning max_completion_tokens mm_processor_kwargs parallel_tool_calls reasoning_effort
-    return_prompt_text tool_choice tools top_logprobs
-""")
-_POOLING = _names("dimensions padding")
-_GENERATION = _CHATS | _names("""
-    allowed_token_ids bad_words best_of detokenize ec_transfer_params echo frequency_penalty guided_choice
-    guided_grammar guided_json guided_regex ignore_eos include_stop_str_in_output kv_transfer_params length_penalty
-    logit_bias logits_processors logprob_token_ids logprobs max_tokens min_p min_tokens mm_payload n
-    presence_penalty prompt_embeds prompt_logprobs repetition_detection repetition_penalty response_format
-    return_mm_kwargs return_token_ids return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start
-    seed session_id skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream_interval
-    structured_outputs suffix temperature thinking_token_budget top_k top_p use_beam_search vllm_xargs watermarking
-""")
-# What has a meaning in other operations only.
-_ELSEWHERE: Mapping[type, frozenset[str]] = {
-    Chat: _POOLING | _names("mm_payload prompt_embeds suffix"),
-    Complete: _POOLING | _CHATS,
-    Embed: _GENERATION - {"mm_processor_kwargs"},
-    Score: (_GENERATION - _names("chat_template_kwargs documents mm_processor_kwargs"))
-    | _names("add_special_tokens dimensions"),
-}
-
-OPENAI_MEMBERS: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "modalities": (["text"],),
-    "moderation": (),
-    "web_search_options": (),
-}
-"""Members of OpenAI's own service that ask for another reply, and that no engine reads, each with the values that ask
-for nothing."""
-OPENAI_IDLE = frozenset(
-    {
-        "audio",  # the voice of a reply in audio, which `modalities` asks for
-        "metadata",
-        "prediction",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "verbosity",
-    }
-)
-"""The same for those that only OpenAI's service keeps, charges or hurries by, and for hints at a style."""
-
-VLLM_MEMBERS: Mapping[str, tuple[Any, ...]] = {
-    **ENGINE,
-    **REPORTS,
-    "ec_transfer_params": (),
-    "echo": (False,),
-    "logprob_token_ids": ([],),
-    "return_mm_kwargs": (False,),
-    "return_prompt_text": (False,),
-    "return_token_offsets": (False,),
-}
-"""Members of vLLM's wire that have no canonical form and change the result, each with the values that change
-nothing."""
-VLLM_IDLE = frozenset(
-    {
-        "cache_salt",
-        "mm_payload",
-        "padding",
-        "priority",
-        "request_id",
-        "routed_experts_prompt_start",
-        "session_id",
-        "stream_interval",
-        "truncation_side",
-    }
-)
-"""The same for those that no reply shows: how vLLM caches, orders and names requests, and the side of a cut that is not
-made."""
-UNREAD: Mapping[str, tuple[Any, ...]] = {**OPENAI_MEMBERS, **VLLM_MEMBERS}
-"""What engines other than vLLM do not read although it asks for another reply."""
-IDLE = OPENAI_IDLE | VLLM_IDLE | {"user"}
-"""What engines other than vLLM do not read, and no reply shows."""
-
-RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
-"""Why a list of seeds is refused."""
-
-
-def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of `op.unnamed` at the top level. The others are written back inside their objects."""
-    return tuple(name for name in names if "." not in name)
-
-
-def unwritten(op: Chat | Complete) -> Iterator[str]:
-    """The names of members that an endpoint with its own output format cannot express."""
-    if op.output is not None and op.output.strict:
-        yield "response_format.json_schema.strict"
-    if op.output is not None and op.output.description is not None:
-        yield "response_format.json_schema.description"
-
-
-def cannot_count(op: Chat | Complete, backend: str) -> GatewayError:
-    """The error for a worker that cannot count tokens. It names the total of `op`, if `op` has one."""
-    if isinstance(op, Complete) and (op.max_total is not None or op.min_total is not None):
-        return unsupported(total_of(op), backend)
-    message = f"the {backend} worker of this model cannot count the tokens of a prompt"
-    return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
-
-
 def fold_system(messages: Sequence[Message]) -> list[Message]:
     """`messages` for chat templates that take system messages at the start only, and refuse two messages of the user in
     a row. A system message behind the first turn becomes a part of the user message before it, else of the one after
@@ -365,8 +187,3 @@ class _Turn:
             if len(texts) == len(parts):
                 return replace(self.message, parts=(Text("\n\n".join(filter(None, texts))),))
         return self.message if len(parts) == len(self.message.parts) else replace(self.message, parts=tuple(parts))
-
-
-def total_of(op: Complete) -> str:
-    """The name of the limit on prompt and output together that `op` sets."""
-    return "max_total_tokens" if op.max_total is not None else "min_total_tokens"

@@ -1,38 +1,31 @@
 """Requests of OpenAI's wire for every engine that speaks it: the client's own members, or the canonical form.
 
-Each engine's own names are in its `Words`.
+Each engine's own names are in its `ParameterWriter`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Embed, Message, Output, Sampling
-from gateway.core.ports import Capabilities, Counting
-from gateway.wire.json import encode
+from gateway.core.ports import Capabilities
 from gateway.wire.openai.requests.parts import (
-    RISING,
-    cannot_count,
     fold_system,
-    no_token_ids,
     put,
-    top_level,
-    unsupported,
     with_extra,
     write_message,
     write_tool,
     write_tool_choice,
 )
-from gateway.wire.openai.tokens import Tells, answered
+from gateway.wire.openai.requests.unsupported import RISING, no_token_ids, unsupported
 
 PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
 
 
-class Words:
+class ParameterWriter:
     """An engine's names for what OpenAI's wire does not define. This class has only OpenAI's own and refuses the rest.
 
     Each method adds members to the outgoing body, or raises GatewayError(UNSUPPORTED), which names the parameter.
@@ -105,7 +98,9 @@ class Words:
         raise no_token_ids(self.name)
 
 
-def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tuple[dict[str, Any], tuple[str, ...]]:
+def outgoing(
+    op: Chat | Complete | Embed, can: Capabilities, parameters: ParameterWriter
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(the members of the worker's request, the names of dropped members). The members are the client's own if it
     speaks this wire; else they are made from the canonical form.
 
@@ -115,7 +110,7 @@ def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tu
     if op.raw is not None and op.wire == "openai":
         body: dict[str, Any] = dict(op.raw)
     else:
-        body = compose(op, can, words)
+        body = compose(op, can, parameters)
         if type(op) is not Embed:
             dropped = top_level(op.unnamed)
     body["model"] = can.upstream_model
@@ -123,6 +118,11 @@ def outgoing(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> tu
         body["stream"] = True
         body["stream_options"] = stream_options(op)
     return body, dropped
+
+
+def top_level(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of `op.unnamed` at the top level. The others are written back inside their objects."""
+    return tuple(name for name in names if "." not in name)
 
 
 def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
@@ -135,18 +135,18 @@ def stream_options(op: Chat | Complete | Embed) -> dict[str, Any]:
     return options
 
 
-def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dict[str, Any]:
+def compose(op: Chat | Complete | Embed, can: Capabilities, parameters: ParameterWriter) -> dict[str, Any]:
     """The outgoing members, from the canonical form, for a client of another wire. Raises as `outgoing`."""
     body: dict[str, Any]
     if type(op) is Embed:
         body = {"input": op.inputs[0] if len(op.inputs) == 1 else op.inputs}
         put(body, encoding_format=op.encoding, dimensions=op.dimensions, user=op.user)
         if op.truncate:
-            words.truncation(body)
+            parameters.truncation(body)
         body.update(op.extra)
         return body
     if type(op) is Chat:
-        body = prompt_of(op, can, words)
+        body = prompt_of(op, can, parameters)
         put(body, max_tokens=op.max_output, parallel_tool_calls=op.parallel_tools, reasoning_effort=op.reasoning)
         if op.tool_choice is not None:
             body["tool_choice"] = write_tool_choice(op.tool_choice)
@@ -161,17 +161,17 @@ def compose(op: Chat | Complete | Embed, can: Capabilities, words: Words) -> dic
             body["echo"] = True
         if op.logprobs is not None:
             body["logprobs"] = op.logprobs.top
-        words.completion(body, op, can)
+        parameters.completion(body, op, can)
     if op.n != 1:
         body["n"] = op.n
     if op.stop:
         body["stop"] = op.stop
     put(body, user=op.user)
-    words.sampling(body, op.sampling)
+    parameters.sampling(body, op.sampling)
     if op.output is not None:
-        words.output(body, op.output)
+        parameters.output(body, op.output)
     if op.want_tokens:
-        words.tokens(body)
+        parameters.tokens(body)
     body.update(op.extra)
     return body
 
@@ -182,26 +182,12 @@ def messages_of(op: Chat, can: Capabilities) -> Sequence[Message]:
     return fold_system(op.messages) if fold else op.messages
 
 
-def prompt_of(op: Chat, can: Capabilities, words: Words) -> dict[str, Any]:
+def prompt_of(op: Chat, can: Capabilities, parameters: ParameterWriter) -> dict[str, Any]:
     """The input of a chat template: the messages, the tools, and whether the reply continues the last message. Raises
     as `outgoing`."""
-    body: dict[str, Any] = {"messages": [words.message(message) for message in messages_of(op, can)]}
+    body: dict[str, Any] = {"messages": [parameters.message(message) for message in messages_of(op, can)]}
     if op.tools:
         body["tools"] = [write_tool(tool) for tool in op.tools]
     if op.continue_last:
-        words.continuation(body, op)
+        parameters.continuation(body, op)
     return body
-
-
-def tokenize(
-    op: Chat | Complete,
-    backend: Tells,
-    body: dict[str, Any],
-    length: Callable[[bytes], int],
-    path: str = "/tokenize",
-) -> Counting:
-    """Counts by a request to the worker's `path`. `length` reads the answer, or raises msgspec's errors."""
-    name = backend.name
-    return Counting(
-        Request("POST", path, [JSON_TYPE], encode(body)), answered(backend, lambda: cannot_count(op, name), length)
-    )

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from hmac import digest
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from gateway.backends.openai.handover import KvTransfer
-from gateway.backends.openai.reads import ReadsReplies
+from gateway.backends.vllm.handover import KvTransfer
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import (
     Chat,
     Complete,
+    CountTokens,
     Detokenize,
     Embed,
     Generate,
@@ -31,11 +31,19 @@ from gateway.core.messages import (
 )
 from gateway.core.ports import Ask, Capabilities, Counting, Gauges, Handover
 from gateway.wire.json import encode
+from gateway.wire.openai.backend import OpenAIBackend
 from gateway.wire.openai.replies import views as wire
-from gateway.wire.openai.requests.parts import OPENAI_IDLE, OPENAI_MEMBERS, leave_unread, no_token_ids, unsupported
-from gateway.wire.openai.requests.writing import PATHS, Words, outgoing, prompt_of, tokenize
+from gateway.wire.openai.requests.unsupported import (
+    OPENAI_IDLE,
+    OPENAI_MEMBERS,
+    cannot_tokenize,
+    leave_unread,
+    no_token_ids,
+    unsupported,
+)
+from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, outgoing, prompt_of
 from gateway.wire.openai.scores import RERANK, SCORE, pairs_body, rerank_body
-from gateway.wire.openai.tokens import ask_tokens, read_text, read_tokens
+from gateway.wire.openai.tokens import read_text, read_tokens
 
 # More tokens than any context has.
 _MOST_TOKENS = 2**31 - 1
@@ -54,7 +62,7 @@ NAME = "vllm"
 _UNREAD = {**OPENAI_MEMBERS, "detokenize": (True,)}
 
 
-class _Words(Words):
+class _Parameters(ParameterWriter):
     """vLLM's names for what OpenAI's wire does not define."""
 
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
@@ -131,10 +139,10 @@ class _Words(Words):
         body["return_token_ids"] = True
 
 
-_WORDS = _Words(NAME)
+_PARAMETERS = _Parameters(NAME)
 
 
-class Vllm(ReadsReplies):
+class Vllm(OpenAIBackend):
     """The backend `vllm`."""
 
     name = NAME
@@ -152,14 +160,20 @@ class Vllm(ReadsReplies):
     cache_events = True
 
     def write(self, op: Op, can: Capabilities) -> Request:
-        if type(op) is Score:
-            return _score(op, can)
-        assert isinstance(op, (Chat, Complete, Embed))
-        if isinstance(op, (Chat, Complete)):
-            _refuse_for_age(op, can.version)
-            if op.raw is None or op.wire != "openai":
-                op = _with_processors(op, can)
-        body, dropped = outgoing(op, can, _WORDS)
+        match op:
+            case Chat() | Complete():
+                _refuse_for_age(op, can.version)
+                if op.raw is None or op.wire != "openai":
+                    op = _with_processors(op, can)
+            case Embed():
+                pass
+            case Score():
+                return _score(op, can)
+            case CountTokens() | Tokenize() | Detokenize():
+                raise cannot_tokenize(NAME)
+            case _:
+                assert_never(op)
+        body, dropped = outgoing(op, can, _PARAMETERS)
         dropped += (*leave_unread(body, op, _UNREAD, OPENAI_IDLE, NAME), *_adjust(body, op))
         if not _GUIDED.keys().isdisjoint(body):
             _rename_guided(body, can.version)
@@ -168,25 +182,25 @@ class Vllm(ReadsReplies):
     def count(self, op: Generate, can: Capabilities) -> Counting:
         body: dict[str, Any]
         if isinstance(op, Chat):
-            body = {"model": can.upstream_model, **prompt_of(op, can, _WORDS)}
+            body = {"model": can.upstream_model, **prompt_of(op, can, _PARAMETERS)}
             if "chat_template_kwargs" in op.extra:
                 body["chat_template_kwargs"] = op.extra["chat_template_kwargs"]
-            return tokenize(op, self, body, lambda said: _count.decode(said).count)
+            return self._counting(op, body, lambda said: _count.decode(said).count, "/tokenize")
         (prompt,) = op.prompts
         body = {"model": can.upstream_model, "prompt": prompt}
         if "add_special_tokens" in op.extra:
             body["add_special_tokens"] = op.extra["add_special_tokens"]
-        return tokenize(op, self, body, lambda said: _count.decode(said).count)
+        return self._counting(op, body, lambda said: _count.decode(said).count, "/tokenize")
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
         body: dict[str, Any] = {"model": can.upstream_model}
         if isinstance(op, Detokenize):
-            return ask_tokens(op, self, {**body, "tokens": op.tokens}, read_text, "/detokenize")
-        body |= prompt_of(op.prompt, can, _WORDS) if isinstance(op.prompt, Chat) else {"prompt": op.prompt}
+            return self._ask(op, {**body, "tokens": op.tokens}, read_text, "/detokenize")
+        body |= prompt_of(op.prompt, can, _PARAMETERS) if isinstance(op.prompt, Chat) else {"prompt": op.prompt}
         body["add_special_tokens"] = op.special
         if op.texts:
             body["return_token_strs"] = True
-        return ask_tokens(op, self, body, read_tokens, "/tokenize")
+        return self._ask(op, body, read_tokens, "/tokenize")
 
 
 def _score(op: Score, can: Capabilities) -> Request:
