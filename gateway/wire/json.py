@@ -138,6 +138,17 @@ def typed(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise _malformed(body, error) from None
 
 
+def bad_value(param: str | None, message: str) -> GatewayError:
+    """The error for a parameter with a value that it may not have."""
+    return GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
+
+
+def missing(param: str) -> GatewayError:
+    """The error for a required parameter that is absent."""
+    message = f"missing required parameter: '{param}'"
+    return GatewayError(Kind.BAD_REQUEST, message, param=param, code="missing_parameter")
+
+
 def invalid(error: Exception, at: str = "") -> GatewayError:
     """The client's error for a msgspec validation error in the value at the place `at` (`messages.0`)."""
     match = _PLACE.match(str(error))
@@ -146,15 +157,12 @@ def invalid(error: Exception, at: str = "") -> GatewayError:
     # `[3]` is an item of an array, `[...]` any value of a mapping.
     place = re.sub(r"\[(\d+)\]", r".\1", place or "").replace("[...]", ".?").lstrip(".")
     param = f"{at}.{place}".strip(".") or None
-    missing = re.match(r"Object missing required field `(\w+)`", what)
-    if missing:
-        param = f"{param}.{missing.group(1)}" if param else missing.group(1)
-        return GatewayError(
-            Kind.BAD_REQUEST, f"missing required parameter: '{param}'", param=param, code="missing_parameter"
-        )
+    absent = re.match(r"Object missing required field `(\w+)`", what)
+    if absent:
+        return missing(f"{param}.{absent.group(1)}" if param else absent.group(1))
     where = f"'{param}': " if param else ""
     what = what[:1].lower() + what[1:]
-    return GatewayError(Kind.BAD_REQUEST, f"invalid value for {where}{what}", param=param, code="invalid_value")
+    return bad_value(param, f"invalid value for {where}{what}")
 
 
 def settle_unknown(

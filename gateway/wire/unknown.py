@@ -99,7 +99,7 @@ def find_unknown(body: bytes, view: View, forms: Mapping[str, Form]) -> Unknown 
     if not changed:
         return None
     places: dict[str, str] = {}
-    _note(found, "", None, places)
+    _note(found, "", "", places)
     return Unknown(encode(top), changed, found, places)
 
 
@@ -204,33 +204,21 @@ def _view_in(annotation: Any) -> View | None:
     return next((view for part in get_args(annotation) if (view := _view_in(part)) is not None), None)
 
 
-_Path = tuple["_Path | None", str | int]
-"""(the path of the enclosing object or array, key). It is turned into text only if it is shown."""
-
-
-def _note(tree: Tree, name: str, around: _Path | None, places: dict[str, str]) -> None:
-    """Enters every member of `tree` into `places`. Raises GatewayError(BAD_REQUEST) if a value is not valid JSON, or if
-    there are more than `MOST_NAMES` places."""
+def _note(tree: Tree, name: str, place: str, places: dict[str, str]) -> None:
+    """Enters every member of `tree`, which is at `place`, into `places`. Raises GatewayError(BAD_REQUEST) if a value is
+    not valid JSON, or if there are more than `MOST_NAMES` places."""
     for key, value in tree.items():
         here = f"{name}[]" if isinstance(key, int) else f"{name}.{key}" if name else key
-        path = (around, key)
+        inner = f"{place}.{key}" if place else str(key)
         if isinstance(value, dict):
-            _note(value, here, path, places)
+            _note(value, here, inner, places)
             continue
         if here not in places:
             if len(places) == MOST_NAMES:
                 raise _too_many(f"the request has more than {MOST_NAMES} different unknown members")
-            places[here] = _place(path)
+            places[here] = inner
         if not valid(value):
-            check_depth({_place(path): value})
-
-
-def _place(path: _Path | None) -> str:
-    keys: list[str] = []
-    while path is not None:
-        path, key = path
-        keys.append(str(key))
-    return ".".join(reversed(keys))
+            check_depth({inner: value})
 
 
 def read_known(

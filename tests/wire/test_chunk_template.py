@@ -15,7 +15,7 @@ from gateway.core.messages import Chat, Complete, Message, Text
 from gateway.wire import sse
 from gateway.wire.chunk_template import MARK, cut
 from gateway.wire.openai.replies.reading import ChatReader, TextReader
-from gateway.wire.openai.streams.passthrough import PassthroughLane
+from gateway.wire.openai.streams.passthrough import Asked, PassthroughLane
 
 CHAT = Chat(model="m", messages=(Message("user", (Text("hi"),)),))
 TEXT = Complete(model="m", prompts=("hi",))
@@ -199,9 +199,7 @@ def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: 
 
 
 def _relay(model: str, *, chat: bool) -> PassthroughLane:
-    return PassthroughLane(
-        model, chat=chat, choices=1, include_usage=False, refuse=lambda error: error.message.encode()
-    )
+    return PassthroughLane(Asked(model, chat, 1, False), lambda error: error.message.encode())
 
 
 @settings(max_examples=600)

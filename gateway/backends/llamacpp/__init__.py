@@ -12,8 +12,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from gateway.backends.llamacpp.errors import named
-from gateway.backends.llamacpp.replies import TextReader, ToldReader, token_count, tokens_of
+from gateway.backends.llamacpp.replies import TextReader, ToldReader, named, token_count, tokens_of
 from gateway.backends.llamacpp.requests import NAME, PARAMETERS, adjust_chat, adjust_embed, score_body, text_body
 from gateway.core.errors import GatewayError
 from gateway.core.events import Event

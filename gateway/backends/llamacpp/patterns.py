@@ -13,6 +13,7 @@ import warnings
 from re import _parser  # type: ignore[attr-defined]  # the parser has no public name
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.wire.json import bad_value
 
 LONGEST = 1000
 """The longest pattern, in characters. Parsing it takes Python 3 µs per character at worst, on the event loop."""
@@ -63,6 +64,4 @@ def _refuse_large(pattern: str) -> None:
 
 
 def _wrong(what: str) -> GatewayError:
-    return GatewayError(
-        Kind.BAD_REQUEST, f"the regular expression {what}", param="response_format", code="invalid_value"
-    )
+    return bad_value("response_format", f"the regular expression {what}")

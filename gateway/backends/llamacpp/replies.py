@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from gateway.backends.llamacpp.errors import named
 from gateway.backends.llamacpp.requests import NAME
-from gateway.core.errors import GatewayError
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Reason, Start, UsageReport
 from gateway.core.lifecycle import Tokens
 from gateway.core.messages import Chat, Complete
@@ -291,3 +291,19 @@ def _check_json(text: str) -> None:
         msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
         raise unsupported("response_format", NAME) from None
+
+
+# "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones where they differ.
+_FIELD = re.compile(r"^Field '(\w+)'")
+_PARAMS = {"n_predict": "max_tokens", "n_probs": "logprobs", "repeat_penalty": "repetition_penalty"}
+
+
+def named(error: GatewayError) -> GatewayError:
+    """`error` with the parameter that its message names, if it names one."""
+    if error.kind is Kind.BAD_REQUEST and error.param is None:
+        found = _FIELD.match(error.message)
+        if found is not None:
+            error.param = _PARAMS.get(found[1], found[1])
+        elif "grammar" in error.message:
+            error.param = "response_format"
+    return error

@@ -9,10 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.llamacpp.patterns import grammar
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Embed, NamedTool, Output, Sampling, Score
 from gateway.core.ports import Capabilities
-from gateway.wire.json import encode, valid
+from gateway.wire.json import bad_value, encode, valid
 from gateway.wire.openai.requests.parts import write_tool
 from gateway.wire.openai.requests.unsupported import (
     IDLE,
@@ -167,7 +166,7 @@ def _only(body: dict[str, Any], op: Chat, name: str) -> None:
     `required`."""
     tools = [tool for tool in op.tools if tool.name == name]
     if not tools:
-        raise GatewayError(Kind.BAD_REQUEST, f"there is no tool '{name}'", param="tool_choice", code="invalid_value")
+        raise bad_value("tool_choice", f"there is no tool '{name}'")
     body["tools"] = [write_tool(tool) for tool in tools]
     body["tool_choice"] = "required"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 from gateway.dialects._shared.rows import model_row
-from gateway.wire.openai.requests.field_rows import TOOLS, mapped
+from gateway.wire.openai.requests.fields import TOOLS, mapped
 
 _MODEL = model_row("names the pool; the header azureml-model-deployment comes first")
 _DEPLOYMENT = Field(

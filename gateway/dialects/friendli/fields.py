@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 from gateway.dialects._shared.rows import model_row, renamed, rows
-from gateway.wire.openai.requests.field_rows import LOGPROBS, TOOLS, mapped, stream_options
+from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
 TEAM = Field("X-Friendli-Team", "ignored", note="header; a key belongs to one team", sample="team", where="header")
 _MODEL = model_row("names the pool; null is the default model")

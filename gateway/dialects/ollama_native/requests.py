@@ -32,7 +32,7 @@ from gateway.dialects.ollama_native.views import Body, ChatBody, EmbedBody, Gene
 from gateway.wire import clock
 from gateway.wire.json import NULL, check_depth, encode, members, settle_unknown, typed
 from gateway.wire.openai.requests.constraints import CONSTRAINTS, constrain, lift
-from gateway.wire.openai.requests.tools import function_tool
+from gateway.wire.openai.requests.messages import function_tool
 from gateway.wire.unknown import read_known
 
 OPERATIONS = {"chat": "chat", "generate": "complete", "embed": "embed", "embeddings": "embed"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.fields import WORDS, Example, Examples, Field, body_members
 from gateway.dialects._shared.rows import model_row
-from gateway.wire.openai.requests.field_rows import LOGPROBS, TOOLS, mapped, stream_options
+from gateway.wire.openai.requests.fields import LOGPROBS, TOOLS, mapped, stream_options
 
 MODEL = "/opt/ml/model"
 """The model's folder in a container. Every reply has it as the model's name."""

@@ -11,10 +11,10 @@ from gateway.core.http import Response
 from gateway.core.lifecycle import Embeddings
 from gateway.core.messages import Chat, Complete, Embed, Generate
 from gateway.wire.bulk import is_large
+from gateway.wire.json import encode
 from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import MOST_TOKENS, refuse_longer
-from gateway.wire.openai.replies.logprobs import chat_logprobs, text_logprobs
 from gateway.wire.openai.streams.reading import PART_BYTES, Parts, Reader, extra_of
 
 
@@ -222,3 +222,33 @@ def _end_token(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> int | None:
     """The id that ended the choice, if the chunk has one."""
     ended = found.token_ids and found.finish_reason == "stop" and not isinstance(found.stop_reason, str)
     return found.token_ids[-1] if ended and found.token_ids else None
+
+
+def chat_logprobs(found: list[wire.LogprobIn]) -> Raw:
+    """Chat logprobs, completed with all members of a canonical token object."""
+    for token in found:
+        token.top_logprobs = token.top_logprobs or []
+    return Raw(encode(found))
+
+
+def text_logprobs(found: wire.TextLogprobsIn) -> Raw | None:
+    """Text completion logprobs in the canonical (chat) form. Text offsets are left out: they follow from the tokens."""
+    if not found.tokens:
+        return None
+    values = found.token_logprobs or []
+    tops = found.top_logprobs or []
+    out = []
+    for position, token in enumerate(found.tokens):
+        top = tops[position] if position < len(tops) else None
+        out.append(
+            {
+                "token": token,
+                "logprob": values[position] if position < len(values) else None,
+                "bytes": list(token.encode()),
+                "top_logprobs": [
+                    {"token": other, "logprob": value, "bytes": list(other.encode())}
+                    for other, value in (top or {}).items()
+                ],
+            }
+        )
+    return Raw(encode(out))

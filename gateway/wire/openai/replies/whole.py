@@ -101,7 +101,7 @@ def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
         vectors = tally.data or ()
         return len(vectors) == len(op.inputs) and all(vector.embedding != NULL for vector in vectors)
     choices = tally.choices or ()
-    if len(choices) != _choices(op):
+    if len(choices) != choices_of(op):
         return False
     if isinstance(op, Chat):
         return all(choice.message is not None for choice in choices)
@@ -110,12 +110,12 @@ def _answers(tally: wire.TallyIn, op: Generate | Embed) -> bool:
 
 def _refuse_excess(body: bytes, op: Generate | Embed) -> None:
     if type(op) is not Embed:
-        refuse_excess(body, _choices(op))
+        refuse_excess(body, choices_of(op))
     elif is_large(body):
         refuse_longer(body, len(op.inputs))
 
 
-def _choices(op: Generate) -> int:
+def choices_of(op: Generate) -> int:
     """How many choices the client asked for."""
     return op.n if isinstance(op, Chat) else op.n * len(op.prompts)
 

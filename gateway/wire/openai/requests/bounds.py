@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Check, integer, number, validate
 from gateway.core.messages import Extra
-from gateway.wire.json import check_depth
+from gateway.wire.json import bad_value, check_depth
 from gateway.wire.openai.requests.views import LONGEST_PATTERN
 
 _INT32 = 2**31 - 1
@@ -60,4 +59,4 @@ def _refuse_long_patterns(extra: Extra) -> None:
         # A text is never longer than its JSON.
         if memoryview(raw).nbytes > LONGEST_PATTERN and len(str(msgspec.json.decode(raw))) > LONGEST_PATTERN:
             message = f"'{name}' must have at most {LONGEST_PATTERN} characters"
-            raise GatewayError(Kind.BAD_REQUEST, message, param=name, code="invalid_value")
+            raise bad_value(name, message)

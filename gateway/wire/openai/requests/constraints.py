@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.messages import Chat, Complete, Extra, Sampling
-from gateway.wire.json import encode, typed
+from gateway.wire.json import bad_value, encode, typed
 from gateway.wire.openai.requests import reading
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
 from gateway.wire.openai.requests.views import TextBody
@@ -123,7 +123,7 @@ def lift(inside: Extra, raw: Extra, around: str, operation: str) -> Extra:
     if twice is not None:
         param = f"{around}.{twice}"
         message = f"'{param}' and '{twice}' are the same: send one of them"
-        raise GatewayError(Kind.BAD_REQUEST, message, param=param, code="invalid_value")
+        raise bad_value(param, message)
     raw |= moved
     return {name: value for name, value in inside.items() if name not in moved}
 
@@ -137,4 +137,4 @@ def _one(name: str, own: Any, said: Any) -> Any:
     if own in _UNSET or said in _UNSET or own == said:
         return own if said in _UNSET else said
     message = f"'{name}' is given twice, with two values and under two names: send one of them"
-    raise GatewayError(Kind.BAD_REQUEST, message, param=name, code="invalid_value")
+    raise bad_value(name, message)

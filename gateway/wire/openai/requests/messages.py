@@ -1,4 +1,4 @@
-"""Reads messages of OpenAI's wire and their content parts into the canonical form."""
+"""Reads messages of OpenAI's wire, their content parts, and tools into the canonical form."""
 
 from __future__ import annotations
 
@@ -11,10 +11,24 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.core.errors import GatewayError, Kind
-from gateway.core.messages import Audio, Image, Message, Opaque, Part, Refusal, Text, Thinking, ToolCall
-from gateway.wire.json import encode, invalid
-from gateway.wire.openai.requests.views import PARTS, MessageIn, PartIn, TypeIn
-from gateway.wire.unknown import Tree, as_extra, inside
+from gateway.core.messages import (
+    Audio,
+    Extra,
+    Image,
+    Message,
+    NamedTool,
+    Opaque,
+    Part,
+    Refusal,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+from gateway.wire.json import bad_value, encode, invalid, missing, present
+from gateway.wire.openai.requests.views import PARTS, MessageIn, NamedToolIn, PartIn, ToolFunctionIn, ToolIn, TypeIn
+from gateway.wire.unknown import NOTHING, Tree, as_extra, inside
 
 PartReader = Callable[[Raw, str], Part]
 """Reads a content part at a place (`messages.0.content.1`). Raises GatewayError(BAD_REQUEST), which names the place."""
@@ -135,9 +149,7 @@ def read_part(raw: Raw, place: str) -> Part:
         return Opaque(kind, raw)
     else:
         name = f"{place}.{kind}"
-        raise GatewayError(
-            Kind.BAD_REQUEST, f"missing required parameter: '{name}'", param=name, code="missing_parameter"
-        )
+        raise missing(name)
     if (found.text, found.image_url, found.input_audio, found.refusal).count(None) != 3:
         raise GatewayError(Kind.BAD_REQUEST, f"'{place}' has more than its type '{kind}' allows", param=place)
     return part
@@ -149,3 +161,38 @@ def read_at(place: str, raw: Raw, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise invalid(error, place) from None
+
+
+def read_tools(found: list[ToolIn], kept: Tree) -> tuple[Tool, ...]:
+    return tuple([_read_tool(tool, index, inside(kept, index)) for index, tool in enumerate(found)])
+
+
+def _read_tool(found: ToolIn, index: int, kept: Tree) -> Tool:
+    if found.type != "function" or found.function is None:
+        raise bad_value(f"tools.{index}", f"'tools.{index}' must be of type 'function' with a 'function' object")
+    return function_tool(found.function, kept)
+
+
+def function_tool(found: ToolFunctionIn, kept: Tree = NOTHING) -> Tool:
+    """The tool whose `function` this is."""
+    return Tool(found.name, found.description, present(found.parameters), found.strict, as_extra(kept))
+
+
+def without_tools(choice: ToolChoice | None, parallel: bool | None, raw: Extra) -> list[str]:
+    """Removes tool parameters of a request without tools from `raw` and returns their names: engines refuse them.
+    Raises GatewayError(BAD_REQUEST) if the request requires a tool call."""
+    if choice == "required" or isinstance(choice, NamedTool):
+        raise bad_value("tool_choice", "'tool_choice' asks for a tool, but there are no 'tools'")
+    said = {"tool_choice": choice, "parallel_tool_calls": parallel}
+    names = [name for name, value in said.items() if value is not None]
+    for name in names:
+        raw.pop(name, None)
+    return names
+
+
+def read_tool_choice(found: str | NamedToolIn | None, kept: Tree) -> ToolChoice | None:
+    if found is None or found in ("none", "auto", "required"):
+        return found  # type: ignore[return-value]  # narrowed by the comparison
+    if not isinstance(found, str) and found.type == "function" and found.function is not None:
+        return NamedTool(found.function.name, as_extra(kept))
+    raise bad_value("tool_choice", "'tool_choice' must be 'none', 'auto', 'required' or a named function")

@@ -17,10 +17,16 @@ from msgspec import Raw, Struct
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import ExtrasPolicy, sort_extras
 from gateway.core.messages import Chat, Complete, Embed, Extra, Logprobs, Output, Sampling
-from gateway.wire.json import encode, present, typed
+from gateway.wire.json import bad_value, encode, missing, present, typed
 from gateway.wire.openai.requests.bounds import refuse_out_of_range
-from gateway.wire.openai.requests.messages import PartReader, read_message, read_part
-from gateway.wire.openai.requests.tools import read_tool_choice, read_tools, without_tools
+from gateway.wire.openai.requests.messages import (
+    PartReader,
+    read_message,
+    read_part,
+    read_tool_choice,
+    read_tools,
+    without_tools,
+)
 from gateway.wire.openai.requests.views import FORMS, Bias, Body, ChatBody, EmbedBody, FormatIn, TextBody
 from gateway.wire.unknown import NOTHING, Form, Tree, Unknown, as_extra, find_unknown, inside
 
@@ -144,16 +150,9 @@ def _chat_op(
                 Kind.UNSUPPORTED, f"'{name}' is not supported: use 'tools' and 'tool_choice'", param=name
             )
     if found.max_tokens == 0:
-        raise GatewayError(
-            Kind.BAD_REQUEST, "'max_tokens' must be at least 1", param="max_tokens", code="invalid_value"
-        )
+        raise bad_value("max_tokens", "'max_tokens' must be at least 1")
     if found.top_logprobs and not found.logprobs:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "'top_logprobs' is only allowed when 'logprobs' is true",
-            param="top_logprobs",
-            code="invalid_value",
-        )
+        raise bad_value("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true")
     refuse_out_of_range(raw, extra)
     limit = found.max_completion_tokens or found.max_tokens
     of_messages = inside(kept, "messages")
@@ -195,9 +194,7 @@ def _cache_key(raw: Extra) -> str | None:
 
 def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...], kept: Tree = NOTHING) -> Complete:
     if found.prompt is None:
-        raise GatewayError(
-            Kind.BAD_REQUEST, "missing required parameter: 'prompt'", param="prompt", code="missing_parameter"
-        )
+        raise missing("prompt")
     if found.best_of is not None and found.best_of != (found.n or 1):
         raise GatewayError(Kind.UNSUPPORTED, "'best_of' must equal 'n' here", param="best_of")
     raw.pop("best_of", None)
@@ -227,12 +224,7 @@ def _text_op(found: TextBody, raw: Extra, extra: Extra, dropped: tuple[str, ...]
 def read_embed(body: bytes, raw: Extra, extra: Extra, dropped: tuple[str, ...]) -> Embed:
     found = typed(body, _embed)
     if found.encoding_format not in (None, "float", "base64"):
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "'encoding_format' must be 'float' or 'base64'",
-            param="encoding_format",
-            code="invalid_value",
-        )
+        raise bad_value("encoding_format", "'encoding_format' must be 'float' or 'base64'")
     return Embed(
         model=found.model,
         inputs=read_prompts(found.input, "input"),
@@ -250,12 +242,7 @@ def _include_usage(found: Body) -> bool:
     if found.stream_options is None:
         return False
     if not found.stream:
-        raise GatewayError(
-            Kind.BAD_REQUEST,
-            "'stream_options' is only allowed when 'stream' is true",
-            param="stream_options",
-            code="invalid_value",
-        )
+        raise bad_value("stream_options", "'stream_options' is only allowed when 'stream' is true")
     return bool(found.stream_options.include_usage)
 
 
@@ -279,7 +266,7 @@ def read_sampling(found: Body) -> Sampling:
         wrong = next((token for token in found.logit_bias if not _TOKEN_ID.fullmatch(token)), None)
         if wrong is not None:
             message = f"'logit_bias' keys must be token ids, not '{wrong[:64]}'"
-            raise GatewayError(Kind.BAD_REQUEST, message, param="logit_bias", code="invalid_value")
+            raise bad_value("logit_bias", message)
         bias = {int(token): value for token, value in found.logit_bias.items()}
     return Sampling(
         temperature=found.temperature,
@@ -312,11 +299,8 @@ def read_prompts(found: str | list[Any], param: str) -> tuple[str | tuple[int, .
         return (tuple(found),)
     if kinds == {list} and all(item and min(item) >= 0 for item in found):
         return tuple(tuple(item) for item in found)
-    raise GatewayError(
-        Kind.BAD_REQUEST,
-        f"'{param}' must be a string, an array of strings, an array of token ids or an array of such arrays",
-        param=param,
-        code="invalid_value",
+    raise bad_value(
+        param, f"'{param}' must be a string, an array of strings, an array of token ids or an array of such arrays"
     )
 
 
@@ -339,9 +323,5 @@ def read_output(found: FormatIn | None, kept: Tree = NOTHING) -> Output | None:
             description=schema.description,
             extra=as_extra(kept),
         )
-    raise GatewayError(
-        Kind.BAD_REQUEST,
-        "'response_format.type' must be 'text', 'json_object' or 'json_schema' (with a 'json_schema' object)",
-        param="response_format",
-        code="invalid_value",
-    )
+    forms = "'text', 'json_object' or 'json_schema' (with a 'json_schema' object)"
+    raise bad_value("response_format", f"'response_format.type' must be {forms}")

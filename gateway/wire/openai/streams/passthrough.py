@@ -35,7 +35,7 @@ from gateway.wire.openai.replies import views as wire
 from gateway.wire.openai.replies.defaults import DEFAULTS, ReplyDefaults
 from gateway.wire.openai.replies.excess import ORDINARY_BYTES, refuse_bulky
 from gateway.wire.openai.replies.tool_calls import Calls
-from gateway.wire.openai.replies.whole import finish_word, whole
+from gateway.wire.openai.replies.whole import choices_of, finish_word, whole
 
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
@@ -53,6 +53,23 @@ _SILENT = (NULL, _NONE)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
+class Asked(Struct, frozen=True):
+    """The parts of a request that decide what its client is sent.
+
+    choices        how many the client asked for
+    include_usage  the client asked for usage, in a separate chunk without choices
+    logprobs       the client asked for logprobs
+    running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
+    """
+
+    model: str
+    chat: bool
+    choices: int
+    include_usage: bool
+    logprobs: bool = False
+    running_usage: bool = False
+
+
 class Passthrough(Struct, frozen=True):
     """Serves any dialect of this wire. `refuse` writes the dialect's error event. Implements core.ports.Passthrough."""
 
@@ -60,17 +77,16 @@ class Passthrough(Struct, frozen=True):
     defaults: ReplyDefaults = DEFAULTS
 
     def lane(self, op: Generate) -> PassthroughLane:
-        options = op.raw.get("stream_options", NULL) if op.raw is not None else NULL
-        return PassthroughLane(
+        options = bytes(op.raw.get("stream_options", NULL)) if op.raw is not None else b""
+        asked = Asked(
             op.model or "",
-            chat=isinstance(op, Chat),
-            choices=op.n if isinstance(op, Chat) else op.n * len(op.prompts),
-            include_usage=op.include_usage,
-            refuse=self.refuse,
-            logprobs=op.logprobs is not None,
-            running_usage=b"continuous_usage_stats" in bytes(options),
-            defaults=self.defaults,
+            isinstance(op, Chat),
+            choices_of(op),
+            op.include_usage,
+            op.logprobs is not None,
+            b"continuous_usage_stats" in options,
         )
+        return PassthroughLane(asked, self.refuse, self.defaults)
 
     def whole(self, response: Response, op: Generate | Embed) -> tuple[Response, Usage | None]:
         body, usage = whole(response.body, op, self.defaults)
@@ -78,44 +94,24 @@ class Passthrough(Struct, frozen=True):
 
 
 class PassthroughLane:
-    """One stream. Implements core.ports.Lane.
-
-    choices        how many the client asked for
-    include_usage  the client asked for usage, in a separate chunk without choices
-    logprobs       the client asked for logprobs
-    running_usage  the client also asked for usage beside choices (vLLM's `continuous_usage_stats`)
-    refuse         writes an error event in the client's own form
-    """
+    """One stream. `refuse` writes an error event in the client's own form. Implements core.ports.Lane."""
 
     headers = sse.HEADERS
     clean_end = False
     keeps_op = False
 
     def __init__(
-        self,
-        model: str,
-        *,
-        chat: bool,
-        choices: int,
-        include_usage: bool,
-        refuse: Callable[[GatewayError], bytes],
-        logprobs: bool = False,
-        running_usage: bool = False,
-        defaults: ReplyDefaults = DEFAULTS,
+        self, asked: Asked, refuse: Callable[[GatewayError], bytes], defaults: ReplyDefaults = DEFAULTS
     ) -> None:
         self.done = False
         self.error: GatewayError | None = None
         self.usage: Usage | None = None
         self.produced = 0
         self._frames = sse.Reader()
-        self._shown = Raw(encode(model))
-        self._include_usage = include_usage
-        self._running_usage = running_usage
+        self._asked = asked
+        self._model = Raw(encode(asked.model))
         self._refuse = refuse
         self._defaults = defaults
-        self._chat = chat
-        self._choices = choices
-        self._logprobs = logprobs
         self._seen: set[int] = set()
         self._finished: set[int] = set()
         self._calls: dict[int, Calls] = {}
@@ -125,9 +121,8 @@ class PassthroughLane:
         self._late_usage: Raw | None = None
         # The chunk that ended the last choice. It is held back: the next chunk may have the fingerprint that it needs.
         self._last: _Chunk | None = None
-        # The learned templates, each with the bytes that the client is sent around the text, and the choice of each.
-        self._usual: list[tuple[ChunkTemplate, list[bytes]]] = []
-        self._usual_of: list[int] = []
+        # The learned templates, each with the bytes that the client is sent around the text, and its choice.
+        self._usual: list[tuple[ChunkTemplate, list[bytes], int]] = []
         self._tries = TRIES
 
     def feed(self, block: bytes) -> bytes:
@@ -149,7 +144,7 @@ class PassthroughLane:
 
     def _ordinary(self, event: bytes) -> bytes:
         """What the client is sent for `event` where that matches a template, else b""."""
-        for usual, pieces in self._usual:
+        for usual, pieces, _ in self._usual:
             if event.startswith(usual.before) and event.endswith(usual.after):
                 literal = event[len(usual.before) - 1 : len(event) - len(usual.after) + 1]
                 try:
@@ -162,12 +157,12 @@ class PassthroughLane:
         return b""
 
     def _finish(self) -> bytes:
-        if len(self._finished) < self._choices:
+        if len(self._finished) < self._asked.choices:
             raise wire.truncated()
         self.done = True
         out = self._release()
         if self._late_usage is not None:
-            told = {**self._same, "model": self._shown, "choices": _NONE, "usage": self._late_usage}
+            told = {**self._same, "model": self._model, "choices": _NONE, "usage": self._late_usage}
             out += b"data: " + encode(told) + b"\n\n"
         return out + sse.DONE
 
@@ -178,7 +173,7 @@ class PassthroughLane:
 
     def _read(self, data: bytes) -> bytes:
         if len(data) > ORDINARY_BYTES:
-            refuse_bulky(data, self._choices, self._logprobs)
+            refuse_bulky(data, self._asked.choices, self._asked.logprobs)
         try:
             chunk = _taken_apart_with_halves(data) if _HALF.search(data) else _taken_apart(data)
             ordinary = self._rewrite(chunk)
@@ -191,26 +186,23 @@ class PassthroughLane:
             if fingerprint != NULL:
                 self._last.top.setdefault("system_fingerprint", fingerprint)
             return self._release() + chunk.written()
-        if chunk.last and not self._include_usage and chunk.top.get("system_fingerprint", NULL) == NULL:
+        if chunk.last and not self._asked.include_usage and chunk.top.get("system_fingerprint", NULL) == NULL:
             self._last = chunk
             return b""
         return chunk.written()
 
     def _learn(self, data: bytes, name: str, index: int) -> None:
         self._tries -= 1
-        usual = cut(data, ("choices", 0, "delta") if self._chat else ("choices", 0), name)
+        usual = cut(data, ("choices", 0, "delta") if self._asked.chat else ("choices", 0), name)
         if usual is not None:
             chunk = _taken_apart(usual.filled(MARK, 0)[6:])
             self._rewrite(chunk)
             self.produced -= 1
-            self._usual.append((usual, chunk.written().split(_HOLE)))
-            self._usual_of.append(index)
+            self._usual.append((usual, chunk.written().split(_HOLE), index))
 
     def _forget(self, index: int) -> None:
         """Forgets the templates of a choice that has ended: anything more from it must be parsed."""
-        kept = [place for place, of in enumerate(self._usual_of) if of != index]
-        self._usual = [self._usual[place] for place in kept]
-        self._usual_of = [self._usual_of[place] for place in kept]
+        self._usual = [usual for usual in self._usual if usual[2] != index]
 
     def _rewrite(self, chunk: _Chunk) -> tuple[str, int] | None:
         """Rewrites the worker's chunk for the client, in place. If the chunk has one choice with content in one member
@@ -224,7 +216,7 @@ class PassthroughLane:
         if not self._same:
             self._same = self._identity(top)
         top.update(self._same)
-        top["model"] = self._shown
+        top["model"] = self._model
         told = top.get("usage", NULL) != NULL
         if told:
             self._take_usage(chunk)
@@ -240,9 +232,10 @@ class PassthroughLane:
         said_id = _word(top.get("id", NULL))
         said_at = _time(top.get("created", NULL))
         at = wire.created_at(said_at, self._defaults.now())
+        prefix = "chatcmpl-" if self._asked.chat else "cmpl-"
         return {
-            "id": top["id"] if said_id else Raw(encode(self._defaults.new_id("chatcmpl-" if self._chat else "cmpl-"))),
-            "object": Raw(b'"chat.completion.chunk"' if self._chat else b'"text_completion"'),
+            "id": top["id"] if said_id else Raw(encode(self._defaults.new_id(prefix))),
+            "object": Raw(b'"chat.completion.chunk"' if self._asked.chat else b'"text_completion"'),
             "created": top["created"] if said_at == at and type(said_at) is int else Raw(encode(at)),
         }
 
@@ -250,11 +243,11 @@ class PassthroughLane:
         """Takes a chunk's usage. A separate usage chunk is passed on as it is; usage beside choices is sent at the
         end."""
         self.usage = wire.usage(_usage(chunk.top["usage"]))
-        if self._include_usage and (self._running_usage or not chunk.choices):
+        if self._asked.include_usage and (self._asked.running_usage or not chunk.choices):
             self._late_usage = None
             return
         said = chunk.top.pop("usage")
-        if self._include_usage:
+        if self._asked.include_usage:
             self._late_usage = said
         else:
             chunk.due = bool(chunk.choices)
@@ -264,17 +257,17 @@ class PassthroughLane:
         index = _index(choice.members.setdefault("index", _ZERO))
         first = index not in self._seen
         self._seen.add(index)
-        if len(self._seen) > self._choices:
+        if len(self._seen) > self._asked.choices:
             raise wire.malformed()  # more choices than the client asked for
         holder = choice.members
-        if self._chat:
+        if self._asked.chat:
             holder = choice.delta = choice.delta if choice.delta is not None else {}
             if not first:
                 holder.pop("role", None)
             elif "role" not in holder:
                 holder = choice.delta = {"role": _ASSISTANT, **holder}
-        names = [name for name in (_TEXTS if self._chat else ("text",)) if _speaks(holder.get(name, NULL))]
-        calls = self._chat and holder.get("tool_calls", _NONE) not in _SILENT
+        names = [name for name in (_TEXTS if self._asked.chat else ("text",)) if _speaks(holder.get(name, NULL))]
+        calls = self._asked.chat and holder.get("tool_calls", _NONE) not in _SILENT
         if index in self._finished:
             if names or calls:
                 raise wire.malformed()  # content after a choice's end would be lost
@@ -283,14 +276,14 @@ class PassthroughLane:
             self.produced += 1
         if calls:
             holder["tool_calls"] = self._with_indices(index, _objects(holder["tool_calls"]))
-        if self._chat:
+        if self._asked.chat:
             _under_both_names(holder)
         word = _word(choice.members.get("finish_reason", NULL))
         if word:
             choice.members["finish_reason"] = Raw(encode(finish_word(word)))
             self._finished.add(index)
             self._forget(index)
-            chunk.last = len(self._finished) == self._choices
+            chunk.last = len(self._finished) == self._asked.choices
             return "", index
         if word is not None:
             choice.members["finish_reason"] = NULL

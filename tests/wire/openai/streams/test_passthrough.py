@@ -14,7 +14,7 @@ from gateway.core.usage import Usage
 from gateway.wire import sse
 from gateway.wire.openai.replies.defaults import ReplyDefaults
 from gateway.wire.openai.replies.whole import whole
-from gateway.wire.openai.streams.passthrough import PassthroughLane
+from gateway.wire.openai.streams.passthrough import Asked, PassthroughLane
 
 
 def refuse(error: GatewayError) -> bytes:
@@ -25,7 +25,7 @@ CHAT = Chat(model="m", messages=())
 
 
 def relay(*, chat: bool = True, choices: int = 1, include_usage: bool = False) -> PassthroughLane:
-    return PassthroughLane("m", chat=chat, choices=choices, include_usage=include_usage, refuse=refuse)
+    return PassthroughLane(Asked("m", chat, choices, include_usage), refuse)
 
 
 def chunk(*choices: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -498,7 +498,7 @@ FIXED = ReplyDefaults(lambda: 1000.0, lambda prefix: prefix + "made")
 @pytest.mark.parametrize("missing", [{"id", "created"}, {"id"}, {"created"}, {"object"}])
 def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
     """Also where the worker changes them from chunk to chunk."""
-    lane = PassthroughLane("m", chat=True, choices=1, include_usage=False, refuse=refuse, defaults=FIXED)
+    lane = PassthroughLane(Asked("m", True, 1, False), refuse, FIXED)
     bodies = [
         {name: value for name, value in {**body, "id": f"id-{n}", "created": 5 + n}.items() if name not in missing}
         for n, body in enumerate((ROLE, TEXT, TEXT, TEXT, STOP))
@@ -514,7 +514,7 @@ def test_a_stream_has_one_id_and_one_time(missing: set[str]) -> None:
 
 @pytest.mark.parametrize("created", [-1, 1e300, 10**15, 0, 2.5])
 def test_a_time_that_is_none_is_not_passed_on(created: float) -> None:
-    lane = PassthroughLane("m", chat=True, choices=1, include_usage=False, refuse=refuse, defaults=FIXED)
+    lane = PassthroughLane(Asked("m", True, 1, False), refuse, FIXED)
     wanted = 2 if created == 2.5 else 1000
     assert [body["created"] for body in carried(lane, {**ROLE, "created": created}, TEXT)] == [wanted] * 2
     body, _ = whole(json.dumps({**reply(), "created": created}).encode(), CHAT, FIXED)
@@ -533,7 +533,7 @@ def test_usage_beside_choices_comes_in_a_chunk_of_its_own() -> None:
 
 
 def test_running_usage_stays_where_it_was_asked_for() -> None:
-    lane = PassthroughLane("m", chat=True, choices=1, include_usage=True, refuse=refuse, running_usage=True)
+    lane = PassthroughLane(Asked("m", True, 1, True, running_usage=True), refuse)
     bodies = [{**body, "usage": USAGE["usage"]} for body in (ROLE, TEXT, STOP)]
     assert all(body["usage"] for body in carried(lane, *bodies, USAGE, DONE))
 
