@@ -22,8 +22,8 @@ class Frame(Struct):
 
 
 class Reader:
-    """Takes blocks cut anywhere and returns whole frames. An unfinished frame at the end is discarded, as the standard
-    requires. Raises GatewayError(UPSTREAM) if one frame exceeds `max_frame` bytes.
+    """Takes blocks cut anywhere and returns whole frames. An unfinished frame at the end is never returned, as the
+    standard requires. Raises GatewayError(UPSTREAM) if one frame exceeds `max_frame` bytes.
 
     idle: nothing is buffered, so the next block begins a frame.
     """
@@ -49,11 +49,6 @@ class Reader:
                     self._parse(piece, frames)
             return frames
         return self._feed_slow(block)
-
-    def eof(self) -> list[Frame]:
-        """Ends the stream. An unfinished frame is dropped."""
-        self._tail.clear()
-        return []
 
     def _feed_slow(self, block: bytes) -> list[Frame]:
         if self._at_start:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Response
 from gateway.core.lifecycle import fold
-from gateway.wire import awsevent
 from tests.clients import GENERATING, refusal
 from tests.conformance.cases import BACKENDS, DIALECTS, PAIRS, Case, run
+from tests.eventstream import frames
 
 ODD = (
     b"1e400",
@@ -84,7 +84,7 @@ def strict(document: bytes) -> Any:
 def documents(stream: bytes) -> Iterator[bytes]:
     """The JSON documents of a stream of any wire."""
     if b":message-type" in stream:
-        for frame in awsevent.Reader().feed(stream):
+        for frame in frames(stream):
             yield from documents(frame.payload + b"\n")
         return
     for line in stream.split(b"\n"):

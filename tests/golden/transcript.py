@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from gateway.core.http import Headers
 from gateway.wire import awsevent
+from tests.eventstream import frames
 
 FOLDER = Path(__file__).parent
 _SECTIONS = ("client >", "worker >", "worker <", "client <", "usage")
@@ -157,11 +158,9 @@ def show_body(message: Message) -> Iterator[str]:
     if message.header(b"content-type") != awsevent.MEDIA_TYPE:
         yield from _show(message.body)
         return
-    reader = awsevent.Reader()
-    for frame in reader.feed(message.body):
+    for frame in frames(message.body):
         yield "= " + ", ".join(f"{name} {value}" for name, value in frame.headers.items())
         yield from _show(frame.payload)
-    reader.eof()
 
 
 def _show(body: bytes) -> Iterator[str]:

@@ -58,7 +58,7 @@ WPT: dict[str, tuple[str, list[tuple[str, str]]]] = {
 def read(*blocks: bytes) -> list[tuple[bytes, bytes]]:
     reader = Reader()
     frames = [frame for block in blocks for frame in reader.feed(block)]
-    return [(frame.event, frame.data) for frame in frames + reader.eof()]
+    return [(frame.event, frame.data) for frame in frames]
 
 
 def by_the_book(stream: bytes) -> list[tuple[bytes, bytes]]:

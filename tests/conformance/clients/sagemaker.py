@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 
 from gateway.core.http import Response
-from gateway.wire import awsevent
 from tests.conformance.clients.heard import Client, Heard
 from tests.conformance.clients.openai import hear_openai, read_openai, refused_openai
+from tests.eventstream import frames
 
 
 def hear_framed(stream: bytes) -> Heard:
-    reader = awsevent.Reader()
-    frames = reader.feed(stream)
-    reader.eof()
     payloads, error = b"", None
-    for frame in frames:
+    for frame in frames(stream):
         assert error is None, "something follows an exception"
         if frame.headers[":message-type"] == "exception":
             error = json.loads(frame.payload)["Message"]

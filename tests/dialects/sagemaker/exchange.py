@@ -13,7 +13,7 @@ from gateway.core.http import Headers, Request
 from gateway.core.messages import Chat, Complete
 from gateway.dialects.sagemaker import SageMaker
 from gateway.translation.lanes import EventLane
-from gateway.wire import awsevent
+from tests.eventstream import frames
 
 DIALECT = SageMaker()
 VLLM = Vllm()
@@ -47,14 +47,13 @@ def refusal(body: Any, route: str = RAW) -> GatewayError:
 
 def payloads(stream: bytes) -> list[bytes]:
     """The payloads of finished PayloadPart frames."""
-    reader = awsevent.Reader()
-    frames = [*reader.feed(stream), *reader.eof()]
+    found = frames(stream)
     assert all(
         frame.headers
         == {":event-type": "PayloadPart", ":content-type": "application/octet-stream", ":message-type": "event"}
-        for frame in frames
+        for frame in found
     )
-    return [frame.payload for frame in frames]
+    return [frame.payload for frame in found]
 
 
 def lane(body: dict[str, Any], route: str) -> EventLane:

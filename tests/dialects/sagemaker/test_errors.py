@@ -11,8 +11,8 @@ from gateway.core.errors import Blame, GatewayError, Kind
 from gateway.core.http import Headers
 from gateway.dialects.sagemaker.errors import AWS_ERRORS, SIGNATURE_ERRORS
 from gateway.dialects.sagemaker.fields import FIELDS
-from gateway.wire import awsevent
 from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, lane, request
+from tests.eventstream import frames
 from tests.repo.tree import ROOT
 
 
@@ -125,7 +125,7 @@ def test_how_long_to_wait() -> None:
     ],
 )
 def test_exception_frames(error: GatewayError, type_: str, payload: dict[str, str]) -> None:
-    (frame,) = awsevent.Reader().feed(lane({"messages": HI}, STREAM).fail(error))
+    (frame,) = frames(lane({"messages": HI}, STREAM).fail(error))
     assert frame.headers == {
         ":exception-type": type_,
         ":content-type": "application/json",

@@ -19,7 +19,8 @@ from gateway.core.http import Response
 from gateway.core.lifecycle import fold
 from gateway.dialects.sagemaker.fields import MODEL
 from gateway.dialects.sagemaker.replies import id_of
-from gateway.wire import awsevent, sse
+from gateway.wire import sse
+from tests import eventstream
 from tests.dialects.sagemaker.exchange import DIALECT, ENDPOINT, HI, RAW, STREAM, VLLM, chunks, lane, payloads, read
 
 SAMPLES = Path(__file__).parent
@@ -136,7 +137,7 @@ def test_a_cut_after_any_frame_is_told(name: str, body: dict[str, Any], route: s
             assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_truncated"
         else:
             assert under.clean_end
-            (frame,) = awsevent.Reader().feed(last)
+            (frame,) = eventstream.frames(last)
             assert frame.headers[":message-type"] == "exception"
             assert frame.headers[":exception-type"] == "ModelStreamError"
             assert json.loads(frame.payload) == {
