@@ -19,10 +19,12 @@ from gateway.wire.openai.requests.unsupported import (
     RISING,
     UNREAD,
     leave_unread,
+    refuse_given,
+    refuse_sampling,
     unsupported,
     unwritten,
 )
-from gateway.wire.openai.requests.writing import ParameterWriter
+from gateway.wire.openai.requests.writing import ParameterWriter, beyond_openai
 from gateway.wire.openai.scores import rerank_body
 
 NAME = "llamacpp"
@@ -32,6 +34,12 @@ _SEEDS = 2**32 - 1
 # The window of penalties, in tokens, where the context length is unknown. llama.cpp reserves memory for the whole
 # window with each request: with 2**31 - 1 one token took 30 s.
 _WINDOW = 65_536
+# Parameters of sampling that llama.cpp lacks -> the values that change nothing.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "min_tokens": (0,),
+    "no_repeat_ngram": (0, 1),
+    **dict.fromkeys(("stop_tokens", "eos_tokens", "bad_words"), ()),
+}
 # vLLM's members that llama.cpp has too.
 _SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
 _NOT_ITS: Mapping[str, tuple[Any, ...]] = {name: off for name, off in UNREAD.items() if name not in _SHARED}
@@ -133,7 +141,7 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str,
     """
     _refuse_second_words(body)
     dropped = leave_unread(body, op, _NOT_ITS, IDLE, NAME)
-    _refuse_sampling(op.sampling)
+    refuse_sampling(op.sampling, _NEUTRAL, NAME)
     if body.pop("max_completion_tokens", None) is not None:
         if body.get("max_tokens") is not None:
             dropped += ("max_tokens",)
@@ -196,34 +204,13 @@ def write_sampling(body: dict[str, Any], sampling: Sampling) -> None:
         bias.append((sequence[0], False))
     if bias:
         body["logit_bias"] = bias
-    _refuse_sampling(sampling)
-
-
-def _refuse_sampling(sampling: Sampling) -> None:
-    for name, param in (
-        ("min_tokens", "min_tokens"),
-        ("stop_tokens", "stop_tokens"),
-        ("eos_tokens", "eos_tokens"),
-        ("bad_words", "bad_words"),
-    ):
-        if getattr(sampling, name):
-            raise unsupported(param, NAME)
-    if sampling.no_repeat_ngram is not None and sampling.no_repeat_ngram > 1:
-        raise unsupported("no_repeat_ngram", NAME)
+    refuse_sampling(sampling, _NEUTRAL, NAME)
 
 
 def _refuse(op: Complete) -> None:
-    for name, asked in (
-        ("num_beams", op.beams is not None),
-        ("max_total_tokens", op.max_total is not None),
-        ("min_total_tokens", op.min_total is not None),
-        ("echo", op.echo),
-        ("suffix", op.suffix is not None),
-        # llama.cpp would still generate one token.
-        ("max_tokens", op.max_output == 0),
-    ):
-        if asked:
-            raise unsupported(name, NAME)
+    # With `max_tokens` 0 llama.cpp would still generate one token.
+    given = {"echo": op.echo, "suffix": op.suffix is not None, "max_tokens": op.max_output == 0}
+    refuse_given(beyond_openai(op) | given, NAME)
 
 
 def _refuse_second_words(members: Mapping[str, Any]) -> None:

@@ -10,14 +10,32 @@ import msgspec
 
 from gateway.core.messages import Chat, Complete, Extra, Message, Output, Sampling, ToolCall
 from gateway.wire.openai.requests.parts import put, write_message
-from gateway.wire.openai.requests.unsupported import IDLE, UNREAD, leave_unread, unsupported, unwritten
+from gateway.wire.openai.requests.unsupported import (
+    IDLE,
+    UNREAD,
+    leave_unread,
+    refuse_given,
+    refuse_sampling,
+    unsupported,
+    unwritten,
+)
 from gateway.wire.openai.requests.views import CHAT_MEMBERS, TEXT_MEMBERS
+from gateway.wire.openai.requests.writing import beyond_openai
 
 NAME = "tgi"
 
 MAX_STOPS = 4
 """TGI's default of --max-stop-sequences."""
 
+# Parameters of sampling that TGI lacks -> the values that change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "no_repeat_ngram": (0, 1),
+    "ignore_eos": (False,),
+    **dict.fromkeys(("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens"), ()),
+}
 # TGI's own parameters of /generate, which only TGI clients send.
 _OWN = frozenset({"adapter_id", "truncate", "typical_p", "watermark"})
 
@@ -26,20 +44,9 @@ def refuse(op: Chat | Complete, rest: dict[str, Any]) -> tuple[str, ...]:
     """Raises GatewayError(UNSUPPORTED) for what neither of TGI's endpoints can do. Removes from `rest`, in place, what
     they would not read, and returns the names."""
     sampling = op.sampling
-    if op.n > 1:
-        raise unsupported("n", NAME)
-    if len(op.stop) > MAX_STOPS:
-        raise unsupported("stop", NAME)
-    if sampling.seed is not None and sampling.seed < 0:
-        raise unsupported("seed", NAME)
-    neutral = {"presence_penalty": (0,), "min_p": (0,), "min_tokens": (0,), "no_repeat_ngram": (0, 1)}
-    for name, values in neutral.items():
-        value = getattr(sampling, name)
-        if value is not None and value not in values:
-            raise unsupported(name, NAME)
-    for name in ("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
-        if getattr(sampling, name):
-            raise unsupported(name, NAME)
+    negative = sampling.seed is not None and sampling.seed < 0
+    refuse_given({"n": op.n > 1, "stop": len(op.stop) > MAX_STOPS, "seed": negative}, NAME)
+    refuse_sampling(sampling, _NEUTRAL, NAME)
     return leave_unread(rest, op, UNREAD, IDLE, NAME)
 
 
@@ -48,15 +55,7 @@ def text_body(op: Complete, rest: Extra) -> dict[str, Any]:
     prompt, sampling = op.prompts[0], op.sampling
     if len(op.prompts) != 1 or not isinstance(prompt, str):
         raise unsupported("prompt", NAME)
-    for name, value in (
-        ("num_beams", op.beams),
-        ("max_total_tokens", op.max_total),
-        ("min_total_tokens", op.min_total),
-        ("suffix", op.suffix),
-        ("echo", op.echo or None),
-    ):
-        if value is not None:
-            raise unsupported(name, NAME)
+    refuse_given(beyond_openai(op) | {"suffix": op.suffix is not None, "echo": op.echo}, NAME)
     seed = op.seeds[0] if op.seeds else sampling.seed
     if seed is not None and seed < 0:
         raise unsupported("seed", NAME)

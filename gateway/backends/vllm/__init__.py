@@ -39,6 +39,8 @@ from gateway.wire.openai.requests.unsupported import (
     cannot_tokenize,
     leave_unread,
     no_token_ids,
+    refuse_given,
+    refuse_sampling,
     unsupported,
 )
 from gateway.wire.openai.requests.writing import PATHS, ParameterWriter, outgoing, prompt_of
@@ -250,32 +252,29 @@ def _rename_guided(body: dict[str, Any], version: tuple[int, ...]) -> None:
         del body[name]
 
 
+# Parameters that vLLM's beam search silently ignores -> the values that change nothing.
+_NEUTRAL_TO_BEAMS: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_tokens": (0,),
+    "min_p": (0,),
+    "top_k": (0,),
+    "top_p": (1,),
+    **dict.fromkeys(("logit_bias", "stop_tokens", "eos_tokens", "bad_words", "bad_tokens"), ()),
+}
+
+
 def _refuse_with_beams(op: Complete) -> None:
     """Raises GatewayError(UNSUPPORTED) for parameters that vLLM's beam search would silently ignore: all but
     temperature, length_penalty, max_tokens and ignore_eos."""
-    for name, neutral in (
-        ("frequency_penalty", 0),
-        ("presence_penalty", 0),
-        ("repetition_penalty", 1),
-        ("min_tokens", 0),
-        ("min_p", 0),
-        ("top_k", 0),
-        ("top_p", 1),
-        ("logit_bias", None),
-        ("stop_tokens", ()),
-        ("eos_tokens", ()),
-        ("bad_words", ()),
-        ("bad_tokens", ()),
-    ):
-        value = getattr(op.sampling, name)
-        if value is not None and value != neutral:
-            raise unsupported(name, NAME)
-    if op.stop:
-        raise unsupported("stop", NAME)
-    if op.output is not None and op.output.kind != "text":
-        raise unsupported("response_format", NAME)
-    if op.logprobs is not None:
-        raise unsupported("logprobs", NAME)
+    refuse_sampling(op.sampling, _NEUTRAL_TO_BEAMS, NAME)
+    given = {
+        "stop": bool(op.stop),
+        "response_format": op.output is not None and op.output.kind != "text",
+        "logprobs": op.logprobs is not None,
+    }
+    refuse_given(given, NAME)
 
 
 def _within(salt: str, own: Raw) -> str:

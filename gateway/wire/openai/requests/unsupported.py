@@ -13,6 +13,7 @@ from gateway.core.messages import (
     Complete,
     Embed,
     Op,
+    Sampling,
     Score,
 )
 from gateway.wire.json import NULL
@@ -28,6 +29,22 @@ def unsupported(param: str, backend: str, why: str = "") -> GatewayError:
     param = _NAMES.get(param, param)
     message = f"'{param}' cannot be executed by the {backend} worker of this model"
     return GatewayError(Kind.UNSUPPORTED, f"{message}: {why}" if why else message, param=param)
+
+
+def refuse_sampling(sampling: Sampling, neutral: Mapping[str, tuple[Any, ...]], backend: str) -> None:
+    """Raises GatewayError(UNSUPPORTED) for the first of the parameters in `neutral` that is given, with another value
+    than those listed, which change nothing."""
+    for name, values in neutral.items():
+        value = getattr(sampling, name)
+        if value not in (None, (), {}) and value not in values:
+            raise unsupported(name, backend)
+
+
+def refuse_given(given: Mapping[str, bool], backend: str) -> None:
+    """Raises GatewayError(UNSUPPORTED) for the first parameter in `given` that is."""
+    for name, is_given in given.items():
+        if is_given:
+            raise unsupported(name, backend)
 
 
 def no_token_ids(backend: str) -> GatewayError:

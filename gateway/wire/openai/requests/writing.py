@@ -5,7 +5,7 @@ Each engine's own names are in its `ParameterWriter`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,9 +20,30 @@ from gateway.wire.openai.requests.parts import (
     write_tool,
     write_tool_choice,
 )
-from gateway.wire.openai.requests.unsupported import RISING, no_token_ids, unsupported
+from gateway.wire.openai.requests.unsupported import RISING, no_token_ids, refuse_given, refuse_sampling, unsupported
 
 PATHS = {Chat: "/v1/chat/completions", Complete: "/v1/completions", Embed: "/v1/embeddings"}
+
+
+# Parameters of sampling that OpenAI's wire lacks -> the values that change nothing.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "top_k": (0,),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "min_tokens": (0,),
+    "no_repeat_ngram": (0,),
+    "ignore_eos": (False,),
+    **dict.fromkeys(("stop_tokens", "eos_tokens", "bad_words", "bad_tokens"), ()),
+}
+
+
+def beyond_openai(op: Complete) -> dict[str, bool]:
+    """Parameters of text completions that OpenAI's wire lacks -> whether `op` has them."""
+    return {
+        "num_beams": op.beams is not None,
+        "max_total_tokens": op.max_total is not None,
+        "min_total_tokens": op.min_total is not None,
+    }
 
 
 class ParameterWriter:
@@ -36,13 +57,7 @@ class ParameterWriter:
 
     def completion(self, body: dict[str, Any], op: Complete, can: Capabilities) -> None:
         """The parameters of text completions only: beams, lists of seeds, total lengths."""
-        for param, value in (
-            ("num_beams", op.beams),
-            ("max_total_tokens", op.max_total),
-            ("min_total_tokens", op.min_total),
-        ):
-            if value is not None:
-                raise unsupported(param, self.name)
+        refuse_given(beyond_openai(op), self.name)
         if op.seeds:
             if op.seeds != tuple(range(op.seeds[0], op.seeds[0] + len(op.seeds))):
                 raise unsupported("seed", self.name, RISING)
@@ -59,14 +74,7 @@ class ParameterWriter:
         )
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-        neutral = {"top_k": 0, "min_p": 0, "repetition_penalty": 1, "min_tokens": 0, "no_repeat_ngram": 0}
-        for name, off in neutral.items():
-            value = getattr(sampling, name)
-            if value is not None and value != off:
-                raise unsupported(name, self.name)
-        for name in ("stop_tokens", "eos_tokens", "bad_words", "bad_tokens", "ignore_eos"):
-            if getattr(sampling, name):
-                raise unsupported(name, self.name)
+        refuse_sampling(sampling, _NEUTRAL, self.name)
 
     def output(self, body: dict[str, Any], output: Output) -> None:
         if output.kind == "text":
