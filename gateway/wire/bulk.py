@@ -59,7 +59,7 @@ def refuse_bulk(body: bytes) -> None:
 
 
 def excess_of(body: bytes, times: int = 1) -> str | None:
-    """What `body` holds more of than so many times these bounds, or None."""
+    """The bound that `body` exceeds, each taken `times` times, as text; None if it exceeds none."""
     # Each counted value follows a comma or a colon, except first ones. Decoders bound those by their depth limit.
     if len(body) <= MOST_NESTED * times:
         return None
@@ -74,7 +74,7 @@ def excess_of(body: bytes, times: int = 1) -> str | None:
 
 
 def _count(body: bytes, byte: bytes, most: int) -> int:
-    """How often `byte` is in `body`, but no more than `most`. Where it is rare, as in prompts, this is much
+    """How often `byte` is in `body`, but no more than `most`. If it is rare, as in prompts, this is much
     cheaper than `bytes.count`, which looks at each byte by itself and not by `memchr`."""
     return len(body.replace(byte, byte + byte, most)) - len(body)
 

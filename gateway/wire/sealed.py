@@ -25,7 +25,7 @@ _UNKNOWN = Sealing("", b"")
 
 
 class Seal:
-    """Seals and opens texts. sealing: `Request.sealing`; None where nobody has authenticated the caller, as in a
+    """Seals and opens texts. sealing: `Request.sealing`; None if nobody has authenticated the caller, as in a
     translation. use: the purpose; a text that was sealed for one purpose is not opened for another."""
 
     def __init__(self, sealing: Callable[[], Sealing] | None, use: bytes) -> None:

@@ -73,7 +73,7 @@ class LlamaCpp(OpenAIBackend):
         return self._counting(op, {"content": prompt, "add_special": True}, token_count, "/tokenize")
 
     def tokenize(self, op: Tokenize | Detokenize, can: Capabilities) -> Ask:
-        """Of a chat only the number of its tokens can be had. Raises GatewayError(UNSUPPORTED) for one."""
+        """Raises GatewayError(UNSUPPORTED) for a chat: the worker only counts its tokens."""
         if isinstance(op, Detokenize):
             return self._ask(op, {"tokens": op.tokens}, read_text, "/detokenize")
         if isinstance(op.prompt, Chat):
@@ -116,13 +116,13 @@ class LlamaCpp(OpenAIBackend):
 
 
 def _told(op: Op) -> bool:
-    """True for a chat whose reply says more than OpenAI's: the usage of each of several choices, or the stop phrase
+    """True for a chat whose reply has more than OpenAI's: the usage of each of several choices, or the stop phrase
     that was met."""
     return isinstance(op, Chat) and (op.n > 1 or bool(op.stop))
 
 
 class _CapsIn(Struct, frozen=True):
-    """What the model's chat template supports."""
+    """The abilities of the model's chat template."""
 
     supports_tools: bool | None = None
     supports_reasoning_effort: bool | None = None

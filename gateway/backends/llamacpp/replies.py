@@ -30,7 +30,7 @@ _REASONS: dict[str, Reason] = {"eos": "stop", "word": "stop", "limit": "length"}
 
 class ToldReader(ChatReader):
     """A chat with several choices, or with stop phrases. Each choice has its own usage chunk, and each of these counts
-    the prompt again. The chunk that ends a choice tells the phrase that was met, if it was asked for."""
+    the prompt again. The chunk that ends a choice names the phrase that was met, if the client asked for it."""
 
     def chunk(self, data: bytes) -> Iterator[Event]:
         said = wire.decoded(data, _told).told if b'"__verbose"' in data else None
@@ -64,7 +64,7 @@ def token_count(said: bytes) -> int:
 
 
 class _PieceIn(Struct):
-    """A token and its text, as bytes where they are no text."""
+    """A token and its text, as bytes if it is not valid text."""
 
     id: wire.Count
     piece: str | list[wire.Index]
@@ -125,7 +125,7 @@ class _VerboseIn(Struct):
 
 
 class _ToldIn(Struct):
-    """A chunk of a chat, of which llama.cpp tells more than OpenAI's wire has."""
+    """A chunk of a chat, with what llama.cpp adds to OpenAI's wire."""
 
     told: _VerboseIn | None = field(default=None, name="__verbose")
 
@@ -258,7 +258,7 @@ class TextReader:
             probs = probs[: len(tokens) - 1] if tokens and len(probs) >= len(tokens) else probs
             tokens = tokens[:-1]
         elif found.stop_type == "none" and not self._op.prompts[index // self._op.n]:
-            found.stop_type = "eos"  # of an empty prompt nothing is read, and nothing said
+            found.stop_type = "eos"  # an empty prompt is not read, and has no reply
         elif found.stop_type not in _REASONS:
             raise wire.aborted(found.stop_type)
         if found.content or tokens or probs:
@@ -293,7 +293,7 @@ def _check_json(text: str) -> None:
         raise unsupported("response_format", NAME) from None
 
 
-# "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones where they differ.
+# "Field 'n': Value must be between ...". llama.cpp's names are mapped to canonical ones if they differ.
 _FIELD = re.compile(r"^Field '(\w+)'")
 _PARAMS = {"n_predict": "max_tokens", "n_probs": "logprobs", "repeat_penalty": "repetition_penalty"}
 

@@ -31,7 +31,7 @@ NAME = "llamacpp"
 
 # Seeds have 32 bits. The highest value means "draw one".
 _SEEDS = 2**32 - 1
-# The window of penalties, in tokens, where the context length is unknown. llama.cpp reserves memory for the whole
+# The window of penalties, in tokens, if the context length is unknown. llama.cpp reserves memory for the whole
 # window with each request: with 2**31 - 1 one token took 30 s.
 _WINDOW = 65_536
 # Parameters of sampling that llama.cpp lacks -> the values that change nothing.
@@ -43,7 +43,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 # vLLM's members that llama.cpp has too.
 _SHARED = frozenset({"add_generation_prompt", "chat_template_kwargs", "continue_final_message", "structured_outputs"})
 _NOT_ITS: Mapping[str, tuple[Any, ...]] = {name: off for name, off in UNREAD.items() if name not in _SHARED}
-# Its reasoning models always tell their reasoning.
+# Its reasoning models always include their reasoning.
 _NOT_ITS = {**_NOT_ITS, "include_reasoning": (True,)}
 
 # vLLM's members of requests for scores and embeddings that change them, with the values that change nothing.
@@ -160,8 +160,8 @@ def adjust_chat(body: dict[str, Any], op: Chat, can: Capabilities) -> tuple[str,
     if not op.stream:
         body.pop("stream_options", None)
     if op.stop:
-        # A chat's reply says only that it stopped. This adds what its own API says beside that, cut to the phrase that
-        # was met.
+        # A chat's reply only reports that it stopped. This adds the fields of its own API, cut to the phrase that was
+        # met.
         body["verbose"], body["response_fields"] = True, ["stopping_word"]
     if op.n > 1:
         # The usage of a buffered reply covers one choice only; a stream reports the usage of each.

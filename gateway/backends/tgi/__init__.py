@@ -1,7 +1,7 @@
 """Backend for text-generation-inference: `/generate` and `/generate_stream` for texts, its chat endpoint for chats.
 
 Sources: TGI 3.3 (router/src/lib.rs, validation.rs, server.rs, chat.rs; server utils/tokens.py) and its client,
-text-generation 0.7.0. What TGI cannot do, and what the gateway corrects: docs/backends/tgi.md.
+text-generation 0.7.0. Its limits, and the gateway's corrections: docs/backends/tgi.md.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NO_PARAMETERS = Raw(b'{"type":"object","properties":{}}')
 
 
 class _Parameters(ParameterWriter):
-    """TGI's names in chats, where they differ from OpenAI's."""
+    """TGI's names in chats, as far as they differ from OpenAI's."""
 
     def sampling(self, body: dict[str, Any], sampling: Sampling) -> None:
         """Never sends `presence_penalty`: TGI turns it into a repetition penalty, and a 0 into a penalty of 2."""

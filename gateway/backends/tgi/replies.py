@@ -86,7 +86,7 @@ def count(said: bytes) -> int:
 
 
 def tokens_of(said: bytes, texts: bool, max_context: int | None) -> Tokens:
-    """The tokens in an answer of `/tokenize`, with their texts where these are asked for."""
+    """The tokens in an answer of `/tokenize`, with their texts if `texts`."""
     found = _ids.decode(said)
     return Tokens(tuple(one.id for one in found), tuple(one.text for one in found) if texts else None, max_context)
 

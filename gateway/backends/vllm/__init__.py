@@ -239,7 +239,7 @@ _GUIDED = {"guided_choice": "choice", "guided_grammar": "grammar", "guided_json"
 
 
 def _rename_guided(body: dict[str, Any], version: tuple[int, ...]) -> None:
-    """Gives a constraint the name that a worker of this version reads; both names where the version is unknown. Raises
+    """Gives a constraint the name that a worker of this version reads; both names if the version is unknown. Raises
     GatewayError(UNSUPPORTED) for a second constraint."""
     given = [name for name in _GUIDED if name in body]
     if version and version < (0, 12):

@@ -23,7 +23,7 @@ _ASK = Raw(
     b'"remote_host":null,"remote_port":null}'
 )
 _ONE, _NO = Raw(b"1"), Raw(b"false")
-# What the first request leaves out: it is not streamed, has one token, and nobody reads its text.
+# The first request leaves these out: it is not streamed, has one token, and nobody reads its text.
 _LATER = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "return_token_ids")
 # Member -> the values with which a prompt can be computed elsewhere. Others need all of the prompt's results, or more
 # than one sequence.

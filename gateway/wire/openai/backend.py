@@ -1,4 +1,4 @@
-"""What the backends share whose workers speak OpenAI's wire. Each backend adds its differences."""
+"""The base of all backends: it reads what OpenAI's wire defines. Each backend adds its differences."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _used(found: _UsageIn | None) -> Usage | None:
 
 
 def inability(response: Response, op: Op | None, backend: str) -> GatewayError | None:
-    """The refusal if `response` says that this worker does not rank, or embed, at all. That is the model's nature: no
+    """The refusal if `response` means that this worker does not rank, or embed, at all. That is the model's nature: no
     worker has failed. A model that the worker does not know is a fault of the configuration, and not meant here."""
     if not isinstance(op, (Embed, Score)) or response.status not in _UNABLE or b"does not exist" in response.body:
         return None

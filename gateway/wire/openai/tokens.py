@@ -1,4 +1,4 @@
-"""What workers answer without their model: tokens of a text, the text of tokens, the number of tokens."""
+"""Answers that need no model: tokens of a text, and the text of tokens."""
 
 from __future__ import annotations
 

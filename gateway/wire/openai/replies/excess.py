@@ -1,6 +1,6 @@
 """Bounds on the lists in a worker's reply, checked before the reply is decoded.
 
-A list of empty objects takes three bytes an entry. Decoded, copied and told one by one, two megabytes of them hold the
+A list of empty objects takes three bytes an entry. Decoded, copied and sent one by one, two megabytes of them hold the
 event loop for two seconds. So the lists whose entries are looked at one by one have bounds, and a first pass over a
 large frame or body stops at the first entry too many, before anything is kept.
 """
@@ -21,7 +21,7 @@ MOST_CALLS = 1024
 """The most tool calls of one choice, and pieces of them in one chunk."""
 
 MOST_TOKENS = 4096
-"""The most tokens of which one chunk of a text tells logprobs, beside those of an echoed prompt."""
+"""The most tokens whose logprobs one chunk of a text may have, beside those of an echoed prompt."""
 
 # A token with 20 alternatives is 43 objects and arrays. So 6,000 of them fit into one chunk.
 _TOLD_TIMES = 8

@@ -1,4 +1,4 @@
-"""The context of a model and its adapters, as a server of OpenAI's wire tells them at `/v1/models`.
+"""The context of a model and its adapters, as a server of OpenAI's wire lists them at `/v1/models`.
 
 OpenAI's own list has neither. vLLM (0.33.0, `entrypoints/openai/protocol.py`, `ModelCard`) and SGLang add
 `max_model_len` to each model. vLLM lists each LoRA adapter that is loaded as a model, whose `parent` is the name of the

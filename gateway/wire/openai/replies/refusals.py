@@ -45,7 +45,7 @@ _LONGEST_WAIT_S = 10_000_000.0
 def error_headers(error: GatewayError, status: int, longest_s: float = _LONGEST_WAIT_S) -> Headers:
     """Retry-After in seconds and in milliseconds, on 429 and 503, and on what is held because workers died of it. For a
     limit it is the exact wait, rounded up: after a shorter one comes another 429. `longest_s` cuts it for clients that
-    give up where they should wait for longer. For what is held it is the exact rest, and no client should try by
+    give up instead of waiting for longer. For what is held it is the exact rest, and no client should try by
     itself. For anything else it is at most 60 s, because openai-python 1.x ignores longer waits."""
     headers: Headers = []
     if error.kind is Kind.UPSTREAM and error.retry_after is not None:

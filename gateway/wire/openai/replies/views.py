@@ -352,7 +352,7 @@ def late_fault(error: ErrorIn | str) -> GatewayError:
     return classify(status, error.message, error.param, error.code)
 
 
-# A flag of an engine's command line, in a message that tells an operator how to start it.
+# A flag of an engine's command line, in a message that explains to an operator how to start it.
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]{1,62}[a-z0-9]\b")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 

@@ -1,4 +1,4 @@
-"""What constrains an answer on vLLM's wire. A client of any dialect may send these members, and a constraint is obeyed
+"""Constraints of vLLM's wire on an answer. A client of any dialect may send these members, and a constraint is obeyed
 or refused: an answer that ignores it looks like one that obeys it.
 
 Source: vLLM 0.33's protocols of chats, completions, responses, messages and embeddings; `tests/engine` compares them.

@@ -186,8 +186,8 @@ def _chat_op(
 
 
 def _cache_key(raw: Extra) -> str | None:
-    """What the client calls prompts that share a beginning. A service that reads the key itself says what is wrong with
-    one that is not a string."""
+    """The client's name for prompts that share a beginning; None if it is not a string. A service that reads the key
+    itself reports what is wrong with that."""
     key = raw.get("prompt_cache_key")
     return msgspec.json.decode(key, type=str) if key is not None and bytes(memoryview(key)[:1]) == b'"' else None
 

@@ -114,7 +114,7 @@ _GENERATION = _CHATS | _names("""
     seed session_id skip_special_tokens spaces_between_special_tokens stop stop_token_ids stream_interval
     structured_outputs suffix temperature thinking_token_budget top_k top_p use_beam_search vllm_xargs watermarking
 """)
-# What has a meaning in other operations only.
+# Operation -> the members that have a meaning in other operations only.
 _ELSEWHERE: Mapping[type, frozenset[str]] = {
     Chat: _POOLING | _names("mm_payload prompt_embeds suffix"),
     Complete: _POOLING | _CHATS,
@@ -156,9 +156,9 @@ VLLM_IDLE = _names("""
 """The same for those that no reply shows: how vLLM caches, orders and names requests, and the side of a cut that is not
 made."""
 UNREAD: Mapping[str, tuple[Any, ...]] = {**OPENAI_MEMBERS, **VLLM_MEMBERS}
-"""What engines other than vLLM do not read although it asks for another reply."""
+"""Members that ask for another reply, and that engines other than vLLM do not read."""
 IDLE = OPENAI_IDLE | VLLM_IDLE | {"user"}
-"""What engines other than vLLM do not read, and no reply shows."""
+"""Members that no reply shows, and that engines other than vLLM do not read."""
 
 RISING = "a list must rise by one, as in [5, 6, 7]: a worker takes one seed, and draws choice i with that seed plus i"
 """Why a list of seeds is refused."""
@@ -186,7 +186,7 @@ def total_of(op: Complete) -> str:
 
 
 def cannot_tokenize(backend: str) -> GatewayError:
-    """The error for a worker that does not tell tokens."""
+    """The error for a worker that cannot list tokens."""
     message = f"the {backend} worker of this model cannot tokenize"
     return GatewayError(Kind.UNSUPPORTED, message, code="beyond_model")
 

@@ -143,7 +143,7 @@ class PassthroughLane:
         return b"".join(out)
 
     def _ordinary(self, event: bytes) -> bytes:
-        """What the client is sent for `event` where that matches a template, else b""."""
+        """The bytes for the client if `event` matches a template, else b""."""
         for usual, pieces, _ in self._usual:
             if event.startswith(usual.before) and event.endswith(usual.after):
                 literal = event[len(usual.before) - 1 : len(event) - len(usual.after) + 1]

@@ -63,7 +63,7 @@ class Reader(ABC):
         self.usage: Usage | None = None
         # The tokens of the reply so far, as the last ordinary chunk wrote them, if it is later than `usage`.
         self.late_output = b""
-        # The worker's fingerprint, if it comes after the first chunk: vLLM says it in the last one only.
+        # The worker's fingerprint, if it comes after the first chunk: vLLM sends it in the last one only.
         self.late_fingerprint: str | None = None
         self.unfinished = 0
         # The template of ordinary chunks of one open part, and the place of that part: (choice, index).
