@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends.tgi.errors import fault_of
-from gateway.backends.tgi.replies import StopSequenceTrimmer, TextReader, TgiStreamReader, count, reader_of, tokens_of
+from gateway.backends.tgi.replies import StopSequenceTrimmer, count, tokens_of
 from gateway.backends.tgi.requests import (
     NAME,
     below_one,
@@ -135,13 +135,11 @@ class Tgi(OpenAIBackend):
         return self._ask(op, body, lambda said: tokens_of(said, texts, can.max_context), "/tokenize")
 
     def read(self, response: Response, op: Generate) -> Iterator[Event]:
-        reader = reader_of(op, self._defaults)
-        if isinstance(reader, TextReader):
-            reader.input = counted(response.header(b"x-prompt-tokens"))
-        return StopSequenceTrimmer(op).trim(reader.whole(response.body))
+        counts = counted(response.header(b"x-prompt-tokens"))
+        return StopSequenceTrimmer(op, self._defaults).whole(response.body, counts)
 
     def reader(self, op: Generate) -> StreamReader:
-        return TgiStreamReader(op, self._defaults)
+        return StopSequenceTrimmer(op, self._defaults)
 
     def _fault(self, response: Response) -> GatewayError:
         return fault_of(response, self._defaults.now())

@@ -57,29 +57,6 @@ _generation_decoder = msgspec.json.Decoder(_GenerationIn)
 _ids = msgspec.json.Decoder(list[_IdIn])
 
 
-def reader_of(op: Generate, defaults: ReplyDefaults) -> Reader:
-    """A reader for one reply to `op` as TGI sends it. `StopSequenceTrimmer` corrects its events."""
-    return _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
-
-
-class TgiStreamReader:
-    """Implements core.ports.StreamReader."""
-
-    def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
-        self._reader = reader_of(op, defaults)
-        self._trimmer = StopSequenceTrimmer(op)
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._reader.buffered_bytes
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        return self._trimmer.trim(self._reader.feed(block))
-
-    def eof(self) -> Iterator[Event]:
-        return self._trimmer.trim(self._reader.eof())
-
-
 def count(said: bytes) -> int:
     """The number of tokens in an answer of `/tokenize`."""
     return len(_ids.decode(said))
@@ -165,13 +142,15 @@ def _logprob(token: _Token) -> dict[str, Any]:
 
 
 class StopSequenceTrimmer:
-    """Corrects TGI's events to what every dialect promises.
+    """Reads a reply as TGI sends it, and corrects its events to what every dialect promises. Implements
+    core.ports.StreamReader.
 
     It removes the matched stop sequence, which TGI leaves at the end of the text. So it holds back text that may be the
     beginning of a stop sequence. A reply that calls a tool gets that finish reason.
     """
 
-    def __init__(self, op: Generate) -> None:
+    def __init__(self, op: Generate, defaults: ReplyDefaults) -> None:
+        self._reader = _ChatReader(op, defaults) if isinstance(op, Chat) else TextReader(op, defaults)
         # TGI's pattern `STOP$` also matches before one newline at the end.
         self._stops = sorted(op.stop, key=len, reverse=True)
         self._heads = tuple(stop + "\n" for stop in self._stops)
@@ -180,7 +159,23 @@ class StopSequenceTrimmer:
         self._waiting: list[Delta | PartEnd] = []
         self._called = False
 
-    def trim(self, events: Iterable[Event]) -> Iterator[Event]:
+    @property
+    def buffered_bytes(self) -> int:
+        return self._reader.buffered_bytes
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        return self._trim(self._reader.feed(block))
+
+    def eof(self) -> Iterator[Event]:
+        return self._trim(self._reader.eof())
+
+    def whole(self, body: bytes, input_tokens: int | None) -> Iterator[Event]:
+        """Reads a buffered reply; `input_tokens` is the prompt's token count, if a header gave it."""
+        if isinstance(self._reader, TextReader):
+            self._reader.input = input_tokens
+        return self._trim(self._reader.whole(body))
+
+    def _trim(self, events: Iterable[Event]) -> Iterator[Event]:
         for event in events:
             if isinstance(event, Delta):
                 if self._stops and event.index == self._text_part:

@@ -7,7 +7,7 @@ large frame or body stops at the first entry too many, before anything is kept.
 
 from __future__ import annotations
 
-from threading import local
+from contextvars import ContextVar
 
 import msgspec
 from msgspec import Struct
@@ -29,21 +29,23 @@ _TOLD_TIMES = 8
 _FEW = 64
 
 
-class _Left(local):
-    """How many more entries, and tool calls of the present entry, the pass of this thread may meet."""
+class _Left(Struct):
+    """How many more entries, and tool calls of the present entry, a pass may meet."""
 
-    entries = 0
-    calls = 0
+    entries: int
+    calls: int = MOST_CALLS
 
 
-_left = _Left()
+# Each thread has its own.
+_left: ContextVar[_Left] = ContextVar("left")
 
 
 # msgspec calls `__post_init__` as soon as an entry has ended, but checks the length of a list at the list's end only.
 class _Call(Struct, gc=False):
     def __post_init__(self) -> None:
-        _left.calls -= 1
-        if _left.calls < 0:
+        left = _left.get()
+        left.calls -= 1
+        if left.calls < 0:
             raise ValueError("too many tool calls")
 
 
@@ -58,9 +60,10 @@ class _Entry(Struct, gc=False):
     message: _Holder | None = None
 
     def __post_init__(self) -> None:
-        _left.calls = MOST_CALLS
-        _left.entries -= 1
-        if _left.entries < 0:
+        left = _left.get()
+        left.calls = MOST_CALLS
+        left.entries -= 1
+        if left.entries < 0:
             raise ValueError("too many entries")
 
 
@@ -92,12 +95,12 @@ def refuse_excess(data: bytes, choices: int) -> None:
     # The decoder refuses a lone surrogate even in text that it skips, and the passthrough lane passes it on. So the
     # first pass reads other characters in the place of all surrogates.
     data = data.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")
-    _left.entries, _left.calls = max(_FEW, 2 * choices), MOST_CALLS
+    _left.set(_Left(max(_FEW, 2 * choices)))
     wire.decoded(data, _choices)
 
 
 def refuse_longer(body: bytes, entries: int) -> None:
     """Raises GatewayError(UPSTREAM, upstream_malformed) if the array `body`, or the `data` or the `results` of the
     object `body`, has more than twice as many entries as the request allows."""
-    _left.entries, _left.calls = max(_FEW, 2 * entries), MOST_CALLS
+    _left.set(_Left(max(_FEW, 2 * entries)))
     wire.decoded(body, _rows)

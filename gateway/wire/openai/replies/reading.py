@@ -209,7 +209,7 @@ def _few(ids: list[int] | None) -> bool:
     return ids is None or len(ids) <= 1
 
 
-def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:
+def _spoken(found: wire.ChoiceIn) -> tuple[int, ...]:
     """The token ids of a chunk's text. vLLM also lists the id that ended the choice (the model's end token, or a stop
     token, named in stop_reason). It has no text and is left out. Ids of a stop phrase stay, as vLLM gives them."""
     ids = found.token_ids
@@ -218,7 +218,7 @@ def _spoken(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> tuple[int, ...]:
     return tuple(ids) if _end_token(found) is None else tuple(ids[:-1])
 
 
-def _end_token(found: wire.ChatChoiceIn | wire.TextChoiceIn) -> int | None:
+def _end_token(found: wire.ChoiceIn) -> int | None:
     """The id that ended the choice, if the chunk has one."""
     ended = found.token_ids and found.finish_reason == "stop" and not isinstance(found.stop_reason, str)
     return found.token_ids[-1] if ended and found.token_ids else None

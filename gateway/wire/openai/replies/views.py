@@ -76,14 +76,19 @@ class LogprobsIn(Struct):
     content: list[LogprobIn] | None = None
 
 
-class ChatChoiceIn(Struct):
+class ChoiceIn(Struct):
+    """The common members of choices."""
+
     index: Index = 0
-    delta: DeltaIn | None = None
-    message: MessageIn | None = None
-    logprobs: LogprobsIn | None = None
     finish_reason: str | None = None
     stop_reason: str | Number | None = None
     token_ids: list[Number] | None = None
+
+
+class ChatChoiceIn(ChoiceIn):
+    delta: DeltaIn | None = None
+    message: MessageIn | None = None
+    logprobs: LogprobsIn | None = None
 
 
 class TextLogprobsIn(Struct):
@@ -92,13 +97,9 @@ class TextLogprobsIn(Struct):
     top_logprobs: list[dict[str, float | None] | None] | None = None
 
 
-class TextChoiceIn(Struct):
-    index: Index = 0
+class TextChoiceIn(ChoiceIn):
     text: str | None = None
     logprobs: TextLogprobsIn | None = None
-    finish_reason: str | None = None
-    stop_reason: str | Number | None = None
-    token_ids: list[Number] | None = None
     prompt_logprobs: Raw = NULL
     prompt_token_ids: Raw = NULL
 
@@ -126,33 +127,30 @@ class ErrorIn(Struct):
     code: int | str | None = None
 
 
-class ChatIn(Struct):
+class ReplyIn(Struct, kw_only=True):
+    """The common members of chunks and whole replies."""
+
+    id: str | None = None
+    model: str | None = None
+    created: int | float | None = None
+    usage: UsageIn | None = None
+    error: ErrorIn | str | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    kv_transfer_params: Raw = NULL
+
+
+class ChatIn(ReplyIn):
     """A chat chunk, or a whole chat completion."""
 
-    id: str | None = None
-    model: str | None = None
-    created: int | float | None = None
     choices: list[ChatChoiceIn] | None = None
-    usage: UsageIn | None = None
-    error: ErrorIn | str | None = None
-    system_fingerprint: str | None = None
-    service_tier: str | None = None
     prompt_logprobs: Raw = NULL
-    kv_transfer_params: Raw = NULL
 
 
-class TextIn(Struct):
+class TextIn(ReplyIn):
     """A text completion chunk, or a whole text completion."""
 
-    id: str | None = None
-    model: str | None = None
-    created: int | float | None = None
     choices: list[TextChoiceIn] | None = None
-    usage: UsageIn | None = None
-    error: ErrorIn | str | None = None
-    system_fingerprint: str | None = None
-    service_tier: str | None = None
-    kv_transfer_params: Raw = NULL
 
 
 class VectorIn(Struct):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Raw
@@ -102,19 +102,25 @@ def _object_in(call: ToolCall) -> str:
     return text
 
 
-def _write_part(part: Text | Image | Audio | Refusal | Opaque | Any) -> Any:
-    if isinstance(part, Text):
-        return with_extra({"type": "text", "text": part.text}, part.extra)
-    if isinstance(part, Image):
-        image = {"url": part.url}
-        put(image, detail=part.detail)
-        return with_extra({"type": "image_url", "image_url": image}, part.extra)
-    if isinstance(part, Audio):
-        audio = {"data": part.data, "format": part.format}
-        return with_extra({"type": "input_audio", "input_audio": audio}, part.extra)
-    if isinstance(part, Refusal):
-        return with_extra({"type": "refusal", "refusal": part.text}, part.extra)
-    return part.raw
+def _write_part(part: Part) -> dict[str, Any] | Raw:
+    match part:
+        case Text():
+            return with_extra({"type": "text", "text": part.text}, part.extra)
+        case Image():
+            image = {"url": part.url}
+            put(image, detail=part.detail)
+            return with_extra({"type": "image_url", "image_url": image}, part.extra)
+        case Audio():
+            audio = {"data": part.data, "format": part.format}
+            return with_extra({"type": "input_audio", "input_audio": audio}, part.extra)
+        case Refusal():
+            return with_extra({"type": "refusal", "refusal": part.text}, part.extra)
+        case Opaque():
+            return part.raw
+        case ToolCall() | Thinking():
+            raise TypeError("calls and thinking are members of a message, not parts of its content")
+        case _:
+            assert_never(part)
 
 
 def write_tool(tool: Tool) -> dict[str, Any]:

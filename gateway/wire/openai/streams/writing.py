@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from gateway.core.errors import GatewayError
-from gateway.core.events import Delta, End, Event, Failed, Finish, PartStart, Start, UsageReport
+from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, PartStart, Start, UsageReport
 from gateway.core.messages import Chat, Generate
 from gateway.core.usage import Usage
 from gateway.wire import sse
@@ -54,17 +54,23 @@ class OpenAIStreamWriter:
             if event.logprobs is None and not part.twice:
                 return part.before + text + part.ordinary
             return self._special(event, part, text)
-        if isinstance(event, PartStart):
-            return self._part(event)
-        if isinstance(event, Finish):
-            return self._finish(event)
-        if isinstance(event, Start):
-            return self._start(event)
-        if isinstance(event, UsageReport):
-            return self._held_back(self._usage(event.usage)) if self._op.include_usage else b""
-        if isinstance(event, Failed):
-            return self._last + self._refuse(event.error)
-        return self._end(event) if isinstance(event, End) else b""
+        match event:
+            case PartStart():
+                return self._part(event)
+            case PartEnd():
+                return b""
+            case Finish():
+                return self._finish(event)
+            case Start():
+                return self._start(event)
+            case UsageReport():
+                return self._held_back(self._usage(event.usage)) if self._op.include_usage else b""
+            case Failed():
+                return self._last + self._refuse(event.error)
+            case End():
+                return self._end(event)
+            case _:
+                assert_never(event)
 
     def keepalive(self) -> bytes:
         return sse.KEEPALIVE
