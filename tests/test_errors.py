@@ -142,7 +142,7 @@ class Failing:
         self._fed = 0
         self.buffered_bytes = 0
 
-    def wire_of(self, op: Op) -> str:
+    def reply_wire(self, op: Op) -> str:
         return "its own"
 
     def write(self, op: Op, can: Capabilities) -> Request:

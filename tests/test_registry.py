@@ -50,7 +50,7 @@ def test_a_dialect_says_who_it_is(name: str) -> None:
     assert (changed.prefixes, changed.extras) == (("/elsewhere",), "drop")
     assert dialect.prefixes == dialects.REGISTRY[name].prefixes, "another's settings are not its own"
     assert set(dialect.passthrough) <= {
-        backends.create(one).wire_of(Chat(model="m", messages=())) for one in backends.REGISTRY
+        backends.create(one).reply_wire(Chat(model="m", messages=())) for one in backends.REGISTRY
     }
     assert (sys.modules[type(dialect).__module__].__doc__ or "").strip()
 
@@ -135,7 +135,7 @@ def test_a_backend_says_who_it_is(name: str) -> None:
     backend = backends.create(name)
     assert backend.name == name
     for op in (Chat(model="m", messages=()), Complete(model="m", prompts=("a",))):
-        assert backend.wire_of(op)
+        assert backend.reply_wire(op)
     document = sys.modules[type(backend).__module__].__doc__ or ""
     assert document.startswith("Backend for ")
 

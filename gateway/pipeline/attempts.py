@@ -156,7 +156,7 @@ class Attempts:
         """The client's reply, from the worker's."""
         call = self._call
         dialect, backend, op = call.reply.dialect, call.served.backend, call.asked
-        passthrough = dialect.passthrough.get(backend.wire_of(op))
+        passthrough = dialect.passthrough.get(backend.reply_wire(op))
         if passthrough is not None:
             translated, call.record.usage = passthrough.whole(response, cast(Generate | Embed, op))
             return translated

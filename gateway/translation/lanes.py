@@ -19,7 +19,7 @@ from gateway.core.usage import Usage
 def lane_for(dialect: Dialect, backend: Backend, op: Generate, max_buffered_bytes: int = sys.maxsize) -> Lane:
     """A lane for one streamed reply to `op`: the passthrough lane where dialect and backend speak the same wire, else
     the event lane."""
-    passthrough = dialect.passthrough.get(backend.wire_of(op))
+    passthrough = dialect.passthrough.get(backend.reply_wire(op))
     if passthrough is not None:
         return passthrough.lane(op)
     return EventLane(backend.reader(op), dialect.writer(op), max_buffered_bytes)

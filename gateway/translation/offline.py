@@ -156,7 +156,7 @@ def reply(dialect: Dialect, backend: Backend, crossing: Crossing, answer: Respon
             raise backend.fault(answer, op)
         if op.stream and isinstance(op, (Chat, Complete)):
             return _streamed(lane_for(dialect, backend, op), answer.body)
-        passthrough = dialect.passthrough.get(backend.wire_of(op))
+        passthrough = dialect.passthrough.get(backend.reply_wire(op))
         if passthrough is not None:
             return passthrough.whole(answer, op)[0].body
         return dialect.write(read_whole(backend, answer, op), op).body

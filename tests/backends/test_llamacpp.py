@@ -69,10 +69,10 @@ def test_what_a_text_leaves_out_is_named() -> None:
 
 
 def test_where_an_operation_goes() -> None:
-    assert (BACKEND.write(complete(), CAN).path, BACKEND.wire_of(complete())) == ("/completion", "llamacpp")
-    assert (BACKEND.write(chat(), CAN).path, BACKEND.wire_of(chat())) == ("/v1/chat/completions", "openai")
+    assert (BACKEND.write(complete(), CAN).path, BACKEND.reply_wire(complete())) == ("/completion", "llamacpp")
+    assert (BACKEND.write(chat(), CAN).path, BACKEND.reply_wire(chat())) == ("/v1/chat/completions", "openai")
     embed = Embed(model="m", inputs=("a",))
-    assert (BACKEND.write(embed, CAN).path, BACKEND.wire_of(embed)) == ("/v1/embeddings", "openai")
+    assert (BACKEND.write(embed, CAN).path, BACKEND.reply_wire(embed)) == ("/v1/embeddings", "openai")
 
 
 def test_the_least() -> None:
@@ -319,7 +319,7 @@ def test_every_choice_of_a_chat_is_counted() -> None:
     op = chat(n=2)
     request = BACKEND.write(op, CAN)
     assert json.loads(request.body)["stream"] is True
-    assert (BACKEND.wire_of(op), BACKEND.wire_of(chat())) == ("llamacpp chat", "openai")
+    assert (BACKEND.reply_wire(op), BACKEND.reply_wire(chat())) == ("llamacpp chat", "openai")
 
     def chunk(*choices: dict[str, Any], **more: Any) -> bytes:
         return (

@@ -35,12 +35,12 @@ OPS: dict[str, Chat | Complete] = {
 }
 
 
-def wire_of(backend: str, operation: str, scenario: Scenario | None = None) -> str:
+def reply_wire(backend: str, operation: str, scenario: Scenario | None = None) -> str:
     """The wire that `backend` is answered in: it may depend on the choices and stop phrases of `scenario`."""
     op = OPS[operation]
     if scenario is not None:
         op = replace(op, n=scenario.asks.get("n", 1), stop=tuple(scenario.asks.get("stop", ())))
-    return BACKENDS[backend].wire_of(op)
+    return BACKENDS[backend].reply_wire(op)
 
 
 class Watched:
@@ -81,7 +81,7 @@ class Case(Struct, frozen=True):
 
     @property
     def worker(self) -> Worker:
-        return WORKERS[wire_of(self.backend, self.client.operation, self.scenario)]
+        return WORKERS[reply_wire(self.backend, self.client.operation, self.scenario)]
 
     @property
     def frames(self) -> list[bytes]:
@@ -100,12 +100,12 @@ class Case(Struct, frozen=True):
         watched = Watched(BACKENDS[self.backend].reader(op))
         dialect = DIALECTS[self.client.dialect]
         if self.lane == "bytes":
-            return dialect.passthrough[BACKENDS[self.backend].wire_of(op)].lane(op), watched
+            return dialect.passthrough[BACKENDS[self.backend].reply_wire(op)].lane(op), watched
         return EventLane(watched, dialect.writer(op)), watched
 
 
 def lanes(client: Client, backend: str, scenario: Scenario | None = None) -> tuple[str, ...]:
-    same = wire_of(backend, client.operation, scenario) in DIALECTS[client.dialect].passthrough
+    same = reply_wire(backend, client.operation, scenario) in DIALECTS[client.dialect].passthrough
     return ("events", "bytes") if same else ("events",)
 
 
@@ -114,7 +114,7 @@ def crossed(*scenarios: Scenario) -> list[Case]:
     found = []
     for client, backend in itertools.product(CLIENTS, BACKENDS):
         for scenario in scenarios:
-            worker = WORKERS.get(wire_of(backend, client.operation, scenario))
+            worker = WORKERS.get(reply_wire(backend, client.operation, scenario))
             if client.dialect not in DIALECTS or worker is None:
                 continue
             words = {*scenario.needs, scenario.name, scenario.operation}

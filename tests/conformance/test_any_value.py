@@ -167,7 +167,7 @@ def test_a_whole_reply_with_any_value_is_strict_or_an_error(cases: list[Case], d
     response = Response(200, [*whole.headers, (b"x-prompt-tokens", b"9" * data.draw(st.sampled_from([1, 5000])))], body)
     try:
         if case.lane == "bytes":
-            reply, _ = dialect.passthrough[backend.wire_of(op)].whole(response, op)
+            reply, _ = dialect.passthrough[backend.reply_wire(op)].whole(response, op)
         else:
             reply = dialect.write(fold(backend.read(response, op)), op)
     except GatewayError as error:

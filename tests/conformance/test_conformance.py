@@ -32,8 +32,8 @@ from tests.conformance.cases import (
     Watched,
     every,
     one_each,
+    reply_wire,
     run,
-    wire_of,
 )
 from tests.conformance.clients import CLIENTS, Client, Heard
 from tests.conformance.scenarios import SCENARIOS
@@ -124,7 +124,7 @@ def test_a_dialect_has_its_clients(name: str) -> None:
 @pytest.mark.parametrize("name", backends.REGISTRY)
 @pytest.mark.parametrize("operation", OPS)
 def test_a_backend_has_its_worker(name: str, operation: str) -> None:
-    wire = wire_of(name, operation)
+    wire = reply_wire(name, operation)
     assert wire in WORKERS, f"tests/conformance/workers.py does not speak {wire}"
 
 
@@ -167,7 +167,7 @@ def client_reads_the_same(case: Case) -> int:
     assert (lane.usage is not None) == (case.scenario.usage != "absent")
     op, response = case.op(stream=False), case.worker.whole(case.scenario)
     if case.lane == "bytes":
-        reply, usage = dialect.passthrough[backend.wire_of(op)].whole(response, op)
+        reply, usage = dialect.passthrough[backend.reply_wire(op)].whole(response, op)
         assert usage == lane.usage
     else:
         reply = dialect.write(fold(backend.read(response, op)), op)
@@ -194,7 +194,7 @@ def blocks_do_not_matter(case: Case) -> int:
 
 
 UNICODE = {
-    (case.client.name, wire_of(case.backend, case.client.operation), case.lane): case
+    (case.client.name, reply_wire(case.backend, case.client.operation), case.lane): case
     for case in CASES
     if case.scenario.name == "unicode"
 }
@@ -215,7 +215,7 @@ def test_text_may_be_cut_at_every_byte(case: Case, record_property: Count) -> No
 
 def what_is_written_reads_back(case: Case) -> int:
     """Where the client's stream is a wire that a backend reads, the same events come of it."""
-    readers = [name for name in BACKENDS if wire_of(name, case.client.operation) == case.client.speaks]
+    readers = [name for name in BACKENDS if reply_wire(name, case.client.operation) == case.client.speaks]
     if not readers or {choice.reason for choice in case.scenario.reply().choices} & set(case.client.words):
         return 0
     out, _, watched = run(case, case.frames)
@@ -332,7 +332,7 @@ def is_no_reply(case: Case, body: bytes) -> None:
 
     def read() -> object:
         if case.lane == "bytes":
-            return dialect.passthrough[backend.wire_of(op)].whole(whole, op)
+            return dialect.passthrough[backend.reply_wire(op)].whole(whole, op)
         return fold(backend.read(whole, op))
 
     with pytest.raises(GatewayError) as caught:
@@ -518,7 +518,7 @@ def test_every_failure_is_told(case: Case, record_property: Count) -> None:
 def test_no_order_of_frames_breaks_the_lifecycle(name: str, operation: str, data: st.DataObject) -> None:
     """Frames of any scenarios, left out, doubled and in any order: exactly one end, nothing illegal before it."""
     backend = BACKENDS[name]
-    worker = WORKERS[wire_of(name, operation)]
+    worker = WORKERS[reply_wire(name, operation)]
     client = next(one for one in CLIENTS if (one.dialect, one.operation) == ("openai", operation))
     mine = [case.scenario for case in CASES if case.backend == name and case.client is client]
     if not mine:

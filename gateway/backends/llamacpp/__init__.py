@@ -36,7 +36,7 @@ class LlamaCpp(OpenAIBackend):
     gauges: Gauges | None = Gauges("llamacpp:requests_processing", "llamacpp:requests_deferred")
     facts_path: str | None = "/props"
 
-    def wire_of(self, op: Op) -> str:
+    def reply_wire(self, op: Op) -> str:
         if isinstance(op, Complete):
             return NAME
         if not isinstance(op, Chat) or not _told(op):

@@ -88,7 +88,7 @@ class Tgi(OpenAIBackend):
     gauges: Gauges | None = Gauges("tgi_batch_current_size", "tgi_queue_size")
     facts_path: str | None = None
 
-    def wire_of(self, op: Op) -> str:
+    def reply_wire(self, op: Op) -> str:
         """TGI's chat endpoint resembles OpenAI's wire, but its streams cannot be passed on as they are: see
         docs/backends/tgi.md."""
         return NAME

@@ -121,7 +121,7 @@ class Backend(Protocol):
     adapters: bool
     cache_events: bool
 
-    def wire_of(self, op: Op) -> str:
+    def reply_wire(self, op: Op) -> str:
         """The wire of the worker's reply to `op`. A dialect with a passthrough lane for it passes the bytes on."""
         ...
 

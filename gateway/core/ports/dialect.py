@@ -112,7 +112,7 @@ class Dialect(Protocol):
     examples  the smallest requests that it accepts, per operation
     errors    Kind -> (status, type, code), for every Kind
     key_header  where its clients send their key: in `authorization` behind `Bearer`, in any other alone
-    passthrough  its passthrough lanes, by the wire (`Backend.wire_of`) that each relays; most dialects have none
+    passthrough  its passthrough lanes, by the wire (`Backend.reply_wire`) that each relays; most dialects have none
     """
 
     name: str

@@ -40,7 +40,7 @@ class OpenAIBackend:
     def __init__(self, defaults: ReplyDefaults = DEFAULTS) -> None:
         self._defaults = defaults
 
-    def wire_of(self, op: Op) -> str:
+    def reply_wire(self, op: Op) -> str:
         return "openai"
 
     def count(self, op: Generate, can: Capabilities) -> Counting:
